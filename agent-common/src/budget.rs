@@ -1,14 +1,13 @@
-//! Choice of the budget that a source draws on: a keyed hash, the same in the kernel and in the
-//! tests. It must spread neighbouring addresses whatever the key, or a flood of one would silence
-//! many.
+//! Selection of a source's budget by a keyed hash, which is the same in the kernel and in the tests. It
+//! must spread neighbouring addresses for every key, or a flood from one would exclude many.
 
 use crate::abi::MAX_BUDGETS;
 use crate::service::Address;
 
 /// Index of a source's budget. `seed` is `abi::SEED`.
 ///
-/// The finalizer is that of MurmurHash3 (Austin Appleby, public domain): a product alone leaves
-/// the bits above an input bit to depend on it, and neighbours on few of the seeds apart.
+/// The finalizer is that of MurmurHash3 (Austin Appleby, public domain). In a mere product an input bit
+/// affects only the bits above it, and few seeds separate neighbours.
 #[inline(always)]
 pub fn slot(source: &Address, seed: u64) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

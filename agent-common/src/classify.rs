@@ -1,24 +1,24 @@
-//! Classification of sightings: from a [`Segment`] and the maps' content to a connection's step.
+//! Classification of sightings: from a [`Segment`] and the content of the maps to a connection's step.
 //!
-//! The one place that decides outcomes. It runs in the kernel over BPF maps and in the tests over
-//! ordinary collections, through [`World`]. It never decides about the packet itself: it only reports
-//! which one may be a probe of the sentinel's that leaves the node.
+//! This is the only code that decides outcomes. Through [`World`] it runs in the kernel over BPF maps and
+//! in the tests over ordinary collections. It never decides about the packet itself; it only reports
+//! packets that may be a probe of the sentinel that leaves the node.
 //!
-//! Rules (the findings are those of docs/kernel-findings.md):
-//! - A connection is matched by its initial sequence number, never by its tuple; its outcome
-//!   belongs to the connection and not to the sighting, so a SYN that crosses a bridge, its port
-//!   and a VLAN is counted once (finding 12).
-//! - Only a first SYN is evidence of misrouting or staleness; one that came again follows the old
-//!   conntrack entry (finding 11).
-//! - Another tuple under a live initial sequence number makes both ambiguous (finding 13).
-//! - Forwarded is progress. Proof is an answer that goes on to the client, or leaving for an endpoint
-//!   of this node by the device that the route names. By an uplink or a tunnel the way may lead
+//! Rules (for the findings see docs/kernel-findings.md):
+//! - A connection is matched by its initial sequence number, never by its tuple. Its outcome belongs to the
+//!   connection and not to the sighting, so a SYN that crosses a bridge, its port and a VLAN is counted
+//!   once (finding 12).
+//! - Only a first SYN is evidence of misrouting or staleness. A repeated one follows the old conntrack
+//!   entry (finding 11).
+//! - Another tuple with a live initial sequence number makes both ambiguous (finding 13).
+//! - Forwarding is progress. Proof is an answer that is forwarded to the client, or a SYN that leaves for
+//!   an endpoint of this node by the device that the route specifies. An uplink or a tunnel may lead
 //!   nowhere (finding 10).
-//! - An apparent failure may be a copy of the packet, or a part of a way that somebody else makes:
-//!   it counts when no answer came in time. Untranslated packets are evidence at uplinks alone.
-//! - The sentinel's probes are followed and counted as all connections are, and are no evidence of
-//!   real traffic: no proof of a path, no delay, no anomaly. The agent reads their outcome from
-//!   their own stamps and states, probe by probe.
+//! - An apparent failure may be a copy of the packet, or part of a path that another program provides. So
+//!   it counts only if no answer arrives in time. Untranslated packets are evidence only at uplinks.
+//! - The sentinel's probes are followed and counted like all connections, but are no evidence of real
+//!   traffic: no proof of a path, no delay, no anomaly. The agent reads the outcome of each probe from its
+//!   stamps and state.
 //!
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
@@ -42,24 +42,24 @@ pub enum Direction {
     Egress,
 }
 
-/// A connection under way, wherever it is kept.
+/// A pending connection, wherever it is stored.
 pub trait Connection {
     /// Its fields; `state` may be out of date by the time it is read.
     fn fields(&self) -> &Pending;
-    /// Its state now.
+    /// Its current state.
     fn state(&self) -> u32;
-    /// Moves the state from `from` to `to` if it is still `from`; tells whether it did.
+    /// Moves the state from `from` to `to` if it is still `from`. Returns whether it did.
     fn swap(&self, from: u32, to: u32) -> bool;
-    /// Notes when the first answer to a datagram came, in microseconds from its arrival.
+    /// Records the time from a datagram's arrival to its first answer, in microseconds.
     fn answered_after(&self, _us: u32) {}
-    /// Notes the other node that a connection was sent to, or [`NEAR`], the device by which it left, and the
-    /// endpoint's range ([`range_of`]).
+    /// Records the other node that a connection was sent to, or [`NEAR`], the device by which it left, and
+    /// the endpoint's range ([`range_of`]).
     fn sent_to(&self, _peer: u16, _device: u32, _range: u32) {}
-    /// Notes how long the handshake with the endpoint took ([`accepted_units`]).
+    /// Records how long the handshake with the endpoint took ([`accepted_units`]).
     fn accepted_after(&self, _units: u16) {}
 }
 
-/// Inputs and actions of the rules. Lookups are by value where the values are small.
+/// Inputs and actions of the rules. Small values are returned by value.
 pub trait World {
     /// See [`Connection`].
     type Connection: Connection;
@@ -67,64 +67,56 @@ pub trait World {
     fn now(&self) -> u64;
     /// Index of the device that the packet crosses.
     fn device(&self) -> u32;
-    /// Flags of that device.
     fn device_flags(&self) -> u32;
     /// Whether `destination` is routed out of this device.
     fn route_names_device(&self, segment: &Segment) -> bool;
-    /// The frontend, if it is one.
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue>;
-    /// The endpoint, if it is one.
     fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry>;
-    /// Notes that a new connection was sent to an endpoint ([`EndpointEntry::met_ns`]).
+    /// Records that a new connection was sent to an endpoint ([`EndpointEntry::met_ns`]).
     fn meet(&self, _key: &EndpointKey) {}
     /// Class of a source address.
     fn source_class(&self, address: &Address) -> SourceClass;
-    /// Takes one connection from a source's budget; false if there is none left.
+    /// Takes one connection from a source's budget. Returns false if it is used up.
     fn take_budget(&self, source: &Address) -> bool;
-    /// Takes one datagram from the rate at which a Service's are followed; false if there is none
-    /// left.
+    /// Takes one datagram from a Service's budget. Returns false if it is used up.
     fn take_rate(&self, _service: u32) -> bool {
         true
     }
-    /// Marks a datagram that is followed from now on, or a connection that came again, so that it passes
-    /// the gate at every hook.
+    /// Marks a newly followed datagram, or a repeated connection, so that it passes the gate at every hook.
     fn mark(&self, _segment: &Segment) {}
-    /// Marks the client that an answer goes to: its answers need not pass the gate any more.
+    /// Marks the client of an answer, whose further answers need not pass the gate.
     fn mark_answered(&self, _answer: &Segment) {}
-    /// Watches for data behind a sequence number: that of the SYN of an answered connection, or of the end of
-    /// its first data.
+    /// Watches for data after a sequence number: that of an answered connection's SYN, or that at the end
+    /// of its first data.
     fn watch(&self, _number: u32) {}
     /// Whether the frame is addressed to another host on the link (`PACKET_OTHERHOST`).
     fn is_for_other_host(&self) -> bool {
         false
     }
-    /// Decides whether a new connection of a Service is followed, and takes it into account.
+    /// Decides whether to follow a new connection of a Service, and counts it.
     fn sample(&self, _service: u32, _isn: u32) -> Sampled {
         Sampled::First
     }
-    /// Whether a connection is one of those that are followed.
+    /// Whether the gate selects this connection.
     fn is_sampled(&self, _service: u32, _isn: u32) -> bool {
         true
     }
-    /// The connection of an initial sequence number. One that did not arrive for a while may be missing:
-    /// it was told as failed.
+    /// The connection with an initial sequence number. One without progress for some time may be missing:
+    /// it was reported as failed.
     fn connection(&self, key: &PendingKey) -> Option<Self::Connection>;
-    /// Begins to follow a connection; false if another was quicker or there is no room, which this
-    /// counts itself.
+    /// Starts to follow a connection. Returns false if another CPU was faster or there is no room, which
+    /// this counts itself.
     fn follow(&self, key: &PendingKey, pending: &Pending) -> bool;
-    /// Counts an outcome.
     fn count(&self, service: u32, class: u8, outcome: Outcome);
-    /// Notes a proof.
     fn prove(&self, family: u32, class: u8);
-    /// Notes the time from arrival to departure.
+    /// Records the time from arrival to departure.
     fn delay(&self, family: u32, ns: u64);
-    /// Counts what could not be done.
     fn fault(&self, fault: Fault);
-    /// Reports an anomaly, if the limits let it.
+    /// Reports an anomaly within the limits.
     fn report(&self, anomaly: &Evidence<'_>);
 }
 
-/// Parts of an [`Anomaly`], which is made only when it is known to be reported.
+/// Parts of an [`Anomaly`], which is only built if it is reported.
 pub struct Evidence<'a> {
     fields: &'a Pending,
     segment: &'a Segment,
@@ -133,13 +125,12 @@ pub struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Id of the Service it speaks of.
     #[inline(always)]
     pub fn service(&self) -> u32 {
         self.fields.service
     }
 
-    /// The record, seen at `at_ns` at `device`.
+    /// The record of a sighting at `at_ns` at `device`.
     #[inline(always)]
     pub fn record(&self, at_ns: u64, device: u32) -> Anomaly {
         let Self {
@@ -175,15 +166,15 @@ impl Evidence<'_> {
     }
 }
 
-/// Takes a sighting into account. Returns whether a probe of the sentinel's seems to leave the node
-/// untranslated: the caller must check that it is one, since other clients may dial that frontend too.
+/// Processes a sighting. Returns whether a probe of the sentinel may leave the node untranslated. The
+/// caller must check that, since other clients may dial the sentinel's frontend too.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> bool {
     if segment.kind == Kind::Datagram {
         return false;
     }
     let key = key_of(segment);
-    // One lookup for all, as with the steps below.
+    // One lookup for all cases, like the steps below.
     let known = match (world.connection(&key), segment.kind, direction) {
         (None, Kind::Syn, Direction::Ingress) => arrives(world, segment, &key),
         (None, Kind::Syn, Direction::Egress) => return leaves_unseen(world, segment, &key),
@@ -199,7 +190,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
         (Kind::Data, _) => data(world, direction, segment, connection),
         _ => answered(world, direction, segment, connection),
     };
-    // One call for all, so that the compiled program holds the steps once.
+    // One call for all cases, so that the compiled program contains the steps once.
     let Some((connection, sighting)) = seen else {
         return false;
     };
@@ -207,14 +198,14 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     is_stray(connection.fields(), sighting)
 }
 
-/// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated: no probe has any
-/// business outside its node.
+/// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated. No probe should
+/// leave its node.
 #[inline(always)]
 fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
     sighting.kind == transition::Kind::Untranslated && is_probe(fields)
 }
 
-/// A connection that is followed, and what was seen of it; nothing where there is no more to do.
+/// A followed connection and its sighting; `None` if there is nothing more to do.
 pub(crate) type Seen<W> = Option<(<W as World>::Connection, Sighting)>;
 
 #[inline(always)]
@@ -225,7 +216,7 @@ fn key_of(segment: &Segment) -> PendingKey {
     }
 }
 
-/// Key of the connection whose first data is acknowledged by this data.
+/// Key of the connection whose first data this data acknowledges.
 #[inline(always)]
 fn answered_key(segment: &Segment) -> PendingKey {
     PendingKey {
@@ -234,13 +225,12 @@ fn answered_key(segment: &Segment) -> PendingKey {
     }
 }
 
-/// An address as one number: arrays of bytes are compared one by one, by a call.
+/// An address as one number: arrays of bytes would be compared one by one, by a call.
 #[inline(always)]
 fn number(address: Address) -> u128 {
     u128::from_ne_bytes(address)
 }
 
-/// Whether two ends are the same.
 #[inline(always)]
 pub(crate) fn same(one: (Address, Port), other: (Address, Port)) -> bool {
     number(one.0) == number(other.0) && u16::from_ne_bytes(one.1) == u16::from_ne_bytes(other.1)
@@ -256,19 +246,19 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
     }
 }
 
-/// A SYN came in that seems to be new. Gives its connection where it is known all the same: it comes again
-/// after its mark is old, or at another processor.
+/// A SYN enters that seems to be new. Returns its connection if it is known all the same: it is repeated
+/// after its mark expired, or at another CPU.
 #[inline(always)]
 fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W::Connection> {
     let to = frontend_key(segment.destination, segment.destination_port);
     let frontend = world.frontend(&to)?;
-    // IP drops a frame for another host (promiscuous mode, flooding), unless it comes in by a bridge's port.
+    // IP drops a frame for another host (promiscuous mode, flooding), unless it enters by a bridge's port.
     let is_passing_by =
         world.is_for_other_host() && world.device_flags() & device_flag::UPLINK != 0;
     if is_passing_by || is_of_other_nodes(world, &frontend) {
         return None;
     }
-    // Probes are few, and each is waited for.
+    // Probes are few, and the agent waits for each.
     let sampled = match frontend.flags & frontend_flag::SENTINEL {
         0 => world.sample(frontend.service, segment.isn),
         _ => Sampled::First,
@@ -283,7 +273,7 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
     let class = class_of(world, segment, &frontend);
     let mut pending = pending_of(world, segment, &frontend, class);
     if sampled == Sampled::MaybeAgain {
-        // What follows the old conntrack entry is no evidence of misrouting or staleness.
+        // A SYN that may follow an old conntrack entry is no evidence of misrouting or staleness.
         pending.state = state::RETRANSMITTED;
     }
     if !world.follow(key, &pending) {
@@ -298,7 +288,7 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
     None
 }
 
-/// Adds a second key, by which the acknowledgement of a payload finds its connection.
+/// Adds a second key, by which the acknowledgement of a payload finds the connection.
 #[inline(always)]
 fn add_alias<W: World>(world: &W, segment: &Segment, fields: &Pending) {
     let alias = PendingKey {
@@ -313,7 +303,7 @@ fn add_alias<W: World>(world: &W, segment: &Segment, fields: &Pending) {
     world.follow(&alias, &entry);
 }
 
-/// The connection that an entry stands for, and whether the entry is an alias.
+/// The connection of an entry, and whether the entry is an alias.
 #[inline(always)]
 fn resolve<W: World>(
     world: &W,
@@ -330,8 +320,8 @@ fn resolve<W: World>(
     Some((world.connection(&key)?, true))
 }
 
-/// Data of a connection: the client's first, which is known by its sequence number, or data that acknowledges it,
-/// which finds the connection by an alias.
+/// Data of a connection: the client's first data, which is recognised by its sequence number, or data that
+/// acknowledges it, which finds the connection by an alias.
 #[inline(always)]
 fn data<W: World>(
     world: &W,
@@ -366,15 +356,15 @@ fn data<W: World>(
     is_known.then_some((connection, Sighting::new(kind, 0)))
 }
 
-/// Whether it is an endpoint that left, dialled from another node: that is for the agent there to tell.
+/// Whether an endpoint that left was dialled from another node, whose agent reports that.
 #[inline(always)]
 pub(crate) fn is_of_other_nodes<W: World>(world: &W, frontend: &FrontendValue) -> bool {
     frontend.is_departed() && world.device_flags() & device_flag::UPLINK != 0
 }
 
-/// Class of a client. A connection that comes in by an uplink is an outsider's, whatever source it claims.
-/// One that comes in by a pod's device is a pod's where it is owed the same as one from outside: only
-/// kube-proxy knows which of the two an address beyond the Node's ranges is to it.
+/// Class of a client. A connection that enters by an uplink is external, whatever its source. One that
+/// enters by a pod's device is a pod's if pods and external clients should get the same treatment: only
+/// kube-proxy knows the class of an address outside the Node's ranges.
 #[inline(always)]
 pub(crate) fn class_of<W: World>(
     world: &W,
@@ -424,8 +414,8 @@ pub(crate) fn pending_of<W: World>(
     }
 }
 
-/// A SYN came in whose initial sequence number is known: the same SYN once more, the same SYN at
-/// another device of its way, or another connection that shares the number.
+/// A SYN enters whose initial sequence number is known: a repeated SYN, the same SYN at another device on
+/// its way, or another connection with the same number.
 #[inline(always)]
 fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
     world.mark(segment);
@@ -439,9 +429,9 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
         (segment.destination, segment.destination_port),
     );
     let same_device = fields.device == world.device();
-    // At another device it is the same packet further on: translated already (a bridge whose ports run
+    // At another device it is the same packet further on: already translated (a bridge whose ports run
     // netfilter), or with the node's address, turned back by a router or copied. `&` and `|` leave the
-    // kernel fewer ways through to verify than `&&` and `||`.
+    // verifier fewer paths than `&&` and `||`.
     let shared = if !same_device & !same_client {
         let to = frontend_key(segment.destination, segment.destination_port);
         world.source_class(&segment.source) != SourceClass::Host && world.frontend(&to).is_some()
@@ -454,12 +444,12 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
     same_device.then_some((connection, Sighting::new(transition::Kind::Again, 0)))
 }
 
-/// A SYN goes out that is known.
+/// A known SYN leaves.
 #[inline(always)]
 fn leaves<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
     let sighting = departure(world, segment, connection.fields())?;
     let is_local = sighting.has(detail::PROVEN | detail::ASIDE);
-    // Policies always let a pod reach itself: that it answers says nothing of them.
+    // Policies always let a pod reach itself, so such an answer shows nothing about them.
     let is_near = is_local & (number(segment.destination) != number(connection.fields().client));
     let peer = match is_near {
         true => NEAR,
@@ -471,8 +461,8 @@ fn leaves<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> 
     Some((connection, sighting))
 }
 
-/// Sighting of a followed packet as it goes out, by its destination. Untranslated, the packet is
-/// under way, or a copy, at any device but an uplink.
+/// Sighting of a followed packet that leaves, by its destination. An untranslated one is on its way, or a
+/// copy, at any device except an uplink.
 #[inline(always)]
 pub(crate) fn departure<W: World>(
     world: &W,
@@ -524,9 +514,9 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
     if local && uplink {
         return transition::Kind::Misdelivered;
     }
-    // Behind an internal traffic policy Local no other node's endpoint is right. Behind an external
-    // one it may be: kube-proxy takes pods of other nodes to every endpoint where it can tell them
-    // from the outside.
+    // With an internal traffic policy Local, an endpoint on another node is always wrong. With an external
+    // one it may be right: kube-proxy sends pods of other nodes to all endpoints if it can distinguish them
+    // from clients outside.
     let cluster_ip = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
     if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly && cluster_ip {
         return transition::Kind::ToStranger;
@@ -534,10 +524,9 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
     transition::Kind::ToEndpoint
 }
 
-/// A SYN goes out whose arrival was not seen: clients on the node have none. A cluster IP that
-/// leaves an uplink untranslated is leaked all the same, if its source is this node or a pod of
-/// it; from anywhere else it may be a nested cluster with the same range (finding 17). Returns the same as
-/// [`observe`].
+/// A SYN leaves whose arrival was not seen, as for clients on the node itself. A cluster IP that leaves an
+/// uplink untranslated is leaked if its source is this node or one of its pods. Any other source may be a
+/// nested cluster with the same range (finding 17). Returns the same as [`observe`].
 #[inline(always)]
 fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bool {
     if world.device_flags() & device_flag::UPLINK == 0 {
@@ -555,8 +544,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bo
     if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
         return of_sentinel;
     }
-    // One whose arrival was seen and not followed comes by here too, as does a source whose arrivals
-    // are over its budget.
+    // SYNs that arrived and were not followed get here too, as do those of a source over its budget.
     if !of_sentinel && !world.is_sampled(frontend.service, segment.isn) {
         return false;
     }
@@ -604,7 +592,7 @@ fn answered<W: World>(
     Some((connection, sighting))
 }
 
-/// An answer comes in.
+/// Sighting of an answer that enters.
 #[inline(always)]
 pub(crate) fn answer_in<W: World>(
     world: &W,
@@ -627,8 +615,8 @@ pub(crate) fn answer_in<W: World>(
     Sighting::new(transition::Kind::AnswerIn, details)
 }
 
-/// Whether a packet comes from a current endpoint of the Service, or from the one that left and was
-/// dialled by its own address.
+/// Whether a packet comes from a current endpoint of the Service, or from the departed one that was dialled
+/// directly.
 #[inline(always)]
 pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     if fields.is_direct() {
@@ -646,13 +634,15 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
     endpoint.is_some_and(|entry| entry.value.flags & endpoint_flag::LEFT == 0)
 }
 
-/// Whether what leaves here is on its way to the client. The device is the one that the client's packet came in by
-/// or that the route names, or any uplink for a client outside. The source is the frontend, which a program behind this
-/// hook may have still to put there. A copy at another device that has the endpoint's source is none, nor is an answer that its client could not know
-/// as one. For a pod a route that names an uplink does not count: its own route is gone, and this is the default route.
+/// Whether a packet that leaves here is on its way to the client. It must leave by the device by which the
+/// client's packet entered, by the one that the route specifies, or by any uplink for a client outside. Its
+/// source must be the frontend, although a program behind this hook may still have to set it. So a copy at
+/// another device with the endpoint's source does not count, nor does an answer that its client could not
+/// recognise. For a pod, a route by an uplink does not count: the pod's route is gone, and this is the
+/// default route.
 ///
-/// A client outside may be answered by any device if the source is the frontend. The kernel puts that there after it
-/// has selected the route, by rules that apply to the endpoint's address: a lookup may name another device.
+/// A client outside may be answered by any device if the source is the frontend. The kernel sets that after
+/// it has selected the route, by rules for the endpoint's address, so a lookup may return another device.
 #[inline(always)]
 pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     if number(fields.client) != number(segment.destination) {
@@ -675,16 +665,16 @@ pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pe
         || (!(pod && uplink) && world.route_names_device(segment))
 }
 
-/// Whether a connection is a probe of the sentinel's; see the rules above.
+/// Whether a connection is a probe of the sentinel.
 #[inline(always)]
 fn is_probe(fields: &Pending) -> bool {
     fields.flags & frontend_flag::SENTINEL != 0
 }
 
-/// Attempts to move a contended state before it is abandoned and counted.
+/// Number of attempts to move a contended state before a fault is counted instead.
 pub const MAX_TRIES: usize = 4;
 
-/// Moves a connection's state and, for whoever moved it, counts.
+/// Moves a connection's state. The CPU that moved it also counts.
 #[inline(always)]
 fn step<W: World>(
     world: &W,
@@ -704,7 +694,8 @@ fn step<W: World>(
         if step.state != old && !connection.swap(old, step.state) {
             continue;
         }
-        // Answers of endpoints come in: by the direction the programs of the other hooks leave this out.
+        // Endpoints' answers enter. The condition on the direction removes this code from the egress
+        // programs.
         if matches!(direction, Direction::Ingress)
             && sighting.kind == transition::Kind::AnswerIn
             && sighting.has(detail::ACCEPTS)
@@ -737,9 +728,9 @@ fn account<W: World>(
     if fields.is_direct() {
         return;
     }
-    // A SYN that came again after it was forwarded follows the conntrack entry of the first one, though all
-    // rules may be gone (finding 11). One that had been lost left no entry. Answers that come in time are to
-    // SYNs that the sampling gate may have left out before.
+    // A SYN that is repeated after it was forwarded follows the conntrack entry of the first one, even if
+    // all rules are gone (finding 11). A SYN that had been lost left no entry. An answer in time may belong
+    // to a SYN that the gate did not select before.
     let (again, slow) = (state::RETRANSMITTED, state::SLOW);
     let follows_former = step.state & (again | slow | state::LATE) == again | slow;
     if step.proof && !follows_former {

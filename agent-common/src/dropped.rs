@@ -1,13 +1,13 @@
-//! Packets that the kernel drops, and the connection that each of them belongs to.
+//! Packets that the kernel drops, and their connections.
 //!
-//! The program at the tracepoint `skb:kfree_skb` meets packets of every kind at every point of the
-//! kernel's path. Only a SYN or its answer whose connection is followed is counted.
+//! The program at the tracepoint `skb:kfree_skb` receives packets of every kind from everywhere in the
+//! kernel. It only counts SYNs and SYN-ACKs of followed connections.
 
 use crate::evidence::{Pending, PendingKey, state};
 use crate::packet::Bytes;
 use crate::service::{Family, Owed, TCP};
 
-/// Dropped packets are counted by this.
+/// Key by which dropped packets are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct DropKey {
@@ -17,11 +17,11 @@ pub struct DropKey {
     pub reason: u32,
 }
 
-/// Offsets of the fields of the kernel's `struct sk_buff` that the program reads, in bytes.
+/// Offsets in bytes of the fields of the kernel's `struct sk_buff` that the program reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SkbLayout {
-    /// Of `head`. Zero where nothing is known: nothing is read then.
+    /// Of `head`. Zero if unknown: nothing is read then.
     pub head: u32,
     /// Of `network_header`.
     pub network_header: u32,
@@ -31,18 +31,17 @@ pub struct SkbLayout {
     pub padding: u32,
 }
 
-/// The part of a handshake that was dropped.
+/// A dropped part of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// The connection.
     pub key: PendingKey,
-    /// It is the answer to the SYN.
+    /// Whether it is the answer to the SYN.
     pub is_answer: bool,
 }
 
 impl Handshake {
-    /// Reads a packet that begins with its IP header. Nothing where it is no SYN and no SYN-ACK, is
-    /// a later fragment, or has IPv6 extension headers.
+    /// Parses a packet that begins with its IP header. `None` unless it is a SYN or SYN-ACK, for later
+    /// fragments, and with IPv6 extension headers.
     #[inline(always)]
     pub fn read(packet: &impl Bytes) -> Option<Self> {
         let [first] = packet.load::<1>(0)?;
@@ -77,7 +76,7 @@ impl Handshake {
             return None;
         }
         let [word] = packet.words::<1>(at + if is_answer { 8 } else { 4 })?;
-        // An answer acknowledges the number behind the SYN's.
+        // An answer acknowledges the SYN's number plus one.
         let isn = u32::from_be(word).wrapping_sub(u32::from(is_answer));
         let family = family as u32;
         Some(Self {
@@ -86,8 +85,8 @@ impl Handshake {
         })
     }
 
-    /// Whether its drop is worth a count: forwarding was owed, and it is no copy of a SYN whose
-    /// answer went on to the client.
+    /// Whether its drop counts: the connection must be forwarded, and the packet is not a copy of a SYN
+    /// whose answer reached the client.
     #[inline(always)]
     pub fn counts(&self, pending: &Pending) -> bool {
         let is_other = state::AMBIGUOUS | state::ALIAS | state::REJECTED;

@@ -1,21 +1,21 @@
-//! The evidence as the kernel holds it: connections under way, counts per Service, times of the
-//! last proofs, anomalies. Times are `CLOCK_MONOTONIC` nanoseconds (`bpf_ktime_get_ns`).
+//! Evidence in the layout of the kernel's maps: pending connections, counts per Service, times of the last
+//! proofs, anomalies. Times are `CLOCK_MONOTONIC` nanoseconds (`bpf_ktime_get_ns`).
 
 use crate::service::{Address, FAMILIES, Port, SOURCE_CLASSES, frontend_flag};
 
-/// A connection is known by its client's initial sequence number, which survives every address
-/// translation, and its family.
+/// Key of a connection: its family and the client's initial sequence number, which survives every address
+/// translation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct PendingKey {
-    /// Initial sequence number, host order.
+    /// Initial sequence number in host order.
     pub isn: u32,
     /// [`Family`](crate::service::Family).
     pub family: u32,
 }
 
-/// A connection under way, written once at its first sighting; only the state and the last
-/// three fields change.
+/// A pending connection. It is written once at the first sighting; only the state and the last three fields
+/// change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pending {
@@ -23,17 +23,13 @@ pub struct Pending {
     pub arrived_ns: u64,
     /// Bits of [`state`], moved forward by compare-and-swap.
     pub state: u32,
-    /// Id of the Service port and family. For an alias: the initial sequence number it stands for.
+    /// Id of the Service port and family. For an alias, the initial sequence number of its connection.
     pub service: u32,
     /// Device of the first sighting.
     pub device: u32,
-    /// The client's port.
     pub client_port: Port,
-    /// The frontend's port.
     pub frontend_port: Port,
-    /// The client's address.
     pub client: Address,
-    /// The frontend's address.
     pub frontend: Address,
     /// [`SourceClass`](crate::service::SourceClass).
     pub class: u8,
@@ -43,18 +39,18 @@ pub struct Pending {
     pub kind: u8,
     /// Bits of [`frontend_flag`].
     pub flags: u8,
-    /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: see
+    /// For a datagram, microseconds from its arrival to its first answer. For a connection, see
     /// [`Self::peer`] and [`Self::accepted_after_ns`]. Zero before that.
     pub note: u32,
     /// Index of the device by which a connection's SYN last left for an endpoint of [`Self::peer`]. Zero
     /// before that.
     pub left_by: u32,
-    /// Range of the endpoint that a connection's SYN left for then ([`range_of`]). Zero before that.
+    /// Range of that endpoint ([`range_of`]). Zero before that.
     pub range: u32,
 }
 
-/// Range of an address: the same number for all of a /24 or, in IPv6, a /120. Each node's pods have ranges
-/// to themselves, so one range has one route.
+/// Range of an address: the same number for a whole /24 or, in IPv6, a /120. Each node's pods have separate
+/// ranges, so one range has one route.
 #[inline(always)]
 pub fn range_of(address: &Address) -> u32 {
     let number = u128::from_be_bytes(*address) >> 8;
@@ -64,10 +60,10 @@ pub fn range_of(address: &Address) -> u32 {
 
 /// Position of the handshake's time in a connection's [`Pending::note`].
 pub const ACCEPTED_SHIFT: u32 = 16;
-/// A handshake's time is noted in units of 2^14 ns, so that 16 bits hold the loss window.
+/// Unit of a handshake's time as a power of two in ns, so that 16 bits hold the loss window.
 const ACCEPTED_UNIT: u32 = 14;
 
-/// A handshake's time as [`Pending::note`] holds it: never zero, and at most 1.07 s.
+/// A handshake's time in units: never zero, and at most 1.07 s.
 #[inline(always)]
 pub fn accepted_units(ns: u64) -> u16 {
     let units = (ns >> ACCEPTED_UNIT) + 1;
@@ -79,89 +75,87 @@ pub fn accepted_units(ns: u64) -> u16 {
 }
 
 impl Pending {
-    /// Whether an endpoint that left was dialled by its own address
-    /// ([`DEPARTED`](frontend_flag::DEPARTED)).
+    /// Whether the address of an endpoint that left was dialled ([`DEPARTED`](frontend_flag::DEPARTED)).
     #[inline(always)]
     pub fn is_direct(&self) -> bool {
         self.flags & frontend_flag::DEPARTED != 0
     }
 
-    /// Of a connection: number of the other node that it was last sent to
-    /// ([`EndpointValue::peer`](crate::service::EndpointValue::peer)), or
-    /// [`NEAR`](crate::service::NEAR); zero before that.
+    /// For a connection, the number of the other node that it was last sent to
+    /// ([`EndpointValue::peer`](crate::service::EndpointValue::peer)), or [`NEAR`](crate::service::NEAR);
+    /// zero before that.
     pub fn peer(&self) -> u16 {
         self.note as u16
     }
 
-    /// Of a connection: nanoseconds from the arrival of its first SYN to the SYN-ACK of its endpoint,
-    /// right to 16 us; nothing before that.
+    /// For a connection, nanoseconds from the arrival of its first SYN to its endpoint's SYN-ACK, accurate
+    /// to 16 µs; `None` before that.
     pub fn accepted_after_ns(&self) -> Option<u64> {
         let units = (self.note >> ACCEPTED_SHIFT).checked_sub(1)?;
         Some(u64::from(units) << ACCEPTED_UNIT)
     }
 }
 
-/// Bits of a connection's state. No bit is ever taken back.
+/// Bits of a connection's state. No bit is ever cleared.
 pub mod state {
     /// Left for a current endpoint.
     pub const FORWARDED: u32 = 1 << 0;
-    /// Left for a current endpoint by the device that the route to it names, or answered.
+    /// Left for a current endpoint by the device that the route specifies, or answered.
     pub const PROVEN: u32 = 1 << 1;
-    /// An answer of the endpoint came in.
+    /// An answer of the endpoint entered the node.
     pub const ANSWER_IN: u32 = 1 << 2;
-    /// An answer went on to the client, as far as that can be seen.
+    /// An answer left for the client, as far as that can be seen.
     pub const ANSWER_OUT: u32 = 1 << 3;
     /// Refused by the node.
     pub const REFUSED: u32 = 1 << 4;
     /// Left by an uplink, untranslated.
     pub const LEAKED: u32 = 1 << 5;
-    /// Left for an address that is no endpoint of the Service.
+    /// Left for an address that is not an endpoint of the Service.
     pub const MISROUTED: u32 = 1 << 6;
     /// Left for an endpoint that has left its slice.
     pub const STALE: u32 = 1 << 7;
-    /// Did not get through, and nothing was owed.
+    /// Did not get through, and need not have.
     pub const REJECTED: u32 = 1 << 8;
-    /// The same SYN came again after its answer.
+    /// The same SYN was repeated after its answer.
     pub const UNHEARD: u32 = 1 << 9;
-    /// The same SYN came again.
+    /// The same SYN was repeated.
     pub const RETRANSMITTED: u32 = 1 << 10;
-    /// Another connection shares the initial sequence number: evidence of neither.
+    /// Another connection has the same initial sequence number, so neither is evidence.
     pub const AMBIGUOUS: u32 = 1 << 11;
-    /// Stands for the connection whose initial sequence number `service` holds: a SYN with
-    /// payload (TCP fast open) may be acknowledged past it.
+    /// Alias of the connection whose initial sequence number `service` contains. A SYN with payload (TCP
+    /// fast open) may be acknowledged beyond it.
     pub const ALIAS: u32 = 1 << 12;
-    /// Got through after the loss window: it was told as failed, and what it does after that is no
-    /// further outcome.
+    /// Got through after the loss window. It was reported as failed, and later events are no further
+    /// outcome.
     pub const LATE: u32 = 1 << 13;
-    /// Its first answer came in after the loss window: the endpoint was slow.
+    /// Its first answer entered after the loss window, so the endpoint was slow.
     pub const SLOW: u32 = 1 << 14;
 
-    /// Data of the client came in, after the answer to its SYN went on.
+    /// Data of the client entered after the answer to its SYN left.
     pub const DATA: u32 = 1 << 15;
-    /// The same data came a second time.
+    /// The same data entered a second time.
     pub const DATA_AGAIN: u32 = 1 << 16;
-    /// And a third time.
+    /// The same data entered a third time.
     pub const DATA_THRICE: u32 = 1 << 17;
-    /// It left for an endpoint.
+    /// The data left for an endpoint.
     pub const DATA_FORWARDED: u32 = 1 << 18;
-    /// Data that acknowledges it went on to the client.
+    /// Data that acknowledges it left for the client.
     pub const DATA_ANSWERED: u32 = 1 << 19;
 
-    /// Any answer.
     pub const ANSWERED: u32 = ANSWER_IN | ANSWER_OUT;
-    /// Seen going wrong. An answer makes up for it.
+    /// Apparent failures. An answer outweighs them.
     pub const FAILING: u32 = REFUSED | LEAKED | MISROUTED | STALE;
-    /// Anything but a mere arrival.
+    /// Anything except a mere arrival.
     pub const PROGRESS: u32 =
         FORWARDED | PROVEN | ANSWERED | FAILING | REJECTED | UNHEARD | AMBIGUOUS | ALIAS;
 }
 
-/// Outcomes that are counted per Service and source class. A connection is counted at most once
-/// under each; the failures exclude one another.
+/// Outcomes that are counted per Service and source class. A connection is counted at most once under each,
+/// and the failures exclude one another.
 ///
-/// Refused, leaked, misrouted and stale are counted by user space, when the loss window of the
-/// connection is over and no answer made up for it ([`failed`](crate::transition::failed)), as
-/// are those that were lost, which have no place here. All others are counted by the kernel.
+/// User space counts refused, leaked, misrouted and stale ones, once the loss window is over without an
+/// answer ([`failed`](crate::transition::failed)). It also counts lost ones, which are not in this list.
+/// The kernel counts all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Outcome {
@@ -169,23 +163,23 @@ pub enum Outcome {
     Arrived = 0,
     /// It left for a current endpoint.
     Forwarded = 1,
-    /// Proven: left by the device that the route names, or answered.
+    /// Left by the device that the route specifies, or answered.
     Proven = 2,
-    /// Answered: SYN-ACK, or RST of the endpoint.
+    /// Answered by SYN-ACK, or by RST of the endpoint.
     Answered = 3,
-    /// Refused by the node: RST or ICMP.
+    /// Refused by the node, by RST or ICMP.
     Refused = 4,
     /// Left untranslated.
     Leaked = 5,
-    /// Left for an address that is no endpoint of the Service.
+    /// Left for an address that is not an endpoint of the Service.
     Misrouted = 6,
     /// Left for an endpoint that has left its slice.
     Stale = 7,
-    /// The same SYN came again after its answer.
+    /// The same SYN was repeated after its answer.
     Unheard = 8,
-    /// Did not get through, and nothing was owed.
+    /// Did not get through, and need not have.
     Rejected = 9,
-    /// SYNs that came again.
+    /// Repeated SYNs.
     Retransmitted = 10,
 }
 
@@ -193,7 +187,6 @@ pub enum Outcome {
 pub const OUTCOMES: usize = 11;
 
 impl Outcome {
-    /// All, in the order of their indexes.
     pub const ALL: [Outcome; OUTCOMES] = [
         Outcome::Arrived,
         Outcome::Forwarded,
@@ -208,13 +201,13 @@ impl Outcome {
         Outcome::Retransmitted,
     ];
 
-    /// The outcome of a byte as an [`Anomaly`] holds it.
+    /// Converts the byte in an [`Anomaly`].
     pub fn from_byte(byte: u8) -> Option<Outcome> {
         Self::ALL.get(usize::from(byte)).copied()
     }
 }
 
-/// Counts of one Service port and family. They wrap; readers take differences.
+/// Counts of one Service port and family. They wrap, so readers use differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ServiceCounts {
@@ -241,8 +234,8 @@ pub const TOUCH_CHUNK: u32 = 16;
 /// Words of [`Touched`].
 pub const TOUCH_WORDS: usize = (crate::abi::MAX_SERVICES / TOUCH_CHUNK) as usize;
 
-/// A word for every [`TOUCH_CHUNK`] Services, raised with each count: a reader looks at the counts
-/// of those chunks alone whose word moved. Words wrap.
+/// One word per [`TOUCH_CHUNK`] Services, which is incremented with each count. A reader only reads the
+/// counts of chunks whose word changed. Words wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Touched {
@@ -270,12 +263,12 @@ pub fn proof_slot(family: u32, class: u8) -> u32 {
 /// Buckets of [`Delays`].
 pub const DELAY_BUCKETS: usize = 32;
 
-/// Time from arrival to departure of first SYNs, by the power of two of its nanoseconds.
+/// Time from arrival to departure of first SYNs, by powers of two in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Delays {
-    /// Bucket `i` counts delays below `2^(i+1)` ns that no lower bucket counted; the last one
-    /// also counts everything above.
+    /// Bucket `i` counts delays below `2^(i+1)` ns that no lower bucket counts. The last one also counts
+    /// all longer delays.
     pub buckets: [u64; DELAY_BUCKETS],
     /// Sum of all delays in nanoseconds.
     pub sum_ns: u64,
@@ -295,13 +288,13 @@ pub fn delay_bucket(ns: u64) -> usize {
 /// Words of [`UdpPorts`].
 pub const UDP_PORT_WORDS: usize = 1 << 16 >> 6;
 
-/// Ports at which UDP frontends or their endpoints are: what has neither of its ports here is no
-/// Service's, and costs nothing more.
+/// Ports of UDP frontends and their endpoints. A datagram without such a port belongs to no Service and
+/// costs nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct UdpPorts {
-    /// A bit for each port as it stands in a packet's memory: the verifier of Linux 6.1 forgets how
-    /// large a number can be whose bytes were swapped.
+    /// One bit per port in its memory order: after a byte swap the verifier of Linux 6.1 forgets a number's
+    /// range.
     pub words: [u64; UDP_PORT_WORDS],
 }
 
@@ -314,14 +307,12 @@ impl Default for UdpPorts {
 }
 
 impl UdpPorts {
-    /// Whether a port is marked.
     #[inline(always)]
     pub fn has(&self, port: Port) -> bool {
         let port = usize::from(u16::from_ne_bytes(port));
         self.words[port >> 6] >> (port & 63) & 1 != 0
     }
 
-    /// Marks a port.
     pub fn mark(&mut self, port: Port) {
         let port = usize::from(u16::from_ne_bytes(port));
         self.words[port >> 6] |= 1 << (port & 63);
@@ -340,17 +331,17 @@ pub struct Budget {
     pub padding: u32,
 }
 
-/// Things that the programs could not do, counted per CPU.
+/// Operations that the programs could not do, counted per CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Fault {
-    /// Shorter than its own headers say.
+    /// The packet is shorter than its headers claim.
     Truncated = 0,
-    /// Headers that contradict themselves.
+    /// The headers contradict each other.
     Malformed = 1,
-    /// A fragment that is not the first: it carries no TCP header.
+    /// A fragment other than the first, which has no TCP header.
     LaterFragment = 2,
-    /// More VLAN tags or extension headers than are followed.
+    /// More VLAN tags or extension headers than the parser follows.
     TooDeep = 3,
     /// The map of connections was full: one was not followed.
     PendingFull = 4,
@@ -358,19 +349,19 @@ pub enum Fault {
     OverBudget = 5,
     /// The ring buffer was full: an anomaly was counted but not reported.
     RingFull = 6,
-    /// Limited: an anomaly was counted but not reported.
+    /// Reports were limited: an anomaly was counted but not reported.
     ReportLimited = 7,
-    /// Two connections with one initial sequence number.
+    /// Two connections have the same initial sequence number.
     Ambiguous = 8,
-    /// Answered on this node by something that is no endpoint: a local proxy, a SYN proxy.
+    /// Answered on this node by something other than an endpoint: a local proxy, a SYN proxy.
     AnsweredLocally = 9,
-    /// A connection's state changed too often at once.
+    /// A connection's state changed too often at the same time.
     Contended = 10,
-    /// A datagram for a frontend had too little payload to be known again by.
+    /// A datagram for a frontend had too little payload to be recognised.
     UdpNotMatchable = 11,
-    /// A datagram for a frontend was not followed: more of them than are followed at a time.
+    /// A datagram for a frontend was not followed, because too many are followed already.
     UdpOverRate = 12,
-    /// Two datagrams with one payload: the later one was not followed.
+    /// Two datagrams have the same payload: the later one was not followed.
     UdpAmbiguous = 13,
     /// The map of datagrams was full: one was not followed.
     UdpFull = 14,
@@ -380,7 +371,6 @@ pub enum Fault {
 pub const FAULTS: usize = 15;
 
 impl Fault {
-    /// All, in the order of their indexes.
     pub const ALL: [Fault; FAULTS] = [
         Fault::Truncated,
         Fault::Malformed,
@@ -421,13 +411,13 @@ impl Fault {
     }
 }
 
-/// A connection that did not go as owed, with its evidence.
+/// A connection without the expected treatment, with its evidence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Anomaly {
-    /// Time at which it was seen.
+    /// Time of the sighting.
     pub at_ns: u64,
-    /// Time at which its SYN had arrived.
+    /// Time at which its SYN arrived.
     pub arrived_ns: u64,
     /// Initial sequence number.
     pub isn: u32,
@@ -443,15 +433,11 @@ pub struct Anomaly {
     pub kind: u8,
     /// Bits of [`anomaly_flag`].
     pub flags: u8,
-    /// The client's address.
     pub client: Address,
-    /// The frontend's address.
     pub frontend: Address,
-    /// Address that the SYN went to, for misrouted, stale and leaked; else zero.
+    /// Address that the SYN was sent to if misrouted, stale or leaked; else zero.
     pub destination: Address,
-    /// The client's port.
     pub client_port: Port,
-    /// The frontend's port.
     pub frontend_port: Port,
     /// Port of `destination`.
     pub destination_port: Port,
@@ -461,9 +447,9 @@ pub struct Anomaly {
 
 /// Flags of an anomaly.
 pub mod anomaly_flag {
-    /// Its arrival was not seen (a client on the node itself).
+    /// The arrival was not seen (a client on the node itself).
     pub const UNSEEN_ARRIVAL: u8 = 1;
-    /// An endpoint of this node left by an uplink.
+    /// It left by an uplink although its endpoint is on this node.
     pub const MISDELIVERED: u8 = 2;
     /// Refused by ICMP rather than RST.
     pub const ICMP: u8 = 4;

@@ -1,69 +1,68 @@
-//! The sampling gate: which connections and datagrams are followed while there is plenty of them.
+//! The sampling gate: which connections and datagrams are followed when there are many.
 //!
-//! Time is counted in windows of 65 to 131 ms, made of the kernel's ticks, which a program reads in a
-//! nanosecond ([`window_shift`]).
+//! Time is counted in windows of 65 to 131 ms, made of kernel ticks, which a program reads in a nanosecond
+//! ([`window_shift`]).
 //!
-//! - *Connections*: each Service is followed whole up to [`WHOLE`] a window, and beyond that every
-//!   second, fourth, eighth... one. A hash of the initial sequence number decides, which knows nothing
-//!   of client or time. It decides at the arrival alone: at every other hook a connection is followed
-//!   if it has an entry, which is looked for only where [`Marks`] says that there may be one.
-//! - *Data*: of a few answered connections at a time, for which there is a place in [`Watched`], the first data of
+//! - *Connections*: up to [`WHOLE`] connections of a Service in a window are all followed, and beyond that
+//!   every second, fourth, eighth and so on. A hash of the initial sequence number decides, which is
+//!   independent of client and time. It decides only at the arrival. At every other hook a connection is
+//!   followed if it has an entry, and the lookup happens only if [`Marks`] has a mark for it.
+//! - *Data*: for a few answered connections at a time, those with a place in [`Watched`], the first data of
 //!   the client and the data that acknowledges it.
-//! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and of each destination at most
-//!   [`TRIES_PER_WINDOW`] flows a window. At the other hooks a datagram is read if it may be one that is
-//!   followed, which [`Marks`] says. Such a mark may be another's (the datagram is then read in vain),
-//!   and is never missing.
+//! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and at most [`TRIES_PER_WINDOW`] flows per
+//!   destination and window. At the other hooks a datagram is read if [`Marks`] has a mark for it. The mark
+//!   may be that of another (then the datagram is read in vain), but is never missing.
 //!
-//! Two processors may change a value at once: a limit is then a little looser, never a mark missing.
+//! Two CPUs may change a value at once. A limit is then slightly exceeded, but no mark is missing.
 
 use crate::packet::Segment;
 use crate::udp::{DNS, Ports};
 
-/// Connections of a Service in a window, up to which all are followed. Beyond, half as many to as many
-/// are: 120 to 490 a second. With half as many, the time from a change of endpoints to the first connection
-/// that follows it was no longer within 5 % of a capture at 120 a second.
+/// Number of connections of a Service in a window up to which all are followed. Beyond that, between half
+/// as many and as many are: 120 to 490 a second. With half of this value, the time from a change of
+/// endpoints to the first connection after it was more than 5 % off a capture, at 120 a second.
 pub const WHOLE: u32 = 32;
-/// At most one of this many, as a power of two, is followed.
+/// Maximum shift: at least one connection in 4,096 is followed.
 const MOST_SHIFT: u32 = 12;
-/// Windows after which no SYN comes again: 134 s and more.
+/// Number of windows after which no SYN is repeated: at least 134 s.
 const MEMORY: u32 = 2_048;
 
-/// Ticks of a window, as a power of two: that of the largest window of at most 2^17 µs. `tick_ns` is
-/// the time between two of the kernel's ticks.
+/// Ticks per window as a power of two, for the largest window of at most 2^17 µs. `tick_ns` is the time
+/// between two kernel ticks.
 pub fn window_shift(tick_ns: u64) -> u32 {
     ((1 << 27) / tick_ns.clamp(1 << 17, 1 << 27)).ilog2()
 }
 
-/// Rate of new connections of a Service, as the programs see it.
+/// Rate of new connections of a Service, as the programs measure it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rate {
     /// Number of the window.
     pub window: u32,
-    /// New connections in it.
+    /// New connections in this window.
     pub seen: u32,
-    /// Shift that the window before it gave.
+    /// Shift that resulted from the previous window.
     pub shift: u32,
     /// Largest shift since `turned`.
     pub high: u32,
-    /// Largest shift in the time before that.
+    /// Largest shift in the period before that.
     pub high_before: u32,
-    /// Window in which `high` began.
+    /// Window in which the period of `high` began.
     pub turned: u32,
 }
 
 /// Decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampled {
-    /// It is not followed.
+    /// Not followed.
     Out,
-    /// It is followed, and would have been at any time of the last two minutes.
+    /// Followed, and it would have been at any time of the last two minutes.
     First,
-    /// It is followed, but may be one that was not a while ago, and comes again.
+    /// Followed, but it may repeat an earlier one that was not followed.
     MaybeAgain,
 }
 
-/// The shift for so many connections in a window.
+/// The shift for this number of connections in a window.
 #[inline(always)]
 fn shift_for(seen: u32) -> u32 {
     let shift = u32::BITS - (seen / WHOLE).leading_zeros();
@@ -74,7 +73,7 @@ fn shift_for(seen: u32) -> u32 {
     }
 }
 
-/// Hash of an initial sequence number. `seed` keeps its result from whoever chooses the number.
+/// Hash of an initial sequence number. Clients choose the number and cannot know the result without `seed`.
 #[inline(always)]
 pub fn number(isn: u32, seed: u64) -> u32 {
     let mixed = (u64::from(isn) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -82,14 +81,14 @@ pub fn number(isn: u32, seed: u64) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// Whether one of 2^`shift` is chosen: whoever is chosen by a shift is by every smaller one.
+/// Whether a number is chosen as one of 2^`shift`. It is then chosen with every smaller shift too.
 #[inline(always)]
 fn is_chosen(number: u32, shift: u32) -> bool {
     number & ((1 << (shift & 31)) - 1) == 0
 }
 
 impl Rate {
-    /// Takes a new connection into account and decides whether to follow it.
+    /// Counts a new connection and decides whether to follow it.
     #[inline(always)]
     pub fn take(&mut self, window: u32, number: u32) -> Sampled {
         if self.window != window {
@@ -114,7 +113,7 @@ impl Rate {
         Sampled::MaybeAgain
     }
 
-    /// Whether the connection is one of those that are followed now; it is not counted.
+    /// Whether the connection is one of those that are followed now, without counting it.
     #[inline(always)]
     pub fn includes(&self, window: u32, number: u32) -> bool {
         let now = shift_for(self.seen);
@@ -134,12 +133,12 @@ impl Rate {
     }
 }
 
-/// Windows for which a datagram that is followed may still be answered: 4.3 s and more, which is longer
-/// than it is kept.
+/// Number of windows for which a followed datagram may still be answered: at least 4.3 s, longer than it is
+/// kept.
 pub const FOLLOWED_WINDOWS: u16 = 66;
-/// Windows in which a flow is read once: 1.5 s and more.
+/// Number of windows in which a flow is read once: at least 1.5 s.
 pub const LOOKED_WINDOWS: u16 = 24;
-/// Flows of one destination that are read in a window, for each direction.
+/// Maximum number of flows per destination that are read in a window, for each direction.
 pub const TRIES_PER_WINDOW: u32 = 128;
 
 const MARKS: usize = 1 << 16;
@@ -147,28 +146,28 @@ const CONNECTIONS: usize = 1 << 11;
 /// Connections that share a word of [`Marks::connections`].
 const SLOTS: u32 = 12;
 const SLOT_BITS: u32 = (1 << SLOTS) - 1;
-/// Windows of a turn, as a power of two: 2.1 s and more.
+/// Windows of a turn as a power of two: at least 2.1 s.
 const TURN_SHIFT: u32 = 5;
 const ANSWERED: usize = 1 << 14;
 const TRIES: usize = 1 << 11;
 
-/// Marks of connections and datagrams that are followed: windows by hashes.
+/// Marks of followed connections and datagrams: windows, indexed by hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Marks {
-    /// [`ConnectionMark`]s, by the initial sequence number. From the upper bits of a word on: number of the
-    /// turn, marks of that turn, marks of the turn before. Under load a line of a larger table is seldom
-    /// in a processor's caches, and takes 200 ns; 8 KiB mostly are.
+    /// [`ConnectionMark`]s by initial sequence number. A word contains, from the upper bits on, the number
+    /// of the turn, the marks of that turn, and the marks of the previous one. Under load, lines of a
+    /// larger table are rarely in a CPU's cache and cost 200 ns; 8 KiB mostly are.
     pub connections: [u32; CONNECTIONS],
-    /// By the beginning of the payload: when one was last followed.
+    /// By the beginning of the payload: last window with a followed datagram.
     pub payloads: [u16; MARKS],
-    /// By the client: when one of it was last followed.
+    /// By client: last window with a followed datagram.
     pub clients: [u16; MARKS],
-    /// By the flow: when it was last read.
+    /// By flow: last window in which it was read.
     pub looked: [u16; MARKS],
-    /// Clients that are answered: their answers need not be read.
+    /// Answered clients, whose answers need not be read.
     pub answered: [u32; ANSWERED],
-    /// By the destination: the window, and from bit 16 on how many flows were read in it.
+    /// By destination: the window, and from bit 16 on the number of flows that were read in it.
     pub tries: [u32; TRIES],
 }
 
@@ -185,7 +184,7 @@ impl Default for Marks {
     }
 }
 
-/// The parts of a datagram that the gate reads, all as they stand in the packet's memory.
+/// The parts of a datagram that the gate reads, in the byte order of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance {
     /// Last four bytes of the source's address.
@@ -204,21 +203,21 @@ pub struct Glance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Wanted {
-    /// It is of no interest.
+    /// Not of interest.
     No = 0,
-    /// It is to be read.
+    /// Must be read.
     Yes = 1,
-    /// It is of a flow that there is no room for.
+    /// Belongs to a flow for which there is no room.
     OverRate = 2,
 }
 
-/// A hash of which the upper bits are used alone: one multiplication. What varies most is `low`.
+/// A hash of which only the upper bits are used: one multiplication. `low` should vary most.
 #[inline(always)]
 fn spread(high: u32, low: u32) -> u64 {
     (u64::from(high) << 32 | u64::from(low)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A hash of which every bit may be used.
+/// A hash of which all bits can be used.
 #[inline(always)]
 fn mix(high: u32, low: u32) -> u64 {
     let mixed = (u64::from(high) << 32 | u64::from(low)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -230,13 +229,13 @@ fn is_recent(stamp: u16, now: u16, windows: u16) -> bool {
     stamp != 0 && now.wrapping_sub(stamp) <= windows
 }
 
-/// The value of a window as a stamp: zero stands for never.
+/// The stamp of a window. Zero means never.
 #[inline(always)]
 fn stamp(now: u16) -> u16 {
     if now == 0 { 1 } else { now }
 }
 
-/// Mark of a connection: its place in [`Marks::connections`], and its bit there.
+/// Mark of a connection: its word in [`Marks::connections`], and its bit there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionMark {
     /// Index of the word.
@@ -246,11 +245,11 @@ pub struct ConnectionMark {
 }
 
 impl ConnectionMark {
-    /// Of an initial sequence number in a window.
+    /// The mark of an initial sequence number in a window.
     #[inline(always)]
     pub fn new(window: u32, isn: u32) -> Self {
         let hash = spread(0, isn);
-        // The upper bits, and those below them scaled to the number of slots.
+        // The top bits give the word, and those below, scaled to the number of slots, the bit.
         let slot = (((hash >> 37) as u32 & 0xffff) * SLOTS) >> 16;
         Self {
             place: (hash >> 53) as usize & (CONNECTIONS - 1),
@@ -259,8 +258,8 @@ impl ConnectionMark {
         }
     }
 
-    /// Whether a connection of this number may have an entry. Without, none was marked for a turn: 2.1 s
-    /// and more.
+    /// Whether a connection with this number may have an entry. If not, none was marked for at least a
+    /// turn, which is 2.1 s.
     #[inline(always)]
     pub fn is_in(self, word: u32) -> bool {
         self.marks(word) & (self.bit | self.bit << SLOTS) != 0
@@ -272,12 +271,12 @@ impl ConnectionMark {
         self.turn << (2 * SLOTS) | self.marks(word) | self.bit << SLOTS
     }
 
-    /// Marks of a word that are not too old: those of this turn, and those of the turn before.
+    /// Current marks of a word: those of this turn and of the previous one.
     #[inline(always)]
     fn marks(self, word: u32) -> u32 {
         let latest = word >> SLOTS & SLOT_BITS;
         match self.turn.wrapping_sub(word >> (2 * SLOTS)) & 0xff {
-            // The last: another processor was a moment ahead into the next turn.
+            // 0xff: another CPU was slightly ahead and is in the next turn.
             0 | 0xff => word & (SLOT_BITS << SLOTS | SLOT_BITS),
             1 => latest,
             _ => 0,
@@ -290,7 +289,7 @@ fn payload_at(beginning: u32, payload: u32) -> usize {
     (spread(payload, beginning) >> 48) as usize & (MARKS - 1)
 }
 
-/// On DNS' port a message is a flow of its own, known by its id.
+/// On the DNS port each message counts as a separate flow, identified by its id.
 #[inline(always)]
 fn client_hash(address: u32, port: [u8; 2], service: [u8; 2], beginning: u32) -> u64 {
     let [a, b, _, _] = beginning.to_ne_bytes();
@@ -308,14 +307,14 @@ fn client_at(hash: u64) -> usize {
     (hash >> 40) as usize & (MARKS - 1)
 }
 
-/// Place and value of a client that is answered; the value is never zero.
+/// Index and value of an answered client; the value is never zero.
 #[inline(always)]
 fn answered_at(hash: u64) -> (usize, u32) {
     ((hash >> 48) as usize & (ANSWERED - 1), hash as u32 | 1)
 }
 
 impl Marks {
-    /// Whether a datagram is to be read. `direction` is 0 or 1: the two count apart.
+    /// Decides whether to read a datagram. `direction` is 0 or 1, and the two are counted separately.
     #[inline(always)]
     pub fn wants(&mut self, now: u16, at: &Glance, ports: Ports, direction: u32) -> Wanted {
         if ports.to {
@@ -343,7 +342,7 @@ impl Marks {
             && self.answered[place] != value
     }
 
-    /// Takes a flow that is not followed, if it was not read a moment ago and there is room for it.
+    /// Decides about a flow that is not followed: it is read if it was not read recently and there is room.
     #[inline(always)]
     fn try_flow(&mut self, now: u16, at: &Glance, direction: u32) -> Wanted {
         let [s0, s1, d0, d1] = at.ports.to_ne_bytes();
@@ -368,7 +367,7 @@ impl Marks {
         Wanted::Yes
     }
 
-    /// A datagram is followed from now on: it will be read at every hook, and its answer too.
+    /// Records that a datagram is followed, so that it and its answer are read at every hook.
     #[inline(always)]
     pub fn follow(&mut self, now: u16, segment: &Segment) {
         let beginning = u32::from_ne_bytes(segment.beginning);
@@ -386,7 +385,7 @@ impl Marks {
         }
     }
 
-    /// A datagram is answered by `segment`: no more of its answers need be read.
+    /// Records that `segment` answers a datagram, whose further answers need not be read.
     #[inline(always)]
     pub fn answer(&mut self, segment: &Segment) {
         let beginning = u32::from_ne_bytes(segment.beginning);
@@ -407,24 +406,23 @@ fn of_client(address: [u8; 16], port: [u8; 2], service: [u8; 2], beginning: u32)
     client_hash(u32::from_ne_bytes([m, n, o, p]), port, service, beginning)
 }
 
-/// Places for connections whose data is watched.
+/// Number of connections whose data is watched.
 const WATCHED: usize = 1 << 9;
-/// Windows after which a place may be given to another connection: 1.5 s and more, as long as an answered
-/// one is followed.
+/// Number of windows after which a place may be reused: at least 1.5 s, the time for which an answered
+/// connection is followed.
 const WATCHED_WINDOWS: u32 = 24;
 
-/// Sequence numbers of which the next byte is data that is watched, or acknowledged by such data. Every segment with
-/// data is compared with them, so this is a single load for each number.
+/// Sequence numbers after which data is watched, or which such data acknowledges. Every segment with data
+/// is compared with them, so a lookup is a single load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Watched {
     numbers: [u32; WATCHED],
-    /// Window in which each was put here; zero where a place was never taken.
+    /// Window in which each number was stored; zero if the place was never used.
     windows: [u32; WATCHED],
 }
 
 impl Watched {
-    /// No number is watched.
     pub const NONE: Watched = Watched {
         numbers: [0; WATCHED],
         windows: [0; WATCHED],
@@ -435,7 +433,7 @@ impl Watched {
         (number.wrapping_mul(0x9e37_79b1) >> 23) as usize & (WATCHED - 1)
     }
 
-    /// Watches for data behind a sequence number, if there is a place for it.
+    /// Watches for data after a sequence number, if its place is free.
     #[inline(always)]
     pub fn watch(&mut self, window: u32, number: u32) {
         let place = Self::place(number);
@@ -445,7 +443,7 @@ impl Watched {
         }
     }
 
-    /// Whether data behind a sequence number is watched.
+    /// Whether data after a sequence number is watched.
     #[inline(always)]
     pub fn has(&self, number: u32) -> bool {
         let place = Self::place(number);

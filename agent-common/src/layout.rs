@@ -1,4 +1,4 @@
-//! Proof that the shared layouts are what both sides think: sizes, no padding, `Pod`.
+//! Compile-time checks of the shared layouts: sizes, no padding, `Pod`.
 
 use crate::dropped::{DropKey, SkbLayout};
 use crate::evidence::{
@@ -9,8 +9,8 @@ use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointEntry, EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use crate::steer::SteerRule;
 
-/// Fails to compile unless the sizes of the fields add up to the size of the type: then the
-/// compiler put no padding in, and every byte that crosses the boundary is one that was written.
+/// Fails to compile unless the sizes of the fields add up to the size of the type. Then there is no
+/// padding, and every byte that crosses the boundary was written.
 macro_rules! no_padding {
     ($type:ident, $size:expr, $($field:ident: $field_type:ty),+ $(,)?) => {
         const _: () = {

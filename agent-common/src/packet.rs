@@ -1,10 +1,10 @@
-//! From bytes to the few packets that are evidence: a SYN, its SYN-ACK, its RST, the ICMP error
-//! that a node sends in its place.
+//! Parses bytes to the few packets that are evidence: a SYN, its SYN-ACK, its RST, and the ICMP error that
+//! a node sends instead.
 //!
-//! Every read is a checked read at an offset, generic over where the bytes are, so the programs
-//! (`bpf_skb_load_bytes`) and the host tests (a slice) run the same function. Nothing here panics,
-//! whatever the bytes; what cannot be parsed is a [`Fault`] for the caller to count, and the packet
-//! goes on untouched.
+//! Every read is a checked read at an offset and generic over the source of the bytes. So the programs
+//! (`bpf_skb_load_bytes`) and the host tests (a slice) run the same function. Nothing here panics, whatever
+//! the bytes. For bytes that cannot be parsed the caller gets a [`Fault`] to count, and the packet passes
+//! unchanged.
 //!
 //! Length: one walk through the headers of a packet, in their order.
 
@@ -15,13 +15,11 @@ pub mod udp;
 
 /// Access to a packet's bytes.
 pub trait Bytes {
-    /// Number of bytes.
     fn length(&self) -> usize;
-    /// `N` bytes at `offset`, or nothing where the packet is shorter.
+    /// `N` bytes at `offset`, or `None` if the packet is shorter.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
-    /// `N` words of four bytes at `offset`, each as it would stand in memory, or nothing where the
-    /// packet is shorter. The BPF target has no unaligned access: bytes that are known to be words
-    /// are moved in a quarter of the instructions.
+    /// `N` words of four bytes at `offset` in memory order, or `None` if the packet is shorter. The BPF
+    /// target has no unaligned access, so copying by words takes a quarter of the instructions.
     fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]>;
 }
 
@@ -47,9 +45,9 @@ impl Bytes for &[u8] {
 /// Header before the network header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// An Ethernet header, perhaps with VLAN tags.
+    /// An Ethernet header, possibly with VLAN tags.
     Ethernet,
-    /// Nothing: tun, WireGuard, IPIP and other devices without a link-layer header.
+    /// None: tun, WireGuard, IPIP and other devices without a link-layer header.
     None,
 }
 
@@ -57,13 +55,13 @@ pub enum Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// A connection's first segment.
+    /// The first segment of a connection.
     Syn = 0,
-    /// Its answer.
+    /// The answer to a SYN.
     SynAck,
-    /// Its refusal by RST.
+    /// A refusal by RST.
     Reset,
-    /// Its refusal by ICMP.
+    /// A refusal by ICMP.
     Unreachable,
     /// A UDP datagram; see [`udp`].
     Datagram,
@@ -71,7 +69,7 @@ pub enum Kind {
     Data,
 }
 
-/// A packet that is evidence. Aligned, so that its addresses are moved in words.
+/// A packet that is evidence. Aligned, so that its addresses are copied by words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct Segment {
@@ -82,61 +80,58 @@ pub struct Segment {
     pub kind: Kind,
     /// Family of the network header.
     pub family: Family,
-    /// The client's initial sequence number: that of the SYN itself, the acknowledged one minus one, or the one quoted
-    /// by ICMP. For data, its own sequence number minus one, which is the SYN's for the client's first data. For a
-    /// datagram, the hash of its payload.
+    /// The client's initial sequence number: that of the SYN, the acknowledged one minus one, or the one
+    /// that ICMP quotes. For data, the sequence number minus one, which for the client's first data is the
+    /// SYN's. For a datagram, the hash of its payload.
     pub isn: u32,
-    /// Bytes of payload behind a SYN (TCP fast open), of a datagram or of data; else zero.
+    /// Bytes of payload in a SYN (TCP fast open), datagram or data segment; else zero.
     pub payload: u32,
     /// Source port; zero for ICMP.
     pub source_port: Port,
     /// Destination port; zero for ICMP.
     pub destination_port: Port,
-    /// A datagram's first four bytes, of which two are the id of a DNS message. Of data:
+    /// For a datagram, its first four bytes, of which two are the id of a DNS message. For data, see
     /// [`Self::acknowledged`]. Else zero.
     pub beginning: [u8; 4],
 }
 
 impl Segment {
-    /// Of data: the sequence number that it acknowledges, minus one.
+    /// For data, the sequence number that it acknowledges, minus one.
     #[inline(always)]
     pub fn acknowledged(&self) -> u32 {
         u32::from_ne_bytes(self.beginning)
     }
 }
 
-/// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
-/// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_QINQ: u16 = 0x88a8;
 const ETHERNET_LEN: usize = 14;
 const VLAN_LEN: usize = 4;
-/// Tags followed: an outer and an inner one (802.1ad).
+/// Maximum number of VLAN tags: an outer and an inner one (802.1ad).
 const MAX_VLAN_TAGS: usize = 2;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-/// Extension headers followed; RFC 8200 names fewer, once each.
+/// Maximum number of extension headers; RFC 8200 has fewer, once each.
 const MAX_EXTENSION_HEADERS: usize = 6;
 const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// FIN, SYN, RST, PSH, ACK bits of the TCP flags.
+/// Bits of the TCP flags.
 pub mod tcp_flag {
-    /// No more data.
+    /// The sender has no more data.
     pub const FIN: u8 = 0x01;
     /// Synchronise sequence numbers.
     pub const SYN: u8 = 0x02;
-    /// Reset.
     pub const RST: u8 = 0x04;
-    /// The end of what the sender had to write: set at the end of nearly every message.
+    /// End of a write by the sender, which nearly every message ends with.
     pub const PSH: u8 = 0x08;
     /// Acknowledgement field is valid.
     pub const ACK: u8 = 0x10;
 }
 
-/// Reads the packet that begins at `bytes`. `Ok(None)`: sound, and no evidence.
+/// Parses the packet at the start of `bytes`. `Ok(None)` means a valid packet that is no evidence.
 #[inline(always)]
 pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<Segment>, Fault> {
     let (ethertype, offset) = match link {
@@ -150,10 +145,9 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<Segment>, Fault> 
     }
 }
 
-/// Reads the packet as [`parse`] does, if it is as most are: Ethernet without tags or no link-layer
-/// header at all, IPv4 without options or IPv6 without extension headers, TCP, no fragment. Nothing
-/// where it is otherwise, or unsound. All offsets are constants, which direct access in a program
-/// needs.
+/// Parses a packet like [`parse`] if it is a common one: Ethernet without tags or no link-layer header,
+/// IPv4 without options or IPv6 without extension headers, TCP, not a fragment. Returns `None` for others
+/// and invalid ones. All offsets are constants, as direct packet access in a program requires.
 #[inline(always)]
 pub fn parse_plain<B: Bytes>(bytes: &B, link: Link) -> Option<Segment> {
     let (ethertype, offset) = match link {
@@ -162,7 +156,7 @@ pub fn parse_plain<B: Bytes>(bytes: &B, link: Link) -> Option<Segment> {
             (ethertype, ETHERNET_LEN)
         }
         Link::None => {
-            // 20 bytes, as any IP header has: the verifier learns nothing from a check of one byte.
+            // 20 bytes, which every IP header has: a check of one byte gives the verifier no information.
             let [first, ..]: [u32; 5] = bytes.words(0)?;
             match first.to_ne_bytes()[0] >> 4 {
                 4 => (ETHERTYPE_IPV4, 0),
@@ -225,8 +219,8 @@ fn words_at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u32; 
     bytes.words(offset).ok_or(Fault::Truncated)
 }
 
-/// A packet shorter than its network header says is dropped by whoever receives it, so it is no
-/// evidence, even where the part that is there would do.
+/// A receiver drops a packet that is shorter than its network header claims. So it is no evidence, even if
+/// the relevant part is complete.
 #[inline(always)]
 fn whole<B: Bytes>(bytes: &B, end: usize) -> Result<(), Fault> {
     if end > bytes.length() {
@@ -235,7 +229,7 @@ fn whole<B: Bytes>(bytes: &B, end: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// EtherType and offset of the network header behind at most two VLAN tags.
+/// EtherType, and offset of the network header, with at most two VLAN tags.
 #[inline(always)]
 fn ethernet<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
     let mut ethertype = u16::from_be_bytes(at(bytes, ETHERNET_LEN - 2)?);
@@ -253,7 +247,7 @@ fn ethernet<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
     Ok((ethertype, offset))
 }
 
-/// The version nibble stands in for the EtherType where there is no link-layer header.
+/// Uses the version nibble instead of an EtherType if there is no link-layer header.
 #[inline(always)]
 fn bare<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
     let [first] = at(bytes, 0)?;
@@ -302,7 +296,7 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
     let [payload_high, payload_low, next, _] = lengths.to_ne_bytes();
     let payload_len = usize::from(u16::from_be_bytes([payload_high, payload_low]));
     if payload_len == 0 && next == HOP_BY_HOP {
-        // A jumbogram (RFC 2675), as Linux makes them of received segments (BIG TCP): data.
+        // A jumbogram (RFC 2675), which Linux makes of received segments (BIG TCP): data.
         return Ok(None);
     }
     let wanted = [TCP, ICMPV6];
@@ -326,8 +320,8 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
     )
 }
 
-/// Follows the chain from `next` at `offset`: which of the wanted protocols stands at its end and
-/// how many bytes were skipped; nothing for other protocols.
+/// Follows the chain of headers from `next` at `offset`. Returns which of the wanted protocols is at its
+/// end, and the number of skipped bytes; `None` for other protocols.
 #[inline(always)]
 fn extension_headers<B: Bytes>(
     bytes: &B,
@@ -382,9 +376,9 @@ pub(crate) struct Ends {
     family: Family,
 }
 
-/// The ends that eight words of an IPv6 header are. Nothing where one of them is an IPv4-mapped
-/// address (RFC 4291, section 2.5.5.2): no network carries those, and in the maps they stand for
-/// IPv4, so that the packet would match an IPv4 frontend.
+/// The addresses in eight words of an IPv6 header. `None` if one of them is an IPv4-mapped address (RFC
+/// 4291, section 2.5.5.2). No network carries those, but in the maps they represent IPv4, so the packet
+/// would match an IPv4 frontend.
 #[inline(always)]
 pub(crate) fn ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3]: [u32; 8]) -> Option<Ends> {
     let is_mapped = |a: u32, b: u32, c: u32| a | b == 0 && c == 0xffff_u32.to_be();
@@ -398,15 +392,15 @@ pub(crate) fn ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3]: [u32; 8]) -> Option<En
     })
 }
 
-/// The address that four words of a packet are. As one number on its way: an array of bytes becomes
-/// sixteen variables to the compiler.
+/// The address in four words of a packet. It is built as one number, because the compiler turns an array of
+/// bytes into sixteen variables.
 #[inline(always)]
 fn address(words: [u32; 4]) -> Address {
     let [a, b, c, d] = words.map(|word| u128::from(u32::from_be(word)));
     (a << 96 | b << 64 | c << 32 | d).to_be_bytes()
 }
 
-/// The IPv4 address that a word of a packet is, mapped.
+/// The mapped form of the IPv4 address in a word of a packet.
 #[inline(always)]
 fn mapped(word: u32) -> Address {
     (0xffff << 32 | u128::from(u32::from_be(word))).to_be_bytes()
@@ -458,8 +452,8 @@ fn tcp<B: Bytes>(
 /// Bytes of the ICMP header before the quoted packet.
 const ICMP_LEN: usize = 8;
 
-/// Destination unreachable, with the sequence number of the SYN it quotes. "Fragmentation needed"
-/// speaks of later segments and is left out.
+/// Destination unreachable, with the sequence number of the quoted SYN. "Fragmentation needed" is about
+/// later segments and is ignored.
 #[inline(always)]
 fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment>, Fault> {
     let [kind, code] = at(bytes, offset)?;

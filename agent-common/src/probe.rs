@@ -1,18 +1,18 @@
-//! The sentinel's probes as the kernel holds them: what was sent, the stages it passed, what the
-//! echo saw. The agent registers a probe before it sends it and deletes it when it is judged; the
-//! sentinel's programs only stamp. The observer's programs drop those that would leave the node.
+//! The sentinel's probes in the layout of the kernel's maps: their stages, and the source that the echo
+//! saw. The agent registers a probe before it sends it and deletes it when it is judged. The sentinel's
+//! programs only add stamps. The observer's programs drop probes that would leave the node.
 
 use crate::service::{Address, Port};
 
 pub mod answer;
 pub mod packet;
 
-/// A probe is known by its token: for TCP the initial sequence number, for UDP the first four bytes
-/// behind [`UDP_MAGIC`].
+/// Key of a probe. For TCP the token is the initial sequence number, for UDP the four bytes after
+/// [`UDP_MAGIC`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct ProbeKey {
-    /// Taken at random, host order. An unregistered one is not answered, from wherever it comes.
+    /// Random number in host order. Packets with an unregistered token are never answered.
     pub token: u32,
     /// [`Family`](crate::service::Family) as a byte.
     pub family: u8,
@@ -22,11 +22,10 @@ pub struct ProbeKey {
     pub padding: [u8; 2],
 }
 
-/// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// Start of a UDP probe's payload; its token follows in network order, then
-/// [`DATA_LEN`] bytes that must come back. TCP probes send the same as data.
+/// Start of a UDP probe's payload. The token follows in network order, so [`DATA_LEN`] bytes must come
+/// back. TCP probes send the same as data.
 pub const UDP_MAGIC: [u8; 8] = *b"pathprf1";
 /// Bytes of a probe's data: [`UDP_MAGIC`] and the token.
 pub const DATA_LEN: usize = UDP_MAGIC.len() + 4;
@@ -34,29 +33,29 @@ pub const DATA_LEN: usize = UDP_MAGIC.len() + 4;
 /// Difference (XOR) between the echo's initial sequence number and the token.
 const ECHO_MASK: u32 = 0x5ca1_ab1e;
 
-/// The initial sequence number with which the echo answers a token.
+/// The echo's initial sequence number in its answer to a token.
 #[inline(always)]
 pub const fn echo_isn(token: u32) -> u32 {
     token ^ ECHO_MASK
 }
 
-/// The token that the echo answers with this initial sequence number.
+/// The token for which the echo uses this initial sequence number.
 #[inline(always)]
 pub const fn token_of_echo(isn: u32) -> u32 {
     isn ^ ECHO_MASK
 }
 
-/// Stages on the way of a probe, in their order.
+/// Stages of a probe's way, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Stage {
-    /// Came into the node, as a pod's packet would (ingress of the client pair's near end).
+    /// Entered the node, like a pod's packet (ingress of the client pair's near end).
     Arrived = 0,
     /// Left for the echo, translated (egress of the server pair's near end).
     Translated = 1,
     /// Reached the echo and was answered (ingress of the server pair's far end).
     Echoed = 2,
-    /// The answer came into the node (ingress of the server pair's near end).
+    /// The answer entered the node (ingress of the server pair's near end).
     Returned = 3,
     /// The answer reached the client, from the frontend (ingress of the client pair's far end).
     Collected = 4,
@@ -66,7 +65,6 @@ pub enum Stage {
 pub const STAGES: usize = 5;
 
 impl Stage {
-    /// All, in their order.
     pub const ALL: [Stage; STAGES] = [
         Stage::Arrived,
         Stage::Translated,
@@ -76,33 +74,30 @@ impl Stage {
     ];
 }
 
-/// Phases of a probe: a handshake (SYN, SYN-ACK), then data that must come back. UDP has data
-/// alone.
+/// Phases of a probe: a handshake (SYN, SYN-ACK), then data that must come back. UDP has only data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Phase {
-    /// SYN and its answer.
     Handshake = 0,
-    /// Data and its answer.
     Data = 1,
 }
 
 /// Number of phases.
 pub const PHASES: usize = 2;
 
-/// A registered probe. The agent writes it once, with a flag that says whose it is or none; programs
-/// fill in the rest.
+/// A registered probe. The agent writes it once with at most one flag, which gives its kind. Programs fill
+/// in the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Probe {
-    /// `CLOCK_MONOTONIC` ns by [`Phase`] and [`Stage`]; zero where it was not seen; the first time
-    /// stays.
+    /// `CLOCK_MONOTONIC` nanoseconds by [`Phase`] and [`Stage`]. Zero if not seen; only the first time is
+    /// kept.
     pub stamps: [[u64; STAGES]; PHASES],
-    /// The source that the echo saw: another than was sent where the datapath masqueraded.
+    /// The source that the echo saw, which differs from the sent one if the datapath masqueraded it.
     pub echo_source: Address,
     /// See `echo_source`.
     pub echo_source_port: Port,
-    /// The port at which the echo was dialled: the endpoint's port, which is the generation.
+    /// The port at which the echo was dialled. It is the endpoint's port, which is the generation.
     pub echo_port: Port,
     /// Bits of [`probe_flag`].
     pub flags: u32,
@@ -110,11 +105,11 @@ pub struct Probe {
 
 /// Flags of a probe.
 pub mod probe_flag {
-    /// Goes to the echo past the datapath: collected, and dropped, where it comes back into the
-    /// node (ingress of the server pair's near end).
+    /// Goes to the echo past the datapath. It is collected and dropped where it comes back into the node
+    /// (ingress of the server pair's near end).
     pub const CONTROL: u32 = 1;
-    /// Dialled by the host's own `connect`: registered by the program that found its socket's
-    /// cookie, or by the agent for as long as it closes it.
+    /// Dialled by `connect` on the host. The program that finds its socket's cookie registers it, or the
+    /// agent while it closes it.
     pub const HOST: u32 = 1 << 1;
     /// Refused by a RST that reached the client.
     pub const REFUSED: u32 = 1 << 2;
@@ -122,28 +117,28 @@ pub mod probe_flag {
     pub const UNREACHABLE: u32 = 1 << 3;
 }
 
-/// A socket of the agent's whose first SYN is a probe. Key: its cookie.
+/// A socket of the agent whose first SYN is a probe. The key is its cookie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct HostProbe {
-    /// Written by the program once it saw the SYN: the token under which the probe is registered.
+    /// Token under which the probe is registered. The program writes it when it sees the SYN.
     pub token: u32,
     /// Non-zero once `token` is written.
     pub seen: u32,
 }
 
-/// Something that the agent waits for; read from the ring buffer `PROBE_EVENTS`.
+/// An event that the agent waits for, from the ring buffer `PROBE_EVENTS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProbeEvent {
-    /// Time of the event, `CLOCK_MONOTONIC` ns.
+    /// `CLOCK_MONOTONIC` time in nanoseconds.
     pub at_ns: u64,
     pub key: ProbeKey,
-    /// [`probe_event`].
+    /// See [`probe_event`].
     pub kind: u32,
-    /// Sequence number of the answer (TCP), host order.
+    /// Sequence number of the answer (TCP) in host order.
     pub sequence: u32,
-    /// Acknowledgement number of the answer (TCP), host order.
+    /// Acknowledgement number of the answer (TCP) in host order.
     pub acknowledged: u32,
     /// Always zero.
     pub padding: u32,

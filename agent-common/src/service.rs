@@ -1,7 +1,7 @@
-//! The expectations as the kernel holds them: frontends, endpoints, where a source is, devices.
+//! Expectations in the layout of the kernel's maps: frontends, endpoints, classes of sources, devices.
 //!
-//! Addresses are 16 bytes, IPv4 as IPv4-mapped IPv6 (`::ffff:a.b.c.d`); ports are two bytes in
-//! network order, as they stand in the packet.
+//! Addresses are 16 bytes, with IPv4 as IPv4-mapped IPv6 (`::ffff:a.b.c.d`). Ports are two bytes in network
+//! order, as in a packet.
 
 /// An address of either family, IPv4 mapped into IPv6 (RFC 4291, section 2.5.5.2).
 pub type Address = [u8; 16];
@@ -19,11 +19,9 @@ pub enum Family {
     V6 = 1,
 }
 
-/// Number of families.
 pub const FAMILIES: usize = 2;
 
 impl Family {
-    /// Both, in the order of their indexes.
     pub const ALL: [Family; FAMILIES] = [Family::V4, Family::V6];
 
     /// The family of a mapped address.
@@ -36,7 +34,7 @@ impl Family {
     }
 }
 
-/// Maps an IPv4 address into the 16 bytes used everywhere.
+/// Maps an IPv4 address to 16 bytes.
 #[inline(always)]
 pub fn mapped(v4: [u8; 4]) -> Address {
     let [a, b, c, d] = v4;
@@ -55,15 +53,14 @@ pub enum SourceClass {
     External = 2,
 }
 
-/// Number of source classes, and so of paths.
+/// Number of source classes, which are also the paths.
 pub const SOURCE_CLASSES: usize = 3;
 
 impl SourceClass {
-    /// All, in the order of their indexes.
     pub const ALL: [SourceClass; SOURCE_CLASSES] =
         [SourceClass::Pod, SourceClass::Host, SourceClass::External];
 
-    /// The class of an index as the maps hold it; anything unknown is external.
+    /// Converts an index in the maps; unknown values are external.
     #[inline(always)]
     pub fn from_index(index: u32) -> SourceClass {
         match index {
@@ -74,22 +71,22 @@ impl SourceClass {
     }
 }
 
-/// Treatment that a datapath owes to a new connection for a frontend from one source class.
+/// Treatment that a new connection to a frontend should get, by source class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Owed {
-    /// Nothing: it may forward, drop or reject (source ranges, a policy without local endpoints).
+    /// Any: it may be forwarded, dropped or rejected (source ranges, a policy without local endpoints).
     Nothing = 0,
-    /// To be forwarded to any endpoint of the Service.
+    /// Forwarded to any endpoint of the Service.
     Forward = 1,
-    /// To be forwarded to an endpoint of this node.
+    /// Forwarded to an endpoint of this node.
     LocalOnly = 2,
-    /// To be rejected: the Service has no endpoints.
+    /// Rejected, because the Service has no endpoints.
     Reject = 3,
 }
 
 impl Owed {
-    /// The value of a byte as the maps hold it; anything unknown is nothing.
+    /// Converts a byte in the maps; unknown values are `Nothing`.
     #[inline(always)]
     pub fn from_byte(byte: u8) -> Owed {
         match byte {
@@ -100,29 +97,27 @@ impl Owed {
         }
     }
 
-    /// Whether a connection that does not get through is a failure of the datapath.
+    /// Whether it is a failure of the datapath if the connection does not get through.
     #[inline(always)]
     pub fn is_forward(self) -> bool {
         matches!(self, Owed::Forward | Owed::LocalOnly)
     }
 }
 
-/// Kinds of Service addresses that a frontend can be.
+/// Kinds of Service addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrontendKind {
-    /// A cluster IP.
     ClusterIp = 0,
     /// A node port on an address of this node.
     NodePort = 1,
     /// A load balancer's ingress IP with ipMode VIP.
     LoadBalancer = 2,
-    /// An external IP.
     ExternalIp = 3,
 }
 
 impl FrontendKind {
-    /// The kind of a byte as the maps hold it.
+    /// Converts a byte in the maps.
     #[inline(always)]
     pub fn from_byte(byte: u8) -> FrontendKind {
         match byte {
@@ -139,13 +134,13 @@ pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// A frontend: what clients of a Service dial. Aligned, so that its address is moved in words.
+/// A frontend: an address that clients of a Service dial. Aligned, so that the address is copied by words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C, align(4))]
 pub struct FrontendKey {
     /// Mapped address.
     pub address: Address,
-    /// Port, network order.
+    /// Port in network order.
     pub port: Port,
     /// IP protocol number: [`TCP`] or [`UDP`].
     pub protocol: u8,
@@ -157,7 +152,7 @@ pub struct FrontendKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct FrontendValue {
-    /// Id of the Service port and family, an index of the counts.
+    /// Id of the Service port and family, which is an index of the counts.
     pub service: u32,
     /// [`FrontendKind`].
     pub kind: u8,
@@ -170,14 +165,14 @@ pub struct FrontendValue {
 }
 
 impl FrontendValue {
-    /// Whether it is an endpoint that left ([`frontend_flag::DEPARTED`]).
+    /// Whether this entry is an endpoint that left ([`frontend_flag::DEPARTED`]).
     #[inline(always)]
     pub fn is_departed(&self) -> bool {
         self.flags & frontend_flag::DEPARTED != 0
     }
 
-    /// [`Owed`] to a source class, as a byte. Read by a shift, not an index: an index into a value
-    /// on the stack becomes arithmetic on a pointer that the verifier refuses.
+    /// [`Owed`] to a source class as a byte. A shift rather than an index selects it: an index into a value
+    /// on the stack becomes pointer arithmetic that the verifier rejects.
     #[inline(always)]
     pub fn owed_to(&self, class: SourceClass) -> u8 {
         let [pod, host, external] = self.owed;
@@ -187,15 +182,15 @@ impl FrontendValue {
 
 /// Flags of a frontend.
 pub mod frontend_flag {
-    /// The Service has an endpoint at an address of this node: its packets never leave by a device,
-    /// and a refusal or silence may be the endpoint's own.
+    /// The Service has an endpoint at an address of this node. Packets to it never leave by a device, and a
+    /// refusal or silence may be the endpoint's.
     pub const HOST_ENDPOINT: u8 = 1;
-    /// The frontend is the sentinel's: its connections are probes, which are no proof of real
-    /// traffic and no part of its delays.
+    /// The frontend is the sentinel's. Its connections are probes, which neither prove real traffic nor
+    /// count for its delays.
     pub const SENTINEL: u8 = 2;
-    /// No frontend, but an endpoint that left its slice. Where sockets are translated, connections have
-    /// the endpoint's address from the beginning: one of a pod that goes to this one is stale, or of a
-    /// client that knows the pod's own address. It counts for nothing unless it stays unanswered.
+    /// No frontend, but an endpoint that left its slice. Where sockets are translated, connections have the
+    /// endpoint's address from the start. A pod's connection to it is stale, or of a client that knows the
+    /// pod's address. It does not count unless it stays unanswered.
     pub const DEPARTED: u8 = 4;
 }
 
@@ -207,7 +202,7 @@ pub struct EndpointKey {
     pub service: u32,
     /// Mapped address.
     pub address: Address,
-    /// Port, network order.
+    /// Port in network order.
     pub port: Port,
     /// Always zero.
     pub padding: [u8; 2],
@@ -217,19 +212,19 @@ pub struct EndpointKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct EndpointValue {
-    /// Bits of [`endpoint_flag`], and from [`PEER_SHIFT`] on the number of the node that it is on.
+    /// Bits of [`endpoint_flag`], and the number of the endpoint's node from [`PEER_SHIFT`] on.
     pub flags: u32,
 }
 
 impl EndpointValue {
-    /// Number of the other node that it is on; zero for this node and where that is not known.
+    /// Number of the endpoint's node; zero for this node, and if it is unknown.
     #[inline(always)]
     pub fn peer(&self) -> u16 {
         (self.flags >> PEER_SHIFT) as u16
     }
 }
 
-/// An endpoint as its map holds it.
+/// An entry of the map of endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct EndpointEntry {
@@ -237,8 +232,8 @@ pub struct EndpointEntry {
     pub value: EndpointValue,
     /// Always zero.
     pub padding: u32,
-    /// `CLOCK_MONOTONIC` time at which a new connection was first sent to it, or last if the endpoint
-    /// has left; zero until then. Written by the programs; the agent sets it to zero.
+    /// `CLOCK_MONOTONIC` time at which a new connection was first sent to it, or last if the endpoint has
+    /// left; zero until then. The programs write it, and the agent resets it to zero.
     pub met_ns: u64,
 }
 
@@ -253,18 +248,18 @@ impl From<EndpointValue> for EndpointEntry {
 
 /// Position of a node's number in [`EndpointValue::flags`].
 pub const PEER_SHIFT: u32 = 16;
-/// Stands where another node's number would: the connection was sent to an endpoint of this node, and
-/// not back to its own client, which policies always let through.
+/// Replaces the number of another node: the connection was sent to an endpoint of this node other than its
+/// client. Policies always allow connections of a pod to itself.
 pub const NEAR: u16 = u16::MAX;
 
 /// Flags of an endpoint.
 pub mod endpoint_flag {
     /// The endpoint is a pod of this node.
     pub const LOCAL: u32 = 1;
-    /// The endpoint has left its slice; kept for a while so that a new connection that still goes
-    /// to it is told from one that goes to a stranger.
+    /// The endpoint has left its slice. It is kept for a while, so that connections to it are recognised as
+    /// stale rather than misrouted.
     pub const LEFT: u32 = 2;
-    /// It is of a UDP port.
+    /// The endpoint is of a UDP port.
     pub const UDP: u32 = 4;
 }
 
@@ -272,10 +267,10 @@ pub mod endpoint_flag {
 pub mod device_flag {
     /// A default route leaves by this device.
     pub const UPLINK: u32 = 1;
-    /// Another program runs behind the observer here. It may translate what leaves, and carry what
-    /// comes in to a pod past the hooks of the pod's device (`bpf_redirect_peer`).
+    /// Another program runs behind the observer here. It may translate packets that leave, and carry
+    /// packets that enter to a pod past the hooks of the pod's device (`bpf_redirect_peer`).
     pub const FOREIGN: u32 = 2;
-    /// Its other end lies in another network namespace, and no default route leaves by it: what comes
-    /// in is a pod's, whatever ranges the Node states.
+    /// The other end is in another network namespace, and no default route leaves by it: packets that enter
+    /// are a pod's, whatever ranges the Node has.
     pub const PODS: u32 = 4;
 }

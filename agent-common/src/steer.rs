@@ -1,24 +1,24 @@
-//! Steering of new connections to the agent's own listeners, whoever listens at the port they dial:
-//! the rules as their map holds them, and their meaning.
+//! Steering of new connections to the agent's listeners, even if another process listens at the dialled
+//! port: the rules in the layout of their map, and their meaning.
 
 use crate::service::{Address, FAMILIES, Family};
 
-/// Rules, and sockets beside them under the same index.
+/// Number of rules. Their sockets have the same indexes.
 pub const RULES: u32 = 2;
 /// The rule of `/healthz` and `/livez`.
 pub const HEALTHZ: u32 = 0;
 /// The rule of the admin port.
 pub const ADMIN: u32 = 1;
-/// Index of the socket that connections to Services' health check node ports are given to.
+/// Index of the socket for connections to Services' health check node ports.
 pub const SERVICES: u32 = 2;
-/// Sockets: one for each rule, and that of [`SERVICES`].
+/// Number of sockets: one for each rule, and the one at [`SERVICES`].
 pub const SOCKETS: u32 = 3;
 
-/// Words of the map of health check node ports: a bit for each port of each family.
+/// Words of the map of health check node ports, with one bit for each port of each family.
 pub const PORT_WORDS: u32 = FAMILIES as u32 * WORDS_OF_FAMILY;
 const WORDS_OF_FAMILY: u32 = (1 << 16) / u64::BITS;
 
-/// Word and bit of a port, in host order, in the map of health check node ports.
+/// Word and bit of a port in the map of health check node ports. The port is in host order.
 #[inline(always)]
 pub fn port_bit(family: Family, port: u16) -> (u32, u64) {
     let word = family as u32 * WORDS_OF_FAMILY + u32::from(port) / u64::BITS;
@@ -29,9 +29,9 @@ pub fn port_bit(family: Family, port: u16) -> (u32, u64) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SteerRule {
-    /// Only connections to this address, unless [`steer_flag::EVERYWHERE`].
+    /// Destination address of the connections, unless [`steer_flag::EVERYWHERE`] is set.
     pub address: Address,
-    /// Only connections to this port, in host order; zero is no rule.
+    /// Destination port of the connections in host order; zero means no rule.
     pub port: u32,
     /// Bits of [`steer_flag`].
     pub flags: u32,
@@ -39,25 +39,25 @@ pub struct SteerRule {
 
 /// Flags of a [`SteerRule`].
 pub mod steer_flag {
-    /// Every address of the node.
+    /// All addresses of the node.
     pub const EVERYWHERE: u32 = 1;
-    /// The port is nobody else's: the node's own connections are steered as well, whoever listens.
+    /// The port belongs to pathproof alone, so the node's connections are steered as well.
     pub const OURS: u32 = 2;
 }
 
-/// A new connection, as the kernel looks for who listens.
+/// A new connection at the time when the kernel looks up its listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialled {
     /// Address of the client.
     pub source: Address,
-    /// Address that is dialled.
+    /// Address that it dials.
     pub destination: Address,
-    /// Port that is dialled, in host order.
+    /// Port that it dials, in host order.
     pub port: u32,
 }
 
 impl SteerRule {
-    /// Whether the rule is about this connection.
+    /// Whether the rule applies to this connection.
     #[inline(always)]
     pub fn names(&self, dialled: &Dialled) -> bool {
         self.port == dialled.port
@@ -65,7 +65,7 @@ impl SteerRule {
             && (self.flags & steer_flag::EVERYWHERE != 0 || self.address == dialled.destination)
     }
 
-    /// Whether the node's own connections are left to whoever listens.
+    /// Whether connections of the node itself stay with another listener.
     #[inline(always)]
     pub fn yields(&self) -> bool {
         self.flags & steer_flag::OURS == 0
@@ -73,15 +73,15 @@ impl SteerRule {
 }
 
 impl Dialled {
-    /// Whether the node dials itself: from a loopback address, or from the address that it dials,
-    /// which is what a node takes to reach an address of its own. Nobody outside can have it: an
-    /// answer to it never leaves the node.
+    /// Whether the node dials itself: from a loopback address, or from the dialled address, which a node
+    /// uses to reach one of its addresses. No outside client can have that source: an answer to it never
+    /// leaves the node.
     #[inline(always)]
     pub fn is_own(&self) -> bool {
         self.source == self.destination || is_loopback(&self.source)
     }
 
-    /// The address that stands for every address of the destination's family.
+    /// The wildcard address of the destination's family.
     #[inline(always)]
     pub fn any(&self) -> Address {
         if is_v4(&self.destination) {
@@ -92,13 +92,13 @@ impl Dialled {
     }
 }
 
-/// A listener at this address listens at every IPv4 address.
+/// Wildcard address of IPv4: a listener there has every IPv4 address.
 pub const ANY_V4: Address = mapped([0; 4]);
-/// A listener at this address listens at every IPv6 address.
+/// Wildcard address of IPv6: a listener there has every IPv6 address.
 pub const ANY_V6: Address = [0; 16];
 const LOOPBACK_V6: Address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// An IPv4 address as addresses are held here.
+/// The 16-byte form of an IPv4 address.
 #[inline(always)]
 pub const fn mapped(v4: [u8; 4]) -> Address {
     let [a, b, c, d] = v4;
@@ -113,7 +113,7 @@ fn is_v4(address: &Address) -> bool {
     true
 }
 
-/// Whether nobody outside can dial it.
+/// Whether the address is unreachable from outside.
 #[inline(always)]
 pub fn is_loopback(address: &Address) -> bool {
     (is_v4(address) && address[12] == 127) || *address == LOOPBACK_V6

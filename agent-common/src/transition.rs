@@ -6,8 +6,8 @@ use crate::abi::{LOSS_WINDOW_NS, RETRANSMIT_NS};
 use crate::evidence::{Outcome, Pending, state};
 use crate::service::{Owed, frontend_flag};
 
-/// A sighting of a connection that is followed. Its bits stand beside the kind, and not inside: for
-/// bits that one kind lacks a compiled program would hold no value, and the verifier refuses that.
+/// A sighting of a followed connection. The bits are separate from the kind: inside it, a compiled program
+/// would have no value for bits that a kind lacks, and the verifier rejects that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
     pub kind: Kind,
@@ -18,7 +18,7 @@ pub struct Sighting {
 /// Kinds of sightings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its SYN came in again.
+    /// Its SYN entered again.
     Again,
     /// Another connection uses its initial sequence number.
     Shared,
@@ -26,50 +26,49 @@ pub enum Kind {
     ToEndpoint,
     /// Left for an endpoint that left its slice.
     ToLeft,
-    /// Left for an address that is no endpoint, or no local one where only those are owed.
+    /// Left for an address that is not an endpoint, or not a local one if a local one is required.
     ToStranger,
-    /// An endpoint of this node leaves by an uplink.
+    /// Left by an uplink although its endpoint is on this node.
     Misdelivered,
     /// Left by an uplink, untranslated.
     Untranslated,
-    /// An answer came in.
+    /// An answer entered.
     AnswerIn,
-    /// An answer leaves for the client, by a device that leads there.
+    /// An answer left for the client, by a device that leads there.
     AnswerOut,
-    /// A refusal leaves for the client, by a device that leads there.
+    /// A refusal left for the client, by a device that leads there.
     RefusalOut,
-    /// The client's first data came in.
+    /// The client's first data entered.
     DataIn,
-    /// It leaves for an endpoint.
+    /// The client's first data left for an endpoint.
     DataOut,
-    /// Data that acknowledges it leaves for the client.
+    /// Data that acknowledges the client's first data left for the client.
     DataAnswered,
 }
 
 /// Bits of a sighting.
 pub mod detail {
-    /// [`ToEndpoint`](super::Kind::ToEndpoint): of this node, by the device that the route names.
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): on this node, by the device that the route specifies.
     pub const PROVEN: u32 = 1;
     /// [`AnswerIn`](super::Kind::AnswerIn): its source is a current endpoint of the Service.
     pub const FROM_ENDPOINT: u32 = 2;
-    /// [`AnswerIn`](super::Kind::AnswerIn): it accepts the connection; else it refuses it.
+    /// [`AnswerIn`](super::Kind::AnswerIn): it accepts the connection, rather than refusing it.
     pub const ACCEPTS: u32 = 4;
-    /// [`AnswerIn`](super::Kind::AnswerIn): it passes no other hook on its way to the client: the
-    /// client is on this node, or a program behind this hook may carry it past all others.
+    /// [`AnswerIn`](super::Kind::AnswerIn): it passes no other hook on its way to the client. The client is
+    /// on this node, or a program behind this hook may carry it past all others.
     pub const LAST: u32 = 8;
     /// [`RefusalOut`](super::Kind::RefusalOut): by ICMP.
     pub const ICMP: u32 = 16;
-    /// [`ToEndpoint`](super::Kind::ToEndpoint): of this node, by another device than the route names.
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): on this node, by another device than the route specifies.
     pub const ASIDE: u32 = 32;
     /// [`ToEndpoint`](super::Kind::ToEndpoint): no new connection was sent to it before.
     pub const UNMET: u32 = 64;
-    /// [`ToEndpoint`](super::Kind::ToEndpoint): number of the other node that it is on, from
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): number of the endpoint's node, from
     /// [`PEER_SHIFT`](crate::service::PEER_SHIFT) on.
     pub const PEER: u32 = !0 << crate::service::PEER_SHIFT;
 }
 
 impl Sighting {
-    /// A sighting of a kind, with bits of [`detail`].
     #[inline(always)]
     pub fn new(kind: Kind, details: u32) -> Self {
         Self { kind, details }
@@ -81,15 +80,15 @@ impl Sighting {
     }
 }
 
-/// Change that a sighting makes to a state.
+/// Effect of a sighting on a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The new state; the old one if nothing changes.
+    /// The new state, or the old one if nothing changes.
     pub state: u32,
-    /// Counted once, by whoever moves the state.
+    /// Outcome that the CPU which moves the state counts once.
     pub outcome: Option<Outcome>,
-    /// An apparent failure, seen now for the first time. An answer still makes up for it, so it is
-    /// counted only when the loss window is over ([`failed`]).
+    /// An apparent failure that is seen for the first time. An answer may still outweigh it, so it is
+    /// counted only after the loss window ([`failed`]).
     pub doubt: Option<Outcome>,
     /// Whether this proves the connection.
     pub proof: bool,
@@ -114,20 +113,20 @@ pub enum Failed {
     Refused,
     /// Left by an uplink, untranslated.
     Leaked,
-    /// Left for an address that is no endpoint of the Service.
+    /// Left for an address that is not an endpoint of the Service.
     Misrouted,
     /// Left for an endpoint that has left its slice.
     Stale,
-    /// Not seen again after its arrival, or its answer came in and did not go on to the client.
+    /// Not seen again after its arrival, or its answer entered and did not leave for the client.
     Lost,
 }
 
-/// The failure of a connection, known once the loss window is over; nothing before that, and
-/// nothing where it got through or nothing was owed.
+/// The failure of a connection, known after the loss window. `None` before that, and for a connection that
+/// got through or need not have.
 ///
-/// An apparent failure may have been another program's doing (a mirror, a router that turns the
-/// packet back, a second translator): only an answer that did not come is conclusive. Silence of an
-/// endpoint on the node itself is the endpoint's own, since nothing leaves by a device for it.
+/// An apparent failure may be due to another program (a mirror, a router that turns the packet back, a
+/// second translator), so only a missing answer is conclusive. An endpoint on the node itself is
+/// responsible for its silence, since packets to it leave by no device.
 pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     let has = |bits: u32| fields.state & bits != 0;
     if age_ns <= LOSS_WINDOW_NS
@@ -155,8 +154,7 @@ pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     (fields.flags & frontend_flag::HOST_ENDPOINT == 0).then_some(Failed::Lost)
 }
 
-/// Whether a state is that of a connection that got through, or was given to an endpoint that may
-/// be silent.
+/// Whether a connection in this state got through, or was sent to an endpoint that may be silent.
 #[inline(always)]
 fn is_through(state: u32) -> bool {
     let forwarded = state & state::FORWARDED != 0;
@@ -164,9 +162,8 @@ fn is_through(state: u32) -> bool {
     state & state::ANSWER_OUT != 0 || (forwarded && !answered_in_time)
 }
 
-/// The transition: pure, and the only writer of states. After the loss window a connection that had
-/// not got through was told as failed: what it does later is progress and may be proof, but is not
-/// counted as another outcome.
+/// The transition. After the loss window a connection that had not got through was reported as failed.
+/// Later events are progress and may be proof, but do not count as another outcome.
 #[inline(always)]
 pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> Step {
     let late = age_ns > LOSS_WINDOW_NS;
@@ -183,11 +180,10 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
             state: old | state::AMBIGUOUS,
             ..stay
         },
-        // Sooner than any stack retransmits: the same sighting by a second program, while links
-        // are exchanged.
+        // No stack retransmits so soon: a second program saw the same packet while links are exchanged.
         Kind::Again if age_ns < RETRANSMIT_NS => stay,
         Kind::Again => again(old),
-        // A copy of what was misdelivered.
+        // A copy of a misdelivered packet.
         Kind::ToEndpoint if sighting.has(detail::ASIDE) && old & state::MISROUTED != 0 => stay,
         Kind::ToEndpoint => to_endpoint_step(old, sighting.has(detail::PROVEN), told),
         Kind::ToLeft if first => doubt(old, fields, state::STALE, Outcome::Stale),
@@ -198,8 +194,8 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
             doubt(old, fields, state::LEAKED, Outcome::Leaked)
         }
         Kind::AnswerIn => {
-            // From somewhere else and never seen leaving: not an answer of this node's doing. One
-            // that went astray may have been brought to its endpoint by somebody else.
+            // An answer from elsewhere to a connection that never left is not due to this node. But another
+            // program may have carried a misrouted connection to its endpoint.
             let astray = sighting.has(detail::ACCEPTS) && old & state::FAILING != 0;
             if !sighting.has(detail::FROM_ENDPOINT) && !astray && old & through == 0 {
                 return stay;
@@ -215,9 +211,9 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
             let trusted = host || old & (through | state::FAILING) != 0;
             answer_step(old, state::ANSWER_OUT, trusted, told)
         }
-        // The endpoint's own refusal on its way back: the datapath works. An ICMP error about what
-        // was sent on may come from any router behind: no answer of the endpoint's, so no proof,
-        // and no refusal by this node [10].
+        // A RST here is the endpoint's refusal on its way back, so the datapath works. An ICMP error about
+        // a forwarded packet may come from any router behind: it is neither an answer of the endpoint and
+        // proof, nor a refusal by this node [10].
         Kind::RefusalOut if old & through != 0 => {
             if sighting.has(detail::ICMP) {
                 return stay;
@@ -235,7 +231,8 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
     }
 }
 
-/// Data is followed once the connection was forwarded and answered: then this node forwards its data too.
+/// Data is followed after the connection was forwarded and answered, because this node must then forward
+/// its data too.
 #[inline(always)]
 fn data_step(old: u32, kind: Kind) -> u32 {
     const ESTABLISHED: u32 = state::FORWARDED | state::ANSWER_OUT;
@@ -251,14 +248,14 @@ fn data_step(old: u32, kind: Kind) -> u32 {
     old | bit
 }
 
-/// Whether data of the client came three times and was never forwarded. An endpoint that is slow or hangs does
-/// not cause that: its data was forwarded.
+/// Whether data of the client entered three times and was never forwarded. A slow or hanging endpoint does
+/// not cause that, since its data is forwarded.
 pub fn is_data_lost(state: u32) -> bool {
     let seen = state & (state::DATA_THRICE | state::DATA_FORWARDED | state::DATA_ANSWERED);
     seen == state::DATA_THRICE && state & (state::AMBIGUOUS | state::ALIAS | state::REJECTED) == 0
 }
 
-/// Something seems to go wrong. Where nothing was owed it is no failure, and known at once.
+/// An apparent failure. If the connection need not get through, it is no failure, which is known at once.
 #[inline(always)]
 fn doubt(old: u32, fields: &Pending, bit: u32, outcome: Outcome) -> Step {
     if Owed::from_byte(fields.owed).is_forward() {
@@ -309,8 +306,8 @@ fn to_endpoint_step(old: u32, proven: bool, told: bool) -> Step {
     }
 }
 
-/// `trusted`: it answers for the datapath. What is not has come from nowhere that is known (a local
-/// proxy, a SYN proxy), and proves nothing.
+/// `trusted`: the answer proves the datapath. An untrusted one has an unknown origin (a local proxy, a SYN
+/// proxy) and proves nothing.
 #[inline(always)]
 fn answer_step(old: u32, bits: u32, trusted: bool, told: bool) -> Step {
     if old & state::REJECTED != 0 || old & bits == bits {

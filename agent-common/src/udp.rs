@@ -1,13 +1,13 @@
-//! Classification of sightings of UDP datagrams, like [`classify`](crate::classify) and apart from
-//! it: nothing here proves a path, reports an anomaly or draws on a source's budget of connections.
+//! Classification of sightings of UDP datagrams, separate from [`classify`](crate::classify). Nothing here
+//! proves a path, reports an anomaly or uses a source's budget of connections.
 //!
-//! - A datagram is known again by a hash of its payload ([`payload_hash`]), since it has no
-//!   initial sequence number. Two clients that send the same at the same time are told apart by
-//!   nothing behind a translation: the later one is not followed, and counted as ambiguous.
-//! - One datagram of a flow is followed at a time. The flow is known by its client, and on port 53
-//!   by the message's id too, so that one socket may ask several questions; by it an answer finds
-//!   its datagram, and the bulk of a flow costs one lookup.
-//! - The number followed is bounded in time; the others are passed and counted.
+//! - A datagram is recognised by a hash of its payload ([`payload_hash`]), since it has no initial sequence
+//!   number. After translation nothing distinguishes two clients that send the same payload at the same
+//!   time. The later datagram is not followed and counts as ambiguous.
+//! - One datagram of a flow is followed at a time. A flow is identified by its client, and on port 53 also
+//!   by the message's id, so that one socket can have several pending queries. An answer finds its datagram
+//!   by the flow, and the bulk of a flow costs one lookup.
+//! - The number of followed datagrams is limited per time; further ones are only counted.
 //!
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
@@ -23,21 +23,20 @@ use crate::service::{
 };
 use crate::transition::{Kind, Sighting, advance, detail};
 
-/// Whether each of a datagram's ports is one of a Service's.
+/// Whether each of a datagram's ports belongs to a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// The source's: it may be an answer.
+    /// The source port does, so it may be an answer.
     pub from: bool,
-    /// The destination's: it may be for a frontend, or on its way to an endpoint.
+    /// The destination port does, so it may be for a frontend, or on its way to an endpoint.
     pub to: bool,
 }
 
-/// Set in the family of a flow's key: flows and payloads are no namesakes.
+/// Bit in the family of a flow's key, which separates flows from payloads.
 const FLOW: u32 = 1 << 8;
-/// Port at which a message begins with an id (RFC 1035, section 4.1.1).
+/// Port whose messages begin with an id (RFC 1035, section 4.1.1).
 pub(crate) const DNS: u16 = 53;
 
-/// The key of a datagram.
 #[inline(always)]
 pub fn key_of(segment: &Segment) -> PendingKey {
     PendingKey {
@@ -46,7 +45,7 @@ pub fn key_of(segment: &Segment) -> PendingKey {
     }
 }
 
-/// The key of the flow between a client and a Service; `tag` is that of the message.
+/// The key of the flow between a client and a Service; `tag` is the message's.
 #[inline(always)]
 pub fn flow_key(client: (&Address, Port), service: Port, tag: [u8; 2], family: u32) -> PendingKey {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *client.0;
@@ -70,19 +69,18 @@ pub fn flow_key(client: (&Address, Port), service: Port, tag: [u8; 2], family: u
     }
 }
 
-/// The id of a message, where it has one.
+/// The id of a message, if it has one.
 #[inline(always)]
 fn tag_of(segment: &Segment) -> [u8; 2] {
     let [high, low, _, _] = segment.beginning;
     [high, low]
 }
 
-/// Whether a key of the map is a flow's.
 pub fn is_flow(key: &PendingKey) -> bool {
     key.family & FLOW != 0
 }
 
-/// Takes a sighting into account.
+/// Processes a sighting.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment, ports: Ports) {
     let mut seen = None;
@@ -110,7 +108,7 @@ fn frontend_key(segment: &Segment) -> FrontendKey {
     }
 }
 
-/// A datagram came in.
+/// A datagram enters.
 #[inline(always)]
 fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     let key = key_of(segment);
@@ -121,7 +119,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         segment.family as u32,
     );
     if let Some(followed) = world.connection(&flow) {
-        // The bulk of a flow, unless it is the one that is followed.
+        // Other datagrams of the flow are ignored.
         if followed.fields().service != segment.isn {
             return None;
         }
@@ -137,7 +135,8 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     }
     if let Some(other) = world.connection(&key) {
         world.fault(Fault::UdpAmbiguous);
-        // One that went on is told by its flow from now on; of one that did not, nothing is known.
+        // If the other one was forwarded, its flow identifies it from now on. If not, nothing is known
+        // about it.
         let unmoved = other.state() & state::PROGRESS == 0;
         return unmoved.then_some((other, Sighting::new(Kind::Shared, 0)));
     }
@@ -159,8 +158,8 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     None
 }
 
-/// The datagram that is followed came in once more: sent again, or at another device of its way.
-/// The same payload after its answer is a new question, and one more of a followed flow.
+/// The followed datagram enters again: repeated, or at another device on its way. The same payload after
+/// its answer is a new query, and is ignored like the rest of the flow.
 #[inline(always)]
 fn arrives_again<W: World>(world: &W, segment: &Segment, datagram: W::Connection) -> Seen<W> {
     let fields = datagram.fields();
@@ -173,7 +172,7 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, datagram: W::Connection
     again.then_some((datagram, Sighting::new(Kind::Again, 0)))
 }
 
-/// A datagram goes out.
+/// A datagram leaves.
 #[inline(always)]
 fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     if segment.payload < MATCHABLE {
@@ -187,7 +186,7 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     Some((datagram, sighting))
 }
 
-/// A datagram goes out whose arrival was not seen: as `classify` has it for connections.
+/// A datagram leaves whose arrival was not seen: the same rules as for connections in `classify`.
 #[inline(always)]
 fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     let Some(frontend) = world.frontend(&frontend_key(segment)) else {
@@ -207,12 +206,12 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     }
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
-    // Its way is over: neither its answer nor another hook is of interest.
+    // It needs no flow: neither its answer nor another hook is of interest.
     world.follow(&key_of(segment), &pending);
 }
 
-/// Sighting of a possible answer of a followed flow. Once the flow is answered, the rest of it
-/// costs one lookup.
+/// Sighting of a possible answer in a followed flow. After the first answer, the rest of the flow costs one
+/// lookup.
 #[inline(always)]
 fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> Seen<W> {
     let flow = world.connection(&flow_key(
@@ -253,7 +252,7 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     Some((datagram, Sighting::new(Kind::AnswerOut, 0)))
 }
 
-/// Moves a datagram's state and, for whoever moved it, counts.
+/// Moves a datagram's state. The CPU that moved it also counts.
 #[inline(always)]
 fn step<W: World>(world: &W, datagram: &W::Connection, sighting: Sighting) {
     let fields = datagram.fields();

@@ -1,5 +1,5 @@
-//! From bytes to a UDP datagram, and the hash of its payload's beginning by which it is known again
-//! behind a translation of its addresses.
+//! Parses bytes to a UDP datagram, and hashes the beginning of its payload, which identifies it after its
+//! addresses were translated.
 
 use super::{
     Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ends, IPV4_LEN, IPV6_LEN, Kind, Link, Segment, bare,
@@ -10,13 +10,13 @@ use crate::service::{Family, UDP};
 
 const UDP_LEN: usize = 8;
 
-/// Bytes of the payload that the hash is of, at most; of fewer, as many as are whole words.
+/// Maximum number of payload bytes in the hash; of shorter payloads, the whole words.
 pub const HASHED: usize = 32;
-/// A payload shorter than this is too often another's too. No DNS message is.
+/// Minimum length of a payload: shorter ones are too often equal. No DNS message is shorter.
 pub const MATCHABLE: u32 = 8;
 
-/// Reads the datagram that begins at `bytes`, and where its payload begins. `isn` is left zero; see
-/// [`payload_hash`]. What is wrong in front of the UDP header is told by [`parse`](super::parse).
+/// Parses the datagram at the start of `bytes`. Returns it with the offset of its payload. `isn` is zero;
+/// see [`payload_hash`]. [`parse`](super::parse) reports faults before the UDP header.
 #[inline(always)]
 pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>, Fault> {
     let Some((ends, offset)) = network(bytes, link) else {
@@ -52,7 +52,7 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>
     Ok(Some((segment, offset + UDP_LEN)))
 }
 
-/// The ends of a datagram (see [`ipv6_ends`]) and where its UDP header begins; nothing for other
+/// Addresses of a datagram (see [`ipv6_ends`]), and the offset of its UDP header. `None` for other
 /// protocols, later fragments and headers that cannot be followed.
 #[inline(always)]
 fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Option<Ends>, usize)> {
@@ -92,8 +92,8 @@ fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Option<Ends>, usize)> {
     }
 }
 
-/// Hash of a payload's length and its first [`HASHED`] bytes. Not keyed: whoever wants two datagrams
-/// to look the same sends the same twice.
+/// Hash of a payload's length and its first [`HASHED`] bytes. It has no key: whoever wants two equal hashes
+/// can send the same datagram twice.
 #[inline(always)]
 pub fn payload_hash<B: Bytes>(bytes: &B, offset: usize, length: u32) -> Option<u32> {
     let mut hash = Hash::new(u64::from(length));
@@ -101,7 +101,7 @@ pub fn payload_hash<B: Bytes>(bytes: &B, offset: usize, length: u32) -> Option<u
         hash.add(bytes.words::<8>(offset)?);
         return Some(hash.finish());
     }
-    // Add as many words as there are, in three loads at most.
+    // Add all whole words, in three loads at most.
     let mut at = offset;
     if length & 16 != 0 {
         hash.add(bytes.words::<4>(at)?);

@@ -1,36 +1,34 @@
-//! The echo's answer to a probe's packet: the packet turned round where it lies. Run by the echo
-//! program over a packet and by host tests over slices.
+//! The echo's answer to a probe's packet, written in place. The echo program runs this over packets, and
+//! the host tests over slices.
 //!
-//! Checksums are changed by difference and never computed: a packet that the node itself sent
-//! carries an unfinished one (CHECKSUM_PARTIAL). Addresses and ports that change places leave every
-//! sum as it is.
+//! Checksums are updated by difference and never computed, because a packet from the node itself has an
+//! unfinished one (CHECKSUM_PARTIAL). Swapped addresses and ports do not change a checksum.
 
 use super::packet::{IPV4_ADDRESSES, IPV6_ADDRESSES, Kind, ProbePacket};
 use super::{DATA_LEN, echo_isn};
 use crate::packet::{Bytes, tcp_flag};
 use crate::service::{Family, TCP};
 
-/// A packet that can be changed.
+/// A packet that can be modified.
 pub trait Wire: Bytes {
-    /// Writes bytes; nothing where the packet is shorter.
+    /// Writes bytes. Returns `None` if the packet is shorter.
     fn store<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> Option<()>;
-    /// Changes the checksum at `offset` for a word that was `from` and is `to`, both as they stand
-    /// in memory.
+    /// Updates the checksum at `offset` for a word that changes from `from` to `to`, both in memory order.
     fn adjust(&self, offset: usize, from: u32, to: u32) -> Option<()>;
 }
 
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 const TCP_LEN: usize = 20;
-/// Words of options that a TCP header has room for.
+/// Maximum number of words of options in a TCP header.
 const MAX_OPTION_WORDS: usize = 10;
-/// Four times "no operation".
+/// Four options of the kind "no operation".
 const NO_OPERATION: u32 = 0x0101_0101;
-/// Push: here is data, do not wait for more.
+/// Push: deliver the data without waiting for more.
 const PSH: u8 = 0x08;
 
-/// Turns a SYN into its SYN-ACK, or data into the same data on its way back. Where this gives
-/// nothing the packet may be half changed: it must be dropped.
+/// Turns a SYN into its SYN-ACK, or data into the same data on its way back. If this returns `None`, the
+/// packet may be half modified and must be dropped.
 #[inline(always)]
 pub fn answer<W: Wire>(wire: &W, packet: &ProbePacket) -> Option<()> {
     turn(wire, packet)?;
@@ -55,13 +53,13 @@ pub fn answer<W: Wire>(wire: &W, packet: &ProbePacket) -> Option<()> {
     replace(wire, at, 8, acknowledged.to_be())?;
     let [lengths]: [u32; 1] = wire.words(at + 12)?;
     let [units, _, window_high, window_low] = lengths.to_ne_bytes();
-    // Without the bits that ask for ECN: they mean something else in an answer.
+    // Without the ECN bits, which mean something else in an answer.
     let answered = [units & 0xf0, flags, window_high, window_low];
     replace(wire, at, 12, u32::from_ne_bytes(answered))?;
     blank_options(wire, at, packet.header_len as usize)
 }
 
-/// Source and destination change places, from the link to the ports.
+/// Swaps source and destination of link, network and transport.
 #[inline(always)]
 fn turn<W: Wire>(wire: &W, packet: &ProbePacket) -> Option<()> {
     swap::<W, 6>(wire, 0)?;
@@ -72,7 +70,7 @@ fn turn<W: Wire>(wire: &W, packet: &ProbePacket) -> Option<()> {
     swap::<W, 2>(wire, packet.transport as usize)
 }
 
-/// Swaps the `N` bytes at an offset with the `N` behind them.
+/// Swaps the `N` bytes at an offset with the next `N`.
 #[inline(always)]
 fn swap<W: Wire, const N: usize>(wire: &W, at: usize) -> Option<()> {
     let first: [u8; N] = wire.load(at)?;
@@ -81,8 +79,7 @@ fn swap<W: Wire, const N: usize>(wire: &W, at: usize) -> Option<()> {
     wire.store(at + N, first)
 }
 
-/// Overwrites options: to send back what was offered would be to accept it (multipath TCP, fast
-/// open, TCP-AO).
+/// Overwrites the options: sending them back would accept the offers (multipath TCP, fast open, TCP-AO).
 #[inline(always)]
 fn blank_options<W: Wire>(wire: &W, at: usize, header_len: usize) -> Option<()> {
     for index in 0..MAX_OPTION_WORDS {
@@ -95,7 +92,7 @@ fn blank_options<W: Wire>(wire: &W, at: usize, header_len: usize) -> Option<()> 
     Some(())
 }
 
-/// Replaces the word at `offset` of the TCP header at `at`, and its share of the checksum.
+/// Replaces the word at `offset` of the TCP header at `at`, and updates the checksum.
 #[inline(always)]
 fn replace<W: Wire>(wire: &W, at: usize, offset: usize, to: u32) -> Option<()> {
     let [from]: [u32; 1] = wire.words(at + offset)?;

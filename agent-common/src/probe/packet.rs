@@ -1,9 +1,9 @@
-//! From bytes to what a packet is to a probe. Run by the sentinel's programs over a packet and by
-//! host tests over slices.
+//! Parses bytes to a packet of a probe. The sentinel's programs run this over packets, and the host tests
+//! over slices.
 //!
-//! Only what the agent, the echo and the node's own stack make of a probe is known: Ethernet without
-//! tags, IPv4 without options or IPv6 without extension headers, no fragment, TCP, UDP, and the ICMP
-//! errors about them. Anything else is no packet of a probe. Nothing here panics, whatever the bytes.
+//! Only the formats that the agent, the echo and the node's stack use for probes are known: Ethernet
+//! without tags, IPv4 without options or IPv6 without extension headers, no fragments, TCP, UDP, and ICMP
+//! errors about them. All other packets are rejected. Nothing here panics, whatever the bytes.
 
 use super::{DATA_LEN, Phase, ProbeKey, UDP, UDP_MAGIC, token_of_echo};
 use crate::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, tcp_flag};
@@ -15,9 +15,9 @@ use crate::service::{Address, Family, Port, TCP, mapped};
 pub enum Kind {
     /// The first segment.
     Syn = 0,
-    /// Its answer.
+    /// The answer to a SYN.
     SynAck,
-    /// Data with magic and token, whichever way it goes.
+    /// Data with magic and token, in either direction.
     Data,
     /// A RST that answers the SYN or the data, or that closes a connection without an answer.
     Reset,
@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The phase, where it is on its way to the echo.
+    /// The phase of a packet on its way to the echo.
     #[inline(always)]
     pub fn request(self) -> Option<Phase> {
         match self {
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// The phase, where it is on its way back.
+    /// The phase of a packet on its way back.
     #[inline(always)]
     pub fn answer(self) -> Option<Phase> {
         match self {
@@ -47,28 +47,27 @@ impl Kind {
     }
 }
 
-/// A packet that may be one of a probe: whether its token is registered is for the caller to ask.
+/// A packet that may belong to a probe. The caller must check whether its token is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbePacket {
-    /// Key of the probe that it would belong to.
     pub key: ProbeKey,
     pub kind: Kind,
     /// Family of the network header.
     pub family: Family,
     /// Offset of the transport header.
     pub transport: u32,
-    /// Bytes of the TCP header; zero for UDP and ICMP.
+    /// Length of the TCP header; zero for UDP and ICMP.
     pub header_len: u32,
-    /// Sequence number (TCP), host order.
+    /// Sequence number (TCP) in host order.
     pub sequence: u32,
-    /// Acknowledgement number (TCP), host order.
+    /// Acknowledgement number (TCP) in host order.
     pub acknowledged: u32,
 }
 
 const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-/// Offsets of the addresses, source first.
+/// Offsets of the addresses, the source first.
 pub(super) const IPV4_ADDRESSES: usize = ETHERNET_LEN + 12;
 pub(super) const IPV6_ADDRESSES: usize = ETHERNET_LEN + 8;
 const UDP_LEN: usize = 8;
@@ -76,13 +75,13 @@ const TCP_LEN: usize = 20;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const ICMP_LEN: usize = 8;
-/// Destination unreachable, by family.
+/// Types of "destination unreachable" by family.
 const ICMP_UNREACHABLE: u8 = 3;
 const ICMPV6_UNREACHABLE: u8 = 1;
-/// "Fragmentation needed" refuses nothing.
+/// "Fragmentation needed" is no refusal.
 const ICMP_FRAGMENTATION_NEEDED: u8 = 4;
 
-/// Reads the packet that begins at `bytes` with an Ethernet header.
+/// Parses the packet at the start of `bytes`, which begins with an Ethernet header.
 #[inline(always)]
 pub fn parse<B: Bytes>(bytes: &B) -> Option<ProbePacket> {
     let network = network(bytes)?;
@@ -95,7 +94,8 @@ pub fn parse<B: Bytes>(bytes: &B) -> Option<ProbePacket> {
 }
 
 impl ProbePacket {
-    /// The probe that it closes: the client's own reset, which continues behind a SYN that nobody answered.
+    /// Key of the probe that a reset of the client closes. Its sequence number is the one after an
+    /// unanswered SYN.
     #[inline(always)]
     pub fn closes(&self) -> Option<ProbeKey> {
         let token = self.sequence.wrapping_sub(1);
@@ -103,7 +103,7 @@ impl ProbePacket {
     }
 }
 
-/// The source's address, of a packet that [`parse`] knew.
+/// Source address of a packet that [`parse`] accepted.
 #[inline(always)]
 pub fn source<B: Bytes>(bytes: &B, family: Family) -> Option<Address> {
     match family {
@@ -112,7 +112,7 @@ pub fn source<B: Bytes>(bytes: &B, family: Family) -> Option<Address> {
     }
 }
 
-/// The destination's address, of a packet that [`parse`] knew.
+/// Destination address of a packet that [`parse`] accepted.
 #[inline(always)]
 pub fn destination<B: Bytes>(bytes: &B, family: Family) -> Option<Address> {
     match family {
@@ -121,7 +121,7 @@ pub fn destination<B: Bytes>(bytes: &B, family: Family) -> Option<Address> {
     }
 }
 
-/// Source and destination port, of a packet that [`parse`] knew as TCP or UDP.
+/// Source and destination port of a TCP or UDP packet that [`parse`] accepted.
 #[inline(always)]
 pub fn ports<B: Bytes>(bytes: &B, packet: &ProbePacket) -> Option<(Port, Port)> {
     let [a, b, c, d] = bytes.load(packet.transport as usize)?;
@@ -134,7 +134,7 @@ struct Network {
     protocol: u8,
     /// Offset of the transport header.
     transport: usize,
-    /// Bytes from there on, as the header says and as there are.
+    /// Number of bytes from there on according to the header; the packet has as many.
     length: usize,
 }
 
@@ -217,9 +217,9 @@ fn tcp<B: Bytes>(bytes: &B, network: &Network) -> Option<ProbePacket> {
     let (kind, token) = match flags & known {
         tcp_flag::SYN if payload == 0 => (Kind::Syn, sequence),
         SYN_ACK if payload == 0 => (Kind::SynAck, acknowledged.wrapping_sub(1)),
-        // Refuses a SYN: acknowledges it.
+        // Refuses a SYN, and acknowledges it.
         RST_ACK => (Kind::Reset, acknowledged.wrapping_sub(1)),
-        // Refuses data: continues where that acknowledged (RFC 9293, section 3.5.2).
+        // Refuses data: uses the number that the data acknowledged (RFC 9293, section 3.5.2).
         tcp_flag::RST => (Kind::Reset, token_of_echo(sequence.wrapping_sub(1))),
         tcp_flag::ACK if payload == DATA_LEN => {
             (Kind::Data, token_at(bytes, network.transport + header_len)?)
@@ -260,7 +260,7 @@ fn bare(network: &Network, protocol: u8, kind: Kind, token: u32) -> ProbePacket 
     }
 }
 
-/// Destination unreachable, with the token of what it quotes.
+/// Destination unreachable, with the token in the quoted packet.
 #[inline(always)]
 fn icmp<B: Bytes>(bytes: &B, network: &Network) -> Option<ProbePacket> {
     let [kind, code] = bytes.load(network.transport)?;
@@ -288,8 +288,8 @@ fn icmp<B: Bytes>(bytes: &B, network: &Network) -> Option<ProbePacket> {
     let token = match protocol {
         TCP => {
             let sequence = u32::from_be_bytes(bytes.load(quoted + 4)?);
-            // Eight bytes of what it is about are all that must be quoted (RFC 792): then only the
-            // SYN is told, whose sequence number is the token.
+            // Only eight bytes of the packet must be quoted (RFC 792). Without more, it is taken for the
+            // SYN, whose sequence number is the token.
             match bytes.load::<1>(quoted + 13) {
                 Some([flags]) if flags & tcp_flag::SYN == 0 => sequence.wrapping_sub(1),
                 _ => sequence,
