@@ -1,6 +1,6 @@
-//! Atomic operations on words of map values. The BPF target's `core::sync::atomic` has loads and
-//! stores only, though the machine has compare-and-swap since kernel 5.12 (`-Ctarget-cpu=v3`), so
-//! the compiler's own operations are called.
+//! Atomic operations on words of map values. `core::sync::atomic` of the BPF target only has loads and
+//! stores, although kernels have had compare-and-swap since 5.12 (`-Ctarget-cpu=v3`). So this uses the
+//! compiler's intrinsics.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 
@@ -18,8 +18,7 @@ pub fn add(word: *mut u64, n: u64) {
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(word, n) };
 }
 
-/// Sets `word` to `to` if it is `from`; tells whether it did. `word` must point into a live map
-/// value.
+/// Sets `word` to `to` if it is `from`. Returns whether it did. `word` must point into a live map value.
 #[inline(always)]
 pub fn swap(word: *mut u32, from: u32, to: u32) -> bool {
     // SAFETY: as for `add_one`.

@@ -1,9 +1,9 @@
-//! Reasons for which the kernel drops packets of connections that are followed. Attached to the
-//! tracepoint `skb:kfree_skb` while connections are lost, and then alone.
+//! Counts the kernel's reasons for dropping packets of followed connections. It is attached to the
+//! tracepoint `skb:kfree_skb` only while connections are lost.
 //!
-//! Nothing is relocated against the kernel's types: the agent reads the offsets from the kernel's BTF
-//! and writes them into a map. The first three arguments of the tracepoint have been the same since
-//! Linux 5.17, which brought the reason; a fourth came with 6.11.
+//! Nothing is relocated against the kernel's types: the agent reads the offsets from the kernel's BTF and
+//! writes them into a map. The first three arguments of the tracepoint have been the same since Linux 5.17,
+//! which added the reason; 6.11 added a fourth.
 
 #![expect(
     clippy::needless_borrows_for_generic_args,
@@ -37,7 +37,7 @@ pub fn pathproof_dropped(ctx: RawTracePointContext) -> Option<()> {
     Some(())
 }
 
-/// The handshake that the packet is part of, or that a tunnel wrapped into it.
+/// The handshake in this packet, or in a packet that a tunnel wrapped into it.
 #[inline(always)]
 fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
     let head: u64 = read(skb + u64::from(layout.head))?;
@@ -46,7 +46,7 @@ fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
         return Some(found);
     }
     let inner: u16 = read(skb + u64::from(layout.inner_network_header))?;
-    // Zero where no tunnel wrapped it.
+    // Zero if no tunnel wrapped a packet into it.
     if inner == 0 {
         return None;
     }
@@ -56,9 +56,9 @@ fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
 #[inline(always)]
 fn count(key: DropKey) {
     if DROPS.get_ptr(&key).is_none() {
-        // On the stack: a constant would be read from a section of constants, at a wrong offset.
+        // A variable on the stack: a constant would be read from the constants' section, at a wrong offset.
         let none = 0;
-        // Another CPU may have been quicker; where there is no room, it is not counted.
+        // Fails if another CPU was faster, or if there is no room; then the packet is not counted.
         let _ = DROPS.insert(&key, &none, u64::from(BPF_NOEXIST));
     }
     if let Some(count) = DROPS.get_ptr_mut(&key) {
@@ -66,8 +66,8 @@ fn count(key: DropKey) {
     }
 }
 
-/// A packet in the kernel's memory. Reads behind its end find other bytes of the kernel, which match
-/// no connection.
+/// A packet in the kernel's memory. Reads beyond its end return other bytes of the kernel, which match no
+/// connection.
 struct Packet(u64);
 
 impl Bytes for Packet {

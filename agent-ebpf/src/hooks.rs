@@ -1,5 +1,5 @@
-//! The hooks: one thin program for each direction and kind of device. Every packet is passed on, except
-//! packets of this agent's own probes at an uplink that nothing translated: their token or socket tells them.
+//! The hooks: one thin program per direction and kind of device. Every packet is passed on, except
+//! untranslated packets of this agent's probes at an uplink, which are identified by their token or socket.
 
 use agent_common::classify::{Direction, World as _, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
@@ -14,13 +14,13 @@ use crate::maps::{SCRATCH, UDP_PORTS};
 use crate::peek::{self, Linear, Look};
 use crate::sentinel;
 
-/// `TCX_NEXT`, and `TC_ACT_UNSPEC` to clsact: the next program decides, and after the last one the
-/// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
+/// `TCX_NEXT`, which is `TC_ACT_UNSPEC` for clsact: the next program decides, and after the last one the
+/// kernel. `TC_ACT_OK` would skip all programs behind this one (microsoft/retina issue 252).
 pub const PASS: i32 = -1;
 
-/// A hook and its slow paths, for TCP and for UDP: to read the packet, and to judge it. Each is a function
-/// of its own, so that the registers it needs are saved, and its stack is made, for those packets alone
-/// that take it, and one after the other, since their stacks together are larger than the 512 bytes.
+/// A hook with its slow paths for TCP and UDP, which read the packet and judge it. Each path is a separate
+/// function, so that only packets that take it pay for saved registers and a stack. The functions run one
+/// after the other, because their stacks together exceed 512 bytes.
 macro_rules! hook {
     ($(#[$doc:meta])* $hook:ident, $tcp:ident, $udp:ident, $segment:ident, $datagram:ident, $direction:expr, $link:expr) => {
         $(#[$doc])*
@@ -90,10 +90,10 @@ pub fn pathproof_glance(ctx: TcContext) -> i32 {
     PASS
 }
 
-/// Puts the packet into the scratch map, if it is evidence of a connection.
+/// Stores the packet in the scratch map if it is evidence of a connection.
 #[inline(always)]
 fn read_segment(ctx: &TcContext, link: Link) -> bool {
-    // The parsed packet lies in a map: the stack of 512 bytes has no room for it.
+    // The parsed packet is stored in a map, because the stack of 512 bytes has no room for it.
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
         return false;
     };
@@ -113,7 +113,7 @@ fn read_segment(ctx: &TcContext, link: Link) -> bool {
     true
 }
 
-/// One function for both kinds of device: it begins where their headers end.
+/// Shared by both kinds of devices, since it starts after their headers.
 #[inline(never)]
 fn segment_in(skb: *mut __sk_buff) -> i32 {
     look_at_segment(&TcContext::new(skb), Direction::Ingress);
@@ -142,8 +142,8 @@ fn look_at_segment(ctx: &TcContext, direction: Direction) -> bool {
     observe(&kernel, direction, unsafe { &*scratch })
 }
 
-/// Whether a packet is one of the agent's own probes' that leaves by an uplink and that nothing translated: a
-/// SYN, a datagram, or the reset that closes a probe, which connection tracking has seen by then.
+/// Whether this is an untranslated packet of the agent's probes that leaves by an uplink: a SYN, a
+/// datagram, or the reset that closes a probe, which connection tracking has seen by then.
 #[inline(never)]
 fn ends_here(skb: *mut __sk_buff) -> bool {
     let ctx = TcContext::new(skb);
@@ -151,7 +151,7 @@ fn ends_here(skb: *mut __sk_buff) -> bool {
     kernel.device_flags() & device_flag::UPLINK != 0 && sentinel::is_stray(&ctx, &kernel)
 }
 
-/// Puts the datagram into the scratch map, if one of its ports is a UDP Service's.
+/// Stores the datagram in the scratch map if one of its ports belongs to a UDP Service.
 #[inline(always)]
 fn read_datagram(ctx: &TcContext, link: Link) -> bool {
     let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
@@ -178,7 +178,7 @@ fn read_datagram(ctx: &TcContext, link: Link) -> bool {
     from || to
 }
 
-/// One function for both kinds of device: it begins where their headers end.
+/// Shared by both kinds of devices, since it starts after their headers.
 #[inline(never)]
 fn datagram_in(skb: *mut __sk_buff) -> i32 {
     look_at_datagram(&TcContext::new(skb), Direction::Ingress);

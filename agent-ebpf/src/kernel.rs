@@ -30,7 +30,7 @@ use crate::maps::{
 };
 use crate::{atomic, limits};
 
-/// Bytes of the packet, by checked loads.
+/// Bytes of a packet, read by checked loads.
 pub struct Skb<'a>(pub &'a TcContext);
 
 impl Bytes for Skb<'_> {
@@ -50,14 +50,14 @@ impl Bytes for Skb<'_> {
     }
 }
 
-/// The kernel's side of the rules, for one packet; `UDP` says for which rules.
+/// The kernel's side of the rules for one packet. `UDP` selects the rules for datagrams.
 pub struct Kernel<'a, const UDP: bool> {
     ctx: &'a TcContext,
-    /// Zero until somebody asks: most packets that are parsed are no evidence.
+    /// Zero until it is needed, because most parsed packets are no evidence.
     now: Cell<u64>,
 }
 
-/// A connection in the map: its pointer is valid until the program ends.
+/// A connection in the map. Its pointer is valid until the program ends.
 pub struct Entry(*mut Pending);
 
 impl Connection for Entry {
@@ -110,7 +110,6 @@ impl Connection for Entry {
 }
 
 impl<'a, const UDP: bool> Kernel<'a, UDP> {
-    /// For the packet of this context, now.
     #[inline(always)]
     pub fn new(ctx: &'a TcContext) -> Self {
         Self {
@@ -266,7 +265,7 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
 
     #[inline(always)]
     fn follow(&self, key: &PendingKey, pending: &Pending) -> bool {
-        /// `-EEXIST`: another CPU follows it already, or it comes again after its mark is old.
+        /// `-EEXIST`: another CPU follows it already, or it is repeated after its mark expired.
         const EXISTS: i32 = -17;
         let (map, full) = if UDP {
             (&UDP_PENDING, Fault::UdpFull)
@@ -298,9 +297,9 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
         }
         // SAFETY: a map value's pointer, indexes checked above.
         atomic::add_one(unsafe { &raw mut (*counts).counts[class][outcome as usize] });
-        // Below TOUCH_WORDS, or there were no counts; a mask says so where the value is used. After a
-        // comparison the compiler reads it from the stack once more, and the verifier of Linux 6.1
-        // does not know then that it was compared.
+        // The index is below TOUCH_WORDS, since the Service has counts. It is masked where it is used:
+        // after a comparison the compiler reads it from the stack again, and the verifier of Linux 6.1 then
+        // no longer knows that it was compared.
         const { assert!(TOUCH_WORDS.is_power_of_two()) };
         let word = (service / TOUCH_CHUNK) as usize & (TOUCH_WORDS - 1);
         if let Some(touched) = TOUCHED.get_ptr_mut(0) {
@@ -356,8 +355,8 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
     }
 }
 
-/// Whether the table of connections may have this one. A miss there takes 190 ns under load, for a line
-/// of its own, and nearly all lookups of a busy node are misses.
+/// Whether the map of connections may contain this one. A miss in that map costs 190 ns under load, because
+/// each entry has a separate cache line, and nearly all lookups on a busy node are misses.
 #[inline(never)]
 pub fn may_be_followed(isn: u32) -> bool {
     let mark = ConnectionMark::new(limits::window(), isn);
@@ -370,7 +369,8 @@ pub fn may_be_followed(isn: u32) -> bool {
     }
 }
 
-/// Connections whose data is watched. A global, which takes no lookup: every segment with data is compared.
+/// Connections whose data is watched. It is a global, which needs no map lookup, because every segment with
+/// data is compared.
 static mut WATCHED: Watched = Watched::NONE;
 
 #[inline(always)]
@@ -396,7 +396,6 @@ fn mark_connection(isn: u32) {
     }
 }
 
-/// Counts a fault.
 #[inline(always)]
 pub fn count(fault: Fault) {
     if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
@@ -406,14 +405,14 @@ pub fn count(fault: Fault) {
     }
 }
 
-/// The device that the route to a segment's destination names, as for a packet to be forwarded; 0
-/// where there is none. A function of its own, for it is large and asked for in two places.
+/// The device that the route to a segment's destination specifies, as for forwarding; 0 if there is none.
+/// It is a separate function because it is large and is needed in two places.
 #[inline(never)]
 fn routed_to(skb: *mut __sk_buff, segment: &Segment) -> u32 {
     let ctx = &TcContext::new(skb);
     const AF_INET: u8 = 2;
     const AF_INET6: u8 = 10;
-    /// Aligned, so that it is filled with zeros by words and not by a call that goes byte by byte.
+    /// Aligned, so that it is zeroed by words rather than by a call that goes byte by byte.
     #[repr(align(8))]
     struct Params(bpf_fib_lookup);
     // SAFETY: integers only; all zero is a sound value.
@@ -437,7 +436,7 @@ fn routed_to(skb: *mut __sk_buff, segment: &Segment) -> u32 {
     }
     // SAFETY: the helper reads and writes the struct whose size it is given.
     let result = unsafe { fib_lookup(ctx.as_ptr(), params, size_of::<bpf_fib_lookup>() as i32, 0) };
-    // The device is named in these three; a missing neighbour or a small MTU says nothing of it.
+    // The device is set in these three cases: it does not depend on a missing neighbour or a small MTU.
     let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)
         || result == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH)
         || result == i64::from(BPF_FIB_LKUP_RET_FRAG_NEEDED);
@@ -449,7 +448,7 @@ fn last_word(address: &Address) -> u32 {
     words(address)[3]
 }
 
-/// Four words in the order and byte order of the packet.
+/// Four words in the byte order of the packet.
 #[inline(always)]
 fn words(address: &Address) -> [u32; 4] {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *address;

@@ -1,5 +1,5 @@
-//! Budgets: how many connections of one source are followed, how many anomalies are reported.
-//! Lost updates between CPUs make a limit a little looser, never tighter than stated.
+//! Limits: how many connections of a source are followed, and how many anomalies are reported. Updates that
+//! are lost between CPUs make a limit slightly looser, never tighter.
 
 use agent_common::evidence::Budget;
 use agent_common::service::Address;
@@ -8,12 +8,11 @@ use agent_common::{abi, budget, gate};
 use crate::maps::{BUDGETS, LIMITER, UDP_RATES};
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 
-/// Seed of the hash of sources; see `abi::SEED`.
+/// Seed of the hash of sources: see `abi::SEED`.
 #[unsafe(no_mangle)]
 static SEED: u64 = 0;
 
-/// Ticks of a window, as a power of two; see `abi::WINDOW_SHIFT`. The value here is that of 250 ticks a
-/// second.
+/// Ticks per window as a power of two: see `abi::WINDOW_SHIFT`. The default is for 250 ticks a second.
 #[unsafe(no_mangle)]
 static WINDOW_SHIFT: u32 = 5;
 
@@ -21,7 +20,7 @@ static WINDOW_SHIFT: u32 = 5;
 #[unsafe(no_mangle)]
 static FOLLOW_ALL: u32 = 0;
 
-/// Number of the gate's window. The tick is one load, where the clock takes ten times as long.
+/// Number of the gate's current window. Reading the tick is one load; the clock takes ten times as long.
 #[inline(always)]
 pub fn window() -> u32 {
     // SAFETY: a live word; volatile as in `seed`.
@@ -30,20 +29,19 @@ pub fn window() -> u32 {
     (unsafe { bpf_jiffies64() } >> (shift & 31)) as u32
 }
 
-/// Whether there is no gate for connections.
+/// Whether connections bypass the gate.
 #[inline(always)]
 pub fn follows_all() -> bool {
     // SAFETY: as in `window`.
     unsafe { core::ptr::read_volatile(&raw const FOLLOW_ALL) != 0 }
 }
 
-/// Hash of an initial sequence number.
 #[inline(always)]
 pub fn number(isn: u32) -> u32 {
     gate::number(isn, seed())
 }
 
-/// Takes one from a source's budget.
+/// Takes one connection from a source's budget.
 #[inline(always)]
 pub fn take_source(source: &Address, now: u64) -> bool {
     match BUDGETS.get_ptr_mut(slot(source)) {
@@ -67,7 +65,7 @@ fn seed() -> u64 {
     unsafe { core::ptr::read_volatile(&raw const SEED) }
 }
 
-/// Takes one from the rate at which datagrams are followed: a Service's first, then that of all.
+/// Takes one datagram from the budgets: from the Service's first, then from the total one.
 #[inline(always)]
 pub fn take_datagram(service: u32, now: u64) -> bool {
     const { assert!((abi::UDP_RATES - 1).is_power_of_two()) };
@@ -79,7 +77,7 @@ pub fn take_datagram(service: u32, now: u64) -> bool {
     of(1 + (service & (abi::UDP_RATES - 2)), abi::UDP_PER_SERVICE) && of(0, abi::UDP_PER_WINDOW)
 }
 
-/// Takes one from this CPU's budget of reports.
+/// Takes one report from this CPU's budget.
 #[inline(always)]
 pub fn take_report(now: u64) -> bool {
     let Some(budget) = LIMITER.get_ptr_mut(0) else {

@@ -1,9 +1,9 @@
-//! pathproof's observer: programs at both directions of a node's interfaces; its sentinel's
-//! programs, at its own devices alone; and the one that gives it its port.
+//! eBPF programs of pathproof: the observer in both directions of the node's interfaces, the sentinel's
+//! programs at its devices, and the program that steers connections to the agent's port.
 //!
-//! The observer looks and never touches: whatever is seen, the packet goes on (`TCX_NEXT`, which is
-//! `TC_ACT_UNSPEC` to clsact). The sentinel answers and drops its own probes. Parsing and classification are `agent-common`'s; here are the hooks,
-//! the maps and the kernel's side of `World`.
+//! The observer never changes, drops or redirects a user's packet (`TCX_NEXT`, which is `TC_ACT_UNSPEC` for
+//! clsact). The sentinel answers and drops its probes. Parsing and classification are in `agent-common`;
+//! here are the hooks, the maps and the kernel's side of `World`.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -19,14 +19,14 @@ mod peek;
 mod sentinel;
 mod steer;
 
-/// The verifier refuses any program from which a panic could be reached, so this is never run.
+/// The verifier rejects any program that can reach a panic, so this never runs.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// `bpf_ktime_get_ns` and `bpf_fib_lookup` are open to GPL-compatible programs alone.
+/// `bpf_ktime_get_ns` and `bpf_fib_lookup` are only available to GPL-compatible programs.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

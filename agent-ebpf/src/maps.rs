@@ -1,4 +1,4 @@
-//! Every map, on one page. Layouts: `agent_common`. Names and capacities: `agent_common::abi`.
+//! All maps on one page. Layouts are in `agent_common`, names and capacities in `agent_common::abi`.
 
 use agent_common::abi;
 use agent_common::dropped::{DropKey, SkbLayout};
@@ -17,37 +17,37 @@ use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf, SockMap};
 
-/// Frontend to what it is owed. Writer: agent. Reader: programs, for every SYN.
+/// Frontend to its expectations. Writer: agent. Reader: programs, for every SYN.
 #[map]
 pub static FRONTENDS: HashMap<FrontendKey, FrontendValue> =
     HashMap::with_max_entries(abi::MAX_FRONTENDS, BPF_F_NO_PREALLOC);
 
-/// Service id and address to an endpoint. Writer: agent; the programs write when it was met. Reader:
-/// programs, for a SYN that leaves and an answer that comes in; agent.
+/// Service id and address to an endpoint. Writer: agent; programs, for the time of the last connection to
+/// it. Reader: programs, for SYNs that leave and answers that enter; agent.
 #[map]
 pub static ENDPOINTS: HashMap<EndpointKey, EndpointEntry> =
     HashMap::with_max_entries(abi::MAX_ENDPOINTS, BPF_F_NO_PREALLOC);
 
-/// Prefix of a source to its class. Writer: agent. Reader: programs, once for a connection.
+/// Prefix of a source to its class. Writer: agent. Reader: programs, once per connection.
 #[map]
 pub static SOURCES: LpmTrie<Address, u32> =
     LpmTrie::with_max_entries(abi::MAX_SOURCES, BPF_F_NO_PREALLOC);
 
-/// Interface index to `device_flag` bits. Writer: agent. Reader: programs, for a SYN that leaves
-/// and for what may be a probe's.
+/// Interface index to `device_flag` bits. Writer: agent. Reader: programs, for SYNs that leave and possible
+/// packets of probes.
 #[map]
 pub static DEVICES: HashMap<u32, u32> =
     HashMap::with_max_entries(abi::MAX_DEVICES, BPF_F_NO_PREALLOC);
 
-/// Connections under way. Writer: programs insert and move the state; the agent deletes.
+/// Pending connections. Writer: programs insert entries and move the state; the agent deletes.
 #[map]
 pub static PENDING: HashMap<PendingKey, Pending> = HashMap::with_max_entries(abi::MAX_PENDING, 0);
 
-/// Service id to its counts. Writer: programs; the agent zeroes one before an id is used again.
+/// Service id to its counts. Writer: programs; the agent clears one before its id is reused.
 #[map]
 pub static COUNTS: Array<ServiceCounts> = Array::with_max_entries(abi::MAX_SERVICES, 0);
 
-/// Chunks of COUNTS that moved. Writer: programs. Reader: agent, each tick.
+/// Chunks of COUNTS that changed. Writer: programs. Reader: agent, each tick.
 #[map]
 pub static TOUCHED: Array<Touched> = Array::with_max_entries(1, 0);
 
@@ -75,7 +75,7 @@ pub static LIMITER: PerCpuArray<Budget> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static ANOMALIES: RingBuf = RingBuf::with_byte_size(abi::ANOMALY_BYTES, 0);
 
-/// Datagrams under way, and the flows that they began. Writer: programs insert and move the state;
+/// Pending datagrams, and the flows that they started. Writer: programs insert entries and move the state;
 /// the agent deletes.
 #[map]
 pub static UDP_PENDING: HashMap<PendingKey, Pending> =
@@ -85,8 +85,8 @@ pub static UDP_PENDING: HashMap<PendingKey, Pending> =
 #[map]
 pub static UDP_PORTS: Array<UdpPorts> = Array::with_max_entries(1, 0);
 
-/// Budgets of followed datagrams: the first is that of all, then Services by a part of their ids.
-/// Writer and reader: programs.
+/// Budgets of followed datagrams: a total one, then those of Services by a part of their ids. Writer and
+/// reader: programs.
 #[map]
 pub static UDP_RATES: Array<Budget> = Array::with_max_entries(abi::UDP_RATES, 0);
 
@@ -94,32 +94,33 @@ pub static UDP_RATES: Array<Budget> = Array::with_max_entries(abi::UDP_RATES, 0)
 #[map]
 pub static RATES: Array<Rate> = Array::with_max_entries(abi::MAX_SERVICES, 0);
 
-/// What the gate knows of datagrams. Writer and reader: programs.
+/// The gate's marks. Writer and reader: programs.
 #[map]
 pub static MARKS: Array<Marks> = Array::with_max_entries(1, 0);
 
-/// One entry: the packet being looked at. Writer and reader: the program that runs on this CPU.
+/// One entry: the packet that is processed. Writer and reader: the program that runs on this CPU.
 #[map]
 pub static SCRATCH: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
 
-/// A probe's token to what was seen of it. Writer: the agent inserts and deletes, the sentinel's
-/// programs stamp, and insert those of the agent's own sockets; the observer's read it at uplinks. Not pinned.
+/// A probe's token to its stamps. Writer: the agent inserts and deletes; the sentinel's programs add
+/// stamps, and insert the probes of the agent's sockets. Reader: agent; the observer's programs at uplinks.
+/// Not pinned.
 #[map]
 pub static PROBES: HashMap<ProbeKey, Probe> = HashMap::with_max_entries(abi::MAX_PROBES, 0);
 
-/// Cookie of a socket of the agent's to the token of its SYN. Writer: the agent inserts and deletes,
-/// `pathproof_translated` fills in; the observer's programs read it at uplinks. Not pinned.
+/// Cookie of an agent's socket to the token of its SYN. Writer: the agent inserts and deletes;
+/// `pathproof_translated` fills in the token. Reader: agent; the observer's programs at uplinks. Not
+/// pinned.
 #[map]
 pub static HOST_PROBES: HashMap<u64, HostProbe> =
     HashMap::with_max_entries(abi::MAX_HOST_PROBES, 0);
 
-/// `ProbeEvent` records. Writer: the sentinel's programs, once for each stage of a registered probe
-/// that the agent waits for. Reader: agent, as they come. Not pinned.
+/// `ProbeEvent` records. Writer: the sentinel's programs, once for each stage of a registered probe that
+/// the agent waits for. Reader: agent, at once. Not pinned.
 #[map]
 pub static PROBE_EVENTS: RingBuf = RingBuf::with_byte_size(abi::PROBE_EVENT_BYTES, 0);
 
-/// Steering rules. Writer: agent, before the program is attached. Reader: `pathproof_steer`. Not
-/// pinned.
+/// Steering rules. Writer: agent, before it attaches the program. Reader: `pathproof_steer`. Not pinned.
 #[map]
 pub static STEER_RULES: Array<SteerRule> = Array::with_max_entries(RULES, 0);
 
@@ -127,22 +128,21 @@ pub static STEER_RULES: Array<SteerRule> = Array::with_max_entries(RULES, 0);
 #[map]
 pub static STEER_SOCKETS: SockMap = SockMap::with_max_entries(SOCKETS, 0);
 
-/// Health check node ports of Services, a bit for each. Writer: agent. Reader: `pathproof_steer`. Not
-/// pinned.
+/// Health check node ports of Services, one bit each. Writer: agent. Reader: `pathproof_steer`. Not pinned.
 #[map]
 pub static STEER_PORTS: Array<u64> = Array::with_max_entries(PORT_WORDS, 0);
 
-/// Addresses that another process listens at. Writer: agent, once a second. Reader:
-/// `pathproof_steer`, for the node's own connections. Not pinned.
+/// Addresses where another process listens. Writer: agent, once a second. Reader: `pathproof_steer`, for
+/// the node's connections. Not pinned.
 #[map]
 pub static STEER_OWNERS: HashMap<Address, u32> =
     HashMap::with_max_entries(abi::MAX_STEER_OWNERS, 0);
 
-/// Service id and reason to a number of dropped packets. Writer: `pathproof_dropped`; the agent
-/// deletes. Not pinned.
+/// Service id and reason to a number of dropped packets. Writer: `pathproof_dropped`; the agent deletes.
+/// Not pinned.
 #[map]
 pub static DROPS: HashMap<DropKey, u64> = HashMap::with_max_entries(abi::MAX_DROPS, 0);
 
-/// One entry. Writer: agent, before the program is attached. Reader: `pathproof_dropped`. Not pinned.
+/// One entry. Writer: agent, before it attaches the program. Reader: `pathproof_dropped`. Not pinned.
 #[map]
 pub static SKB_LAYOUT: Array<SkbLayout> = Array::with_max_entries(1, 0);

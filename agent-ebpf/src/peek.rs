@@ -1,9 +1,9 @@
-//! The fast path: by direct packet access, whether a packet can be evidence at all. Nearly every
-//! packet cannot (it is no SYN, RST, ICMP error, and no datagram at a UDP Service's port), and costs
-//! these few loads.
+//! The fast path: decides by direct packet access whether a packet can be evidence. Nearly every packet
+//! cannot, since it is neither SYN, RST or ICMP error, nor a datagram at a UDP Service's port. It costs
+//! only these few loads.
 //!
-//! Only constant offsets are read: the verifier refuses direct access behind a computed header
-//! length. Whatever is not plain goes to the slow path, which parses it properly.
+//! All offsets are constants, because the verifier rejects direct access after a header of computed length.
+//! Uncommon packets take the slow path, which parses them in full.
 
 use agent_common::classify::Direction;
 use agent_common::evidence::Fault;
@@ -41,8 +41,8 @@ fn byte(ctx: &TcContext, offset: usize) -> Option<u8> {
     Some(unsafe { *(at as *const u8) })
 }
 
-/// Two bytes at a constant even offset, as they stand in memory: a packet begins at an even address
-/// (`NET_IP_ALIGN` is 0 or 2), so these are one load.
+/// Two bytes at a constant even offset, in memory order. Packets begin at even addresses (`NET_IP_ALIGN` is
+/// 0 or 2), so this is one load.
 #[inline(always)]
 fn half(ctx: &TcContext, offset: usize) -> Option<u16> {
     let at = ctx.data() + offset;
@@ -53,7 +53,7 @@ fn half(ctx: &TcContext, offset: usize) -> Option<u16> {
     Some(unsafe { *(at as *const u16) })
 }
 
-/// The linear part of a packet, read without a helper at constant offsets.
+/// The linear part of a packet, read at constant offsets without a helper.
 pub struct Linear<'a>(pub &'a TcContext);
 
 impl Linear<'_> {
@@ -92,13 +92,13 @@ impl Bytes for Linear<'_> {
 pub enum Look {
     /// No evidence.
     Nothing,
-    /// Evidence of a connection.
+    /// Possible evidence of a connection.
     Tcp,
     /// A datagram at a port of a UDP Service.
     Udp,
-    /// A datagram that goes out and begins as those of the sentinel's probes.
+    /// A datagram that leaves and begins like those of the sentinel's probes.
     Probe,
-    /// This cannot tell.
+    /// Undecided here.
     Either,
 }
 
@@ -119,8 +119,8 @@ pub fn look(ctx: &TcContext, direction: Direction, link: Link) -> Look {
     decided.unwrap_or(Look::Either)
 }
 
-/// A datagram whose ports stand at `at`, a constant, with addresses of `apart` bytes before them. Most have neither port at a UDP Service's, and most of
-/// the others are stopped by the gate.
+/// A datagram with its ports at the constant offset `at`, after addresses of `apart` bytes. Most have no
+/// port of a UDP Service, and the gate stops most of the others.
 #[inline(always)]
 fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> Option<Look> {
     let length = half(ctx, at + 4)?;
@@ -141,7 +141,7 @@ fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> O
     if !from && !to {
         return Some(Look::Nothing);
     }
-    // Some devices keep the payload apart from the headers.
+    // Some devices store the payload separately from the headers.
     let beginning = match linear.at::<u32>(at + 8) {
         Some(beginning) => beginning,
         None => ctx.load(at + 8).unwrap_or(0),
@@ -167,8 +167,8 @@ const FROM: u32 = 1 << 16;
 const TO: u32 = 1 << 17;
 const OUT: u32 = 1 << 18;
 
-/// Whether a datagram is to be read. A function of its own, with numbers alone, so that a program holds
-/// it once.
+/// Whether to read a datagram. It is a separate function with only numbers as arguments, so that a program
+/// contains it once.
 #[inline(never)]
 fn gate(source: u32, destination: u32, ports: u32, beginning: u32, rest: u32) -> bool {
     let Some(marks) = MARKS.get_ptr_mut(0) else {
@@ -201,8 +201,8 @@ fn gate(source: u32, destination: u32, ports: u32, beginning: u32, rest: u32) ->
 
 #[inline(always)]
 fn bare(ctx: &TcContext, direction: Direction) -> Option<Look> {
-    // No IP header is shorter. The check of the first byte alone would become "begin is not below
-    // end", from which the verifier learns nothing.
+    // No IP header is shorter. A check of the first byte alone would become "begin is not below end", which
+    // gives the verifier no information.
     byte(ctx, 19)?;
     match byte(ctx, 0)? >> 4 {
         4 => ipv4::<0>(ctx, direction),
@@ -211,7 +211,7 @@ fn bare(ctx: &TcContext, direction: Direction) -> Option<Look> {
     }
 }
 
-/// Ethernet, IPv4 and TCP without options: most of all packets are at least as long.
+/// Length of Ethernet, IPv4 and TCP without options: most packets are at least as long.
 const COMMON: usize = 14 + 20 + 20;
 
 #[inline(always)]
@@ -260,8 +260,8 @@ fn data(sequence: u32, acknowledged: u32) -> Look {
     Look::tcp(is_watched(sequence) || is_watched(acknowledged))
 }
 
-/// A segment with SYN or RST. A SYN-ACK whose connection is not followed is none, and costs no more than
-/// this. `acknowledged` is as it stands in the packet.
+/// A segment with SYN or RST. A SYN-ACK whose connection is not followed is no evidence, and costs no more
+/// than this. `acknowledged` is in network byte order.
 #[inline(always)]
 fn handshake(flags: u8, acknowledged: u32) -> Look {
     const SYN_ACK: u8 = tcp_flag::SYN | tcp_flag::ACK;
@@ -269,7 +269,7 @@ fn handshake(flags: u8, acknowledged: u32) -> Look {
     Look::tcp(!is_answer || may_be_followed(u32::from_be(acknowledged).wrapping_sub(1)))
 }
 
-/// Everything else behind an Ethernet header.
+/// All other packets after an Ethernet header.
 #[inline(always)]
 fn short(ctx: &TcContext, direction: Direction) -> Option<Look> {
     let low = byte(ctx, 13)?;
@@ -284,8 +284,8 @@ fn short(ctx: &TcContext, direction: Direction) -> Option<Look> {
 
 #[inline(always)]
 fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> {
-    // The last byte first: one bounds check then serves all, but for packets that are too short to
-    // be TCP, which the slow path may look at.
+    // The last byte comes first, so that one bounds check serves all. It fails for packets that are too
+    // short for TCP, which take the slow path.
     let flags = byte(ctx, AT + 33)?;
     match byte(ctx, AT + 9)? {
         TCP => {
@@ -297,7 +297,7 @@ fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> 
             }
             Some(data(Linear(ctx).at(AT + 24)?, Linear(ctx).at(AT + 28)?))
         }
-        // With options the type lies elsewhere.
+        // With options the ICMP type is elsewhere.
         ICMP => Some(Look::tcp(
             byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE,
         )),

@@ -1,12 +1,12 @@
-//! The sentinel's programs, at the four ends of its own two veth pairs and nowhere else: near ends
-//! stamp and pass, far ends answer or take in, and drop everything else. The observer's programs
-//! ask here whether a packet at an uplink is a probe's. The parsing of packets and
-//! the echo's answers are `agent-common`'s (`probe::packet`, `probe::answer`).
+//! The sentinel's programs, which are only attached to the four ends of its two veth pairs. Near ends stamp
+//! packets and pass them; far ends answer or collect them and drop all others. The observer's programs also
+//! use this module to identify probes at uplinks. Parsing and answers are in `agent-common`
+//! (`probe::packet`, `probe::answer`).
 //!
-//! A packet of no registered probe is never answered. One that could be a probe of another agent's
-//! (two run at once during an upgrade) is passed to that agent's program behind this one; where
-//! there is none the kernel drops it, since no frame bears a far end's hardware address. Everything
-//! else that reaches a far end is dropped here, but for the echo's own answer.
+//! A packet without a registered probe is never answered. If it may be another agent's probe (two agents
+//! run during an upgrade), it is passed to that agent's program behind this one. Without such a program the
+//! kernel drops it, since no frame has a far end's hardware address. All other packets at a far end are
+//! dropped here, except the echo's answer.
 
 use agent_common::classify::World;
 use agent_common::probe::answer::{Wire, answer};
@@ -25,7 +25,7 @@ use crate::hooks::PASS;
 use crate::kernel::Skb;
 use crate::maps::{HOST_PROBES, PROBE_EVENTS, PROBES};
 
-/// Our own packet, whose way ends here.
+/// Verdict for pathproof's packets that end here.
 pub const DROP: i32 = TC_ACT_SHOT;
 
 /// See `abi::program::ARRIVED`.
@@ -62,7 +62,7 @@ pub fn pathproof_collect(ctx: TcContext) -> i32 {
     collect(&ctx).unwrap_or(DROP)
 }
 
-/// Whether a packet comes from a socket of the agent's that dials as the host.
+/// Whether a packet comes from a socket by which the agent dials as the host.
 #[inline(always)]
 pub fn is_of_own_socket(ctx: &TcContext) -> bool {
     // SAFETY: the context is the program's own.
@@ -70,7 +70,7 @@ pub fn is_of_own_socket(ctx: &TcContext) -> bool {
     HOST_PROBES.get_ptr(cookie).is_some()
 }
 
-/// Whether a packet goes to the sentinel's address and is of a registered probe.
+/// Whether a packet goes to the sentinel's address and belongs to a registered probe.
 #[inline(always)]
 pub fn is_stray<W: World>(ctx: &TcContext, world: &W) -> bool {
     goes_to_sentinel(&Skb(ctx), world).is_some()
@@ -85,7 +85,7 @@ fn goes_to_sentinel<W: World>(skb: &Skb, world: &W) -> Option<()> {
     };
     Entry::of(&key)?;
     let (_, port) = ports(skb, &packet)?;
-    // The sentinel has one port for TCP and UDP, and its frontends by UDP are not followed.
+    // The sentinel has the same port for TCP and UDP, and its UDP frontends are not followed.
     let frontend = world.frontend(&FrontendKey {
         address: destination(skb, packet.family)?,
         port,
@@ -95,7 +95,7 @@ fn goes_to_sentinel<W: World>(skb: &Skb, world: &W) -> Option<()> {
     (frontend.flags & frontend_flag::SENTINEL != 0).then_some(())
 }
 
-/// A registered probe: its pointer is valid until the program ends.
+/// A registered probe. Its pointer is valid until the program ends.
 struct Entry(*mut Probe);
 
 impl Entry {
@@ -110,7 +110,7 @@ impl Entry {
         unsafe { (*self.0).flags }
     }
 
-    /// Raises a flag; tells whether it was down. No other program writes flags of the same probe.
+    /// Sets a flag. Returns whether it was clear. No other program writes flags of the same probe.
     #[inline(always)]
     fn raise(&self, flag: u32) -> bool {
         let flags = self.flags();
@@ -119,7 +119,7 @@ impl Entry {
         flags & flag == 0
     }
 
-    /// Stamps a stage unless it was passed before; tells when it was, if it was now.
+    /// Stamps a stage unless it has a stamp. Returns the time if it was stamped now.
     #[inline(always)]
     fn stamp(&self, phase: Phase, stage: Stage) -> Option<u64> {
         // SAFETY: see the type; both indexes are below the lengths.
@@ -146,7 +146,7 @@ fn now() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// Stamps a SYN or data on its way to the echo. Gives back what is not registered.
+/// Stamps a SYN or data on its way to the echo. Returns the packet if it is not registered.
 #[inline(always)]
 fn stamp_request(ctx: &TcContext, stage: Stage) -> Option<ProbePacket> {
     let packet = parse(&Skb(ctx))?;
@@ -158,8 +158,8 @@ fn stamp_request(ctx: &TcContext, stage: Stage) -> Option<ProbePacket> {
     None
 }
 
-/// Registers a SYN of the agent's own `connect`, whose initial sequence number the kernel chose: it
-/// is known by its socket.
+/// Registers a SYN of the agent's `connect`. The kernel chose its initial sequence number, so its socket
+/// identifies it.
 #[inline(always)]
 fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
     if packet.kind != Kind::Syn {
@@ -189,15 +189,15 @@ fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
     Some(())
 }
 
-/// A host probe as one word, its fields in their order in memory.
+/// A host probe as one word, with its fields in memory order.
 #[inline(always)]
 fn word(host: HostProbe) -> u64 {
-    // Every BPF machine that this is built for is little-endian.
+    // All BPF targets of this build are little-endian.
     u64::from(host.seen) << 32 | u64::from(host.token)
 }
 
-/// Stamps an answer that comes in. A control probe's ends here: the agent waits for nothing more,
-/// and no connection of the node's stands behind it.
+/// Stamps an answer that enters. The answer to a control probe ends here, since the agent waits for nothing
+/// more and the node has no connection for it.
 #[inline(always)]
 fn returned(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
@@ -213,7 +213,7 @@ fn returned(ctx: &TcContext) -> Option<i32> {
     Some(DROP)
 }
 
-/// Turns a registered probe's packet round.
+/// Sends a registered probe's packet back.
 #[inline(always)]
 fn echo(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
@@ -225,13 +225,13 @@ fn echo(ctx: &TcContext) -> Option<i32> {
         note_ends(ctx, &packet, phase, &probe)?;
     }
     answer(&Skb(ctx), &packet)?;
-    // A mark that the datapath set on the way here would not be on a packet from a wire.
+    // The datapath may have set a mark on the way here, which a packet from a wire would not have.
     ctx.set_mark(0);
     // SAFETY: a helper that takes numbers only; see `Kernel::device` for the index.
     Some(unsafe { bpf_redirect((*ctx.skb.skb).ifindex, 0) } as i32)
 }
 
-/// Notes who the echo was dialled by, and where, at a probe's first packet.
+/// Records source and destination port of the probe's first packet at the echo.
 #[inline(always)]
 fn note_ends(ctx: &TcContext, packet: &ProbePacket, phase: Phase, probe: &Entry) -> Option<()> {
     if phase == Phase::Data && packet.key.protocol != UDP {
@@ -249,7 +249,7 @@ fn note_ends(ctx: &TcContext, packet: &ProbePacket, phase: Phase, probe: &Entry)
     Some(())
 }
 
-/// Takes in what reaches the client.
+/// Collects a packet that reaches the client.
 #[inline(always)]
 fn collect(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
@@ -277,7 +277,7 @@ fn event_of(phase: Phase) -> u32 {
     }
 }
 
-/// Tells the agent. Where the ring is full the stamps still stand.
+/// Sends an event to the agent. If the ring is full, the stamps still contain the result.
 #[inline(always)]
 fn tell(packet: &ProbePacket, kind: u32, at_ns: u64) {
     let Some(mut entry) = PROBE_EVENTS.reserve::<ProbeEvent>(0) else {

@@ -1,9 +1,9 @@
-//! Gives new connections to the agent's own listeners, whoever listens at the port they dial. Runs
-//! when the kernel looks for who listens, in the node's network namespace, for every new connection
-//! to the node itself; what it does not name goes on as if it were not there.
+//! Steers new connections to the agent's listeners, even if another process listens at the dialled port.
+//! The program runs in the node's network namespace when the kernel looks up the listener of a new
+//! connection to the node. It does not affect connections without a rule.
 //!
-//! Several programs of this kind run in the order in which they were attached. The last one's choice
-//! counts, so an agent's successor takes its connections over by being attached.
+//! Programs of this kind run in the order in which they were attached, and the last one's choice counts. So
+//! a successor takes over an agent's connections when it is attached.
 
 use agent_common::service::{Family, TCP};
 use agent_common::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped, port_bit};
@@ -16,7 +16,7 @@ use aya_ebpf::programs::SkLookupContext;
 use crate::maps::{STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
 
 const AF_INET: u32 = 2;
-/// In place of a predecessor's choice; and to this listener, not to another of its group.
+/// Replaces a predecessor's choice, and selects this listener rather than another one of its group.
 const FLAGS: u64 = (BPF_SK_LOOKUP_F_REPLACE | BPF_SK_LOOKUP_F_NO_REUSEPORT) as u64;
 
 /// See `abi::program::STEER`.
@@ -33,7 +33,7 @@ fn steer(ctx: &SkLookupContext) {
         return;
     }
     let port = seen.port();
-    // Before anything is read that most connections need not pay for.
+    // Nothing else is read before this, because most connections need no more.
     let index = match rule_of(port) {
         Some((index, rule)) => {
             let dialled = seen.dialled(port);
@@ -43,15 +43,15 @@ fn steer(ctx: &SkLookupContext) {
             }
             index
         }
-        // The node's own connections are its proxy's to answer.
+        // Connections of the node itself stay with the proxy.
         None if !is_of_service(&seen, port) || seen.dialled(port).is_own() => return,
         None => SERVICES,
     };
-    // Without a listener there is nothing to give it to.
+    // Fails without a listener, and the connection goes on.
     let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
 }
 
-/// Whether it is a Service's health check node port.
+/// Whether this is a Service's health check node port.
 #[inline(always)]
 fn is_of_service(seen: &Seen, port: u32) -> bool {
     let family = match seen.family() {
@@ -62,7 +62,7 @@ fn is_of_service(seen: &Seen, port: u32) -> bool {
     STEER_PORTS.get(word).is_some_and(|word| *word & bit != 0)
 }
 
-/// The rule of a port, and its index.
+/// The rule of a port, with its index.
 #[inline(always)]
 fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
     for index in [HEALTHZ, ADMIN] {
@@ -74,7 +74,7 @@ fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
     None
 }
 
-/// Whether another process listens where this connection goes.
+/// Whether another process listens at this connection's destination.
 #[inline(always)]
 fn is_owned(dialled: &Dialled) -> bool {
     // SAFETY: the values are not looked at.
@@ -83,8 +83,8 @@ fn is_owned(dialled: &Dialled) -> bool {
     }
 }
 
-/// The context, read a word at a time: the verifier takes no wider access to it, which the compiler
-/// would else make of two.
+/// The context, read word by word: the verifier rejects wider accesses, which the compiler would otherwise
+/// combine.
 struct Seen(*const bpf_sk_lookup);
 
 macro_rules! word {
@@ -112,9 +112,8 @@ impl Seen {
 
     #[inline(always)]
     fn dialled(&self, port: u32) -> Dialled {
-        // Everything is read whatever the family, since of two branches that read the compiler makes
-        // one that computes where to; the verifier takes no computed access to the context. Fields
-        // of the other family are zero.
+        // Both families are read, because the compiler merges two branches that read into one with a
+        // computed address, which the verifier rejects. Fields of the other family are zero.
         let (remote_ip4, local_ip4) = (word!(self, remote_ip4), word!(self, local_ip4));
         let remote_ip6 = [
             word!(self, remote_ip6[0]),
