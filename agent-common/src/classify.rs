@@ -46,7 +46,6 @@ pub enum Direction {
 pub trait Connection {
     /// Its fields; `state` may be out of date by the time it is read.
     fn fields(&self) -> &Pending;
-    /// Its current state.
     fn state(&self) -> u32;
     /// Moves the state from `from` to `to` if it is still `from`. Returns whether it did.
     fn swap(&self, from: u32, to: u32) -> bool;
@@ -74,7 +73,6 @@ pub trait World {
     fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry>;
     /// Records that a new connection was sent to an endpoint ([`EndpointEntry::met_ns`]).
     fn meet(&self, _key: &EndpointKey) {}
-    /// Class of a source address.
     fn source_class(&self, address: &Address) -> SourceClass;
     /// Takes one connection from a source's budget. Returns false if it is used up.
     fn take_budget(&self, source: &Address) -> bool;

@@ -27,7 +27,6 @@ pub struct SkbLayout {
     pub network_header: u32,
     /// Of `inner_network_header`.
     pub inner_network_header: u32,
-    /// Always zero.
     pub padding: u32,
 }
 

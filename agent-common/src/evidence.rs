@@ -183,7 +183,6 @@ pub enum Outcome {
     Retransmitted = 10,
 }
 
-/// Number of outcomes that the kernel counts.
 pub const OUTCOMES: usize = 11;
 
 impl Outcome {
@@ -213,7 +212,6 @@ impl Outcome {
 pub struct ServiceCounts {
     /// By [`SourceClass`](crate::service::SourceClass), then [`Outcome`].
     pub counts: [[u32; OUTCOMES]; SOURCE_CLASSES],
-    /// Always zero.
     pub padding: u32,
     /// Time at which this Service last reported an anomaly.
     pub reported_ns: u64,
@@ -231,7 +229,6 @@ impl Default for ServiceCounts {
 
 /// Services that share one word of [`Touched`].
 pub const TOUCH_CHUNK: u32 = 16;
-/// Words of [`Touched`].
 pub const TOUCH_WORDS: usize = (crate::abi::MAX_SERVICES / TOUCH_CHUNK) as usize;
 
 /// One word per [`TOUCH_CHUNK`] Services, which is incremented with each count. A reader only reads the
@@ -260,7 +257,6 @@ pub fn proof_slot(family: u32, class: u8) -> u32 {
     family * SOURCE_CLASSES as u32 + class as u32
 }
 
-/// Buckets of [`Delays`].
 pub const DELAY_BUCKETS: usize = 32;
 
 /// Time from arrival to departure of first SYNs, by powers of two in nanoseconds.
@@ -274,7 +270,6 @@ pub struct Delays {
     pub sum_ns: u64,
 }
 
-/// The bucket of a delay.
 #[inline(always)]
 pub fn delay_bucket(ns: u64) -> usize {
     let log = 63 - (ns | 1).leading_zeros() as usize;
@@ -285,7 +280,6 @@ pub fn delay_bucket(ns: u64) -> usize {
     }
 }
 
-/// Words of [`UdpPorts`].
 pub const UDP_PORT_WORDS: usize = 1 << 16 >> 6;
 
 /// Ports of UDP frontends and their endpoints. A datagram without such a port belongs to no Service and
@@ -323,11 +317,9 @@ impl UdpPorts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Budget {
-    /// Number of the window.
     pub window: u64,
     /// Connections used in it.
     pub used: u32,
-    /// Always zero.
     pub padding: u32,
 }
 
@@ -367,7 +359,6 @@ pub enum Fault {
     UdpFull = 14,
 }
 
-/// Number of faults that are counted.
 pub const FAULTS: usize = 15;
 
 impl Fault {
@@ -441,11 +432,9 @@ pub struct Anomaly {
     pub frontend_port: Port,
     /// Port of `destination`.
     pub destination_port: Port,
-    /// Always zero.
     pub padding: [u8; 2],
 }
 
-/// Flags of an anomaly.
 pub mod anomaly_flag {
     /// The arrival was not seen (a client on the node itself).
     pub const UNSEEN_ARRIVAL: u8 = 1;

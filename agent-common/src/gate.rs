@@ -37,7 +37,6 @@ pub fn window_shift(tick_ns: u64) -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rate {
-    /// Number of the window.
     pub window: u32,
     /// New connections in this window.
     pub seen: u32,
@@ -191,11 +190,9 @@ pub struct Glance {
     pub source: u32,
     /// Last four bytes of the destination's address.
     pub destination: u32,
-    /// Both ports.
     pub ports: u32,
     /// First four bytes of the payload.
     pub beginning: u32,
-    /// Bytes of the payload.
     pub payload: u32,
 }
 
@@ -203,9 +200,7 @@ pub struct Glance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Wanted {
-    /// Not of interest.
     No = 0,
-    /// Must be read.
     Yes = 1,
     /// Belongs to a flow for which there is no room.
     OverRate = 2,
@@ -238,7 +233,6 @@ fn stamp(now: u16) -> u16 {
 /// Mark of a connection: its word in [`Marks::connections`], and its bit there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionMark {
-    /// Index of the word.
     pub place: usize,
     bit: u32,
     turn: u32,

@@ -65,7 +65,6 @@ pub enum Kind {
     Unreachable,
     /// A UDP datagram; see [`udp`].
     Datagram,
-    /// A segment with data.
     Data,
 }
 
@@ -78,7 +77,6 @@ pub struct Segment {
     /// Mapped destination address.
     pub destination: Address,
     pub kind: Kind,
-    /// Family of the network header.
     pub family: Family,
     /// The client's initial sequence number: that of the SYN, the acknowledged one minus one, or the one
     /// that ICMP quotes. For data, the sequence number minus one, which for the client's first data is the
@@ -118,7 +116,6 @@ const MAX_EXTENSION_HEADERS: usize = 6;
 const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// Bits of the TCP flags.
 pub mod tcp_flag {
     /// The sender has no more data.
     pub const FIN: u8 = 0x01;

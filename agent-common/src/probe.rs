@@ -18,7 +18,6 @@ pub struct ProbeKey {
     pub family: u8,
     /// IP protocol number: 6 or 17.
     pub protocol: u8,
-    /// Always zero.
     pub padding: [u8; 2],
 }
 
@@ -61,7 +60,6 @@ pub enum Stage {
     Collected = 4,
 }
 
-/// Number of stages.
 pub const STAGES: usize = 5;
 
 impl Stage {
@@ -82,7 +80,6 @@ pub enum Phase {
     Data = 1,
 }
 
-/// Number of phases.
 pub const PHASES: usize = 2;
 
 /// A registered probe. The agent writes it once with at most one flag, which gives its kind. Programs fill
@@ -103,7 +100,6 @@ pub struct Probe {
     pub flags: u32,
 }
 
-/// Flags of a probe.
 pub mod probe_flag {
     /// Goes to the echo past the datapath. It is collected and dropped where it comes back into the node
     /// (ingress of the server pair's near end).
@@ -140,11 +136,9 @@ pub struct ProbeEvent {
     pub sequence: u32,
     /// Acknowledgement number of the answer (TCP) in host order.
     pub acknowledged: u32,
-    /// Always zero.
     pub padding: u32,
 }
 
-/// Kinds of events.
 pub mod probe_event {
     /// A SYN-ACK was collected: data may be sent.
     pub const HANDSHAKE: u32 = 0;

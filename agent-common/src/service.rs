@@ -13,9 +13,7 @@ pub type Port = [u8; 2];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Family {
-    /// IPv4.
     V4 = 0,
-    /// IPv6.
     V6 = 1,
 }
 
@@ -104,7 +102,6 @@ impl Owed {
     }
 }
 
-/// Kinds of Service addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrontendKind {
@@ -129,9 +126,7 @@ impl FrontendKind {
     }
 }
 
-/// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
 /// A frontend: an address that clients of a Service dial. Aligned, so that the address is copied by words.
@@ -148,7 +143,6 @@ pub struct FrontendKey {
     pub padding: u8,
 }
 
-/// Properties of a frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct FrontendValue {
@@ -160,7 +154,6 @@ pub struct FrontendValue {
     pub flags: u8,
     /// [`Owed`] by [`SourceClass`].
     pub owed: [u8; SOURCE_CLASSES],
-    /// Always zero.
     pub padding: [u8; 3],
 }
 
@@ -180,7 +173,6 @@ impl FrontendValue {
     }
 }
 
-/// Flags of a frontend.
 pub mod frontend_flag {
     /// The Service has an endpoint at an address of this node. Packets to it never leave by a device, and a
     /// refusal or silence may be the endpoint's.
@@ -204,11 +196,9 @@ pub struct EndpointKey {
     pub address: Address,
     /// Port in network order.
     pub port: Port,
-    /// Always zero.
     pub padding: [u8; 2],
 }
 
-/// Properties of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct EndpointValue {
@@ -230,7 +220,6 @@ impl EndpointValue {
 pub struct EndpointEntry {
     /// Written by the agent.
     pub value: EndpointValue,
-    /// Always zero.
     pub padding: u32,
     /// `CLOCK_MONOTONIC` time at which a new connection was first sent to it, or last if the endpoint has
     /// left; zero until then. The programs write it, and the agent resets it to zero.
@@ -252,7 +241,6 @@ pub const PEER_SHIFT: u32 = 16;
 /// client. Policies always allow connections of a pod to itself.
 pub const NEAR: u16 = u16::MAX;
 
-/// Flags of an endpoint.
 pub mod endpoint_flag {
     /// The endpoint is a pod of this node.
     pub const LOCAL: u32 = 1;
@@ -263,7 +251,6 @@ pub mod endpoint_flag {
     pub const UDP: u32 = 4;
 }
 
-/// Flags of a device.
 pub mod device_flag {
     /// A default route leaves by this device.
     pub const UPLINK: u32 = 1;

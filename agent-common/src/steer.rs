@@ -48,9 +48,7 @@ pub mod steer_flag {
 /// A new connection at the time when the kernel looks up its listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialled {
-    /// Address of the client.
     pub source: Address,
-    /// Address that it dials.
     pub destination: Address,
     /// Port that it dials, in host order.
     pub port: u32,

@@ -106,7 +106,6 @@ impl Step {
     }
 }
 
-/// Failures of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failed {
     /// Refused by the node.

@@ -48,7 +48,6 @@ pub struct Sample {
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.
     pub lost_data: Vec<LostData>,
-    /// The observer's coverage.
     pub observer: ObserverHealth,
 }
 
@@ -80,7 +79,6 @@ impl ProgrammingSeen {
 pub struct CountDelta {
     /// Id of the Service port and family.
     pub service: u32,
-    /// Source class of the connections.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// By [`Outcome`](agent_common::evidence::Outcome).
@@ -99,7 +97,6 @@ pub struct Sighting {
     pub arrived: Mono,
     /// Id of the Service port and family.
     pub service: u32,
-    /// Source class of the client.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// Kind of the address that it dialled.
@@ -178,7 +175,6 @@ pub enum CoverageLoss {
     /// A device lacks a hook.
     #[error("{device} is not observed{}{why}", if why.is_empty() { "" } else { ": " })]
     Detached {
-        /// Name of the device.
         device: String,
         /// The kernel's error; empty if it returned none.
         why: String,
@@ -305,10 +301,8 @@ pub struct ServiceInfo {
     pub name: ObjectName,
     /// Name of the port; empty if the Service has one unnamed port.
     pub port: Arc<str>,
-    /// Family of the frontends.
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
-    /// Number of its current endpoints.
     pub endpoints: u32,
     /// Whether it is a UDP port, whose counts are judged separately.
     pub udp: bool,

@@ -9,7 +9,6 @@ use super::{DATA_LEN, Phase, ProbeKey, UDP, UDP_MAGIC, token_of_echo};
 use crate::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, tcp_flag};
 use crate::service::{Address, Family, Port, TCP, mapped};
 
-/// Kinds of a probe's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -52,7 +51,6 @@ impl Kind {
 pub struct ProbePacket {
     pub key: ProbeKey,
     pub kind: Kind,
-    /// Family of the network header.
     pub family: Family,
     /// Offset of the transport header.
     pub transport: u32,
@@ -128,7 +126,6 @@ pub fn ports<B: Bytes>(bytes: &B, packet: &ProbePacket) -> Option<(Port, Port)> 
     Some(([a, b], [c, d]))
 }
 
-/// Fields of the network header.
 struct Network {
     family: Family,
     protocol: u8,

@@ -17,11 +17,9 @@ use crate::time::Mono;
 /// An answered connection whose first data was seen three times and was not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostData {
-    /// Arrival of the connection.
     pub arrived: Mono,
     /// Id of the Service port and family.
     pub service: u32,
-    /// Source class of the client.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     pub client: IpAddr,

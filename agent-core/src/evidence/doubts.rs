@@ -99,7 +99,6 @@ pub fn came_back(pending: &Pending) -> bool {
     pending.state & (BACK | AGAIN) == BACK && pending.flags & frontend_flag::SENTINEL == 0
 }
 
-/// Counts a failed connection.
 pub fn count(deltas: &mut Vec<CountDelta>, pending: &Pending, failed: Failed) {
     let class = SourceClass::from_index(u32::from(pending.class));
     let known = |delta: &CountDelta| delta.service == pending.service && delta.class == class;

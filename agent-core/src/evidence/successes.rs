@@ -33,7 +33,6 @@ pub enum Place {
 pub struct Success {
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
-    /// Source class of the clients.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// Kind of the address that they dialled.

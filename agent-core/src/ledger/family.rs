@@ -58,7 +58,6 @@ pub(crate) struct FamilyLedger {
     /// Arrival of the last connection that an endpoint of another node answered.
     #[serde(default)]
     pub(crate) remote: Option<Mono>,
-    /// Obstacle in the node itself.
     #[serde(default)]
     pub(crate) obstacle: ObstacleLedger,
     /// Clients that were served, with the interface by which they dialled, the latest last.
@@ -164,7 +163,6 @@ impl FamilyLedger {
 /// outlives the agent and ids do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Streak {
-    /// The earliest failure.
     pub(crate) since: Mono,
     /// The last one.
     pub(crate) last: Mono,

@@ -25,7 +25,6 @@ use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange};
 use crate::time::Mono;
 
-/// Index of an interface.
 pub(super) type Device = u32;
 /// Device of the default route.
 pub(super) const UPLINK: Device = 2;
@@ -47,7 +46,6 @@ const KEEP_ANSWERED: u64 = 1_500_000_000;
 const KEEP_UNANSWERED: u64 = 130_000_000_000;
 const KEEP_PROBE: u64 = 3_000_000_000;
 
-/// Maps and evidence.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     frontends: BTreeMap<FrontendKey, FrontendValue>,

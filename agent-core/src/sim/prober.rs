@@ -52,7 +52,6 @@ pub(super) struct Probers {
     of: [Prober; FAMILIES],
 }
 
-/// The prober of a family.
 #[derive(Debug, Default)]
 struct Prober {
     /// Number of the current plan. Rounds of earlier plans are skipped.

@@ -23,7 +23,6 @@ pub(super) enum Task {
     Rotate,
     /// The proxy writes its rules.
     Proxy,
-    /// The agent starts.
     Start,
     /// The API delivers changes.
     Deliver,

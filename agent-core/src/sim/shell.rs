@@ -37,7 +37,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a new watch takes to list everything.
 const LISTED: Duration = ms(100);
 
-/// A running agent.
 pub(super) struct Agent {
     pub(super) node: Node,
     /// Whether the sentinel's devices were created.
@@ -246,7 +245,6 @@ impl SimNode {
         })
     }
 
-    /// The kernel's connection table.
     fn table(&self) -> Table {
         let full = |family| self.datapath.has(super::Fault::ConntrackFull, family);
         let limit = 65_536;
@@ -386,7 +384,6 @@ impl SimNode {
     }
 }
 
-/// Changes of the cluster view.
 fn view_of(changes: Vec<Change>) -> Event {
     Event::View(ViewUpdate {
         changes,

@@ -44,7 +44,6 @@ pub(super) struct Dialled {
     tried: usize,
 }
 
-/// True outcomes of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
     pub dialled: u64,

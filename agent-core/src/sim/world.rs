@@ -13,13 +13,10 @@ use crate::peers::ECHO_PORT;
 /// Minimum and maximum, both inclusive.
 pub type Span = (Duration, Duration);
 
-/// Families of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stack {
-    /// IPv4 alone.
     #[default]
     V4,
-    /// IPv6 alone.
     V6,
     /// Both, IPv4 first.
     Dual,
@@ -47,7 +44,6 @@ impl Stack {
     }
 }
 
-/// A node's world.
 #[derive(Clone, Debug)]
 pub struct World {
     /// Services in addition to the sentinel's.
@@ -172,7 +168,6 @@ pub enum Claim {
     Sentinel,
     /// The sentinel's endpoint.
     Echo,
-    /// The node's address.
     Node,
     /// An otherwise unused address.
     Own(u16),
@@ -227,7 +222,6 @@ impl ServiceSpec {
     }
 }
 
-/// Source of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     /// A pod of this node.
@@ -318,7 +312,6 @@ pub enum Fault {
     PodRoutesGone,
     /// The routes to the pods of other nodes are gone, with the same effect.
     RemoteRoutesGone,
-    /// The kernel does not forward.
     ForwardingOff,
     /// The connection table, which both families share, is full, so new connections are dropped.
     ConntrackFull,
@@ -351,9 +344,7 @@ pub enum Denial {
 /// Failure mode of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sickness {
-    /// It does not answer.
     Silent,
-    /// It refuses connections.
     Refuses,
 }
 
@@ -370,7 +361,6 @@ pub enum Act {
     FreezeProxy,
     /// The proxy continues and catches up.
     ThawProxy,
-    /// The Service is created.
     Create(usize),
     /// The Service and its slice are deleted.
     Delete(usize),

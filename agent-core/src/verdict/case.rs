@@ -14,7 +14,6 @@ use crate::time::Mono;
 /// Result of a rule: the cause, if any, and the evidence.
 pub(super) type Found = (Option<Cause>, Evidence);
 
-/// All inputs of a rule.
 pub(super) struct Case<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) inputs: &'a Inputs,
@@ -124,7 +123,6 @@ pub(crate) fn decision_of(finding: &Finding) -> Decision {
     }
 }
 
-/// The names of these Services.
 pub(super) fn named(tracks: &[&Track]) -> Named {
     Named::of(tracks.iter().map(|track| &*track.label))
 }

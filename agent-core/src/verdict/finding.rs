@@ -99,7 +99,6 @@ pub enum Evidence {
     },
     /// Connections that failed.
     Connections {
-        /// Services that they dialled.
         services: Named,
         /// When the first of them failed.
         since: Mono,
@@ -117,11 +116,9 @@ pub enum Evidence {
     },
     /// Connections that were answered, but whose data was not forwarded.
     Data {
-        /// Services that they dialled.
         services: Named,
         /// Arrival of the first of them.
         since: Mono,
-        /// Clients of the connections.
         clients: Vec<Scope>,
         connections: u32,
         /// Arrival of the last connection before with data both ways.
@@ -148,7 +145,6 @@ pub enum Evidence {
     },
     /// Connections to an endpoint that left.
     LeftEndpoint {
-        /// Services that they dialled.
         services: Named,
         /// Maximum time between the endpoint's departure and the connection.
         #[serde(with = "ns")]
@@ -207,10 +203,8 @@ pub enum Evidence {
     /// A lane that fails while a real connection of its path succeeds.
     Contradicted {
         lane: FailedLane,
-        /// Source class of the connection.
         #[serde(with = "names::ClassName")]
         path: SourceClass,
-        /// When the connection succeeded.
         at: Mono,
     },
     /// A failing lane that does not accuse the node yet.
@@ -223,7 +217,6 @@ pub enum Evidence {
     Late {
         path: ProbePath,
         transport: Transport,
-        /// Owners of the rules.
         owners: DatapathOwners,
         /// Time for which the rules have not followed.
         #[serde(with = "ns")]
@@ -235,7 +228,6 @@ pub enum Evidence {
     },
     /// A connection that succeeded.
     Connection {
-        /// Source class of the connection.
         #[serde(with = "names::ClassName")]
         path: SourceClass,
         at: Mono,
@@ -248,7 +240,6 @@ pub enum Evidence {
     },
     /// A recent boot.
     Boot {
-        /// When the node booted.
         at: Mono,
         /// The first lane that does not work.
         never: Option<NeverWorked>,
@@ -286,10 +277,8 @@ pub enum Uncounted {
 /// Real connections that fail since the same moment as the probes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
-    /// Clients of the failed connections.
     pub clients: Vec<Scope>,
     pub services: Named,
-    /// Number of failed connections.
     pub failures: u64,
     /// When the first of them failed.
     pub since: Mono,
@@ -381,7 +370,6 @@ pub struct BrokenServices {
 pub struct FailedLane {
     pub path: ProbePath,
     pub transport: Transport,
-    /// Cause of the failures.
     pub cause: ProbeCause,
     /// Number of failures in a row.
     pub failures: u32,
@@ -389,7 +377,6 @@ pub struct FailedLane {
     pub local: bool,
     /// Whether no filter on the sentinel's addresses can cause this.
     pub clear: bool,
-    /// Source address of the probes.
     pub client: Option<IpAddr>,
 }
 
@@ -420,7 +407,6 @@ pub struct NeverWorked {
     pub transport: Transport,
     /// Most common cause of its probes' failures.
     pub cause: Option<ProbeCause>,
-    /// Source address of its probes.
     pub client: Option<IpAddr>,
 }
 

@@ -403,7 +403,6 @@ impl<'a> Case<'a> {
         lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
-    /// A probe passed.
     pub(super) fn proven_by_probe(&self) -> Option<Found> {
         let (lane, at) = self.fresh_pass()?;
         let evidence = Evidence::Pass {

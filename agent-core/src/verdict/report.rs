@@ -24,12 +24,10 @@ use crate::trace::{ProbePath, Transport};
 /// The verdict on the node. Times are `CLOCK_MONOTONIC` nanoseconds; ages are differences to `at`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// When the verdict was given.
     pub at: Mono,
     /// Whether the datapath is at fault; missing in reports of older agents.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub decision: Option<Decision>,
-    /// State of the worst family.
     pub state: State,
     /// Start of this state, as far as it is remembered.
     pub since: Mono,
@@ -53,7 +51,6 @@ pub struct Verdict {
     /// Number of further Services in trouble.
     pub services_omitted: u32,
     pub coverage: Coverage,
-    /// The kernel's connection table.
     #[serde(default)]
     pub conntrack: Conntrack,
     /// The kernel's reasons for dropping packets. They only explain, and accuse nobody.
@@ -153,10 +150,8 @@ impl FamilyVerdict {
     }
 }
 
-/// Observations on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
-    /// Source class of the connections.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     pub state: PathState,
@@ -197,7 +192,6 @@ pub struct ServiceTrouble {
     pub last_failure: Mono,
     /// The last proof since the first failure, if there was one.
     pub last_proof: Option<Mono>,
-    /// Number of current endpoints of the Service.
     pub endpoints: u32,
     /// Client, frontend and destination of the last failure that was reported.
     pub example: Option<String>,
@@ -230,7 +224,6 @@ pub struct Coverage {
 pub struct Loss {
     #[serde(flatten)]
     pub loss: CoverageLoss,
-    /// The loss as a sentence.
     pub sentence: String,
 }
 
@@ -249,11 +242,9 @@ pub struct LaneView {
     pub failures: u32,
     /// When the first of these failures was sent.
     pub failing_since: Option<Mono>,
-    /// When a probe last passed.
     pub last_pass: Option<Mono>,
     /// When a probe last failed, counted or not.
     pub last_failure: Option<Mono>,
-    /// Delays of the last probe.
     pub delays: StageDelays,
     /// The port at which the echo was last dialled.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -273,7 +264,6 @@ pub struct LaneView {
     pub failed: u64,
     /// Number of void probes, which prove and accuse nothing.
     pub void: u64,
-    /// Source address of its probes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<IpAddr>,
     /// Whether its frontend is an address of the node, which refuses connections that no rule handles.
@@ -302,11 +292,9 @@ impl LaneView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneState {
-    /// The last probe passed.
     Passing,
     /// Probes fail since the last one that passed.
     Failing,
-    /// The last probe is void.
     Void,
     /// No probe has passed in this boot, or since the sentinel was created or another program took over the
     /// datapath.
@@ -354,7 +342,6 @@ pub struct StageDelays {
 }
 
 impl StageDelays {
-    /// Converts a table by stage.
     pub(crate) fn of(delays: [Option<u64>; STAGES], round_trip: Option<u64>) -> Self {
         let at = |stage: Stage| delays[stage as usize];
         Self {

@@ -72,7 +72,6 @@ impl<'a> Group<'a> {
             .map_or(self.since, |at| at.clamp(earliest, self.since))
     }
 
-    /// Failures by kind.
     pub(super) fn failures(&self) -> [u64; FAILURES] {
         let mut sum = [0; FAILURES];
         for service in &self.services {

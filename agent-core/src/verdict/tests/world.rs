@@ -139,7 +139,6 @@ impl World {
         self
     }
 
-    /// A connection succeeds.
     pub(super) fn prove(&mut self, service: u32, class: SourceClass, at: u64) -> &mut Self {
         let family = usize::from(service >= V6);
         self.next.last_proofs[family][class as usize] = Some(ms(at));
