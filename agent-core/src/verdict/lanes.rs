@@ -219,8 +219,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The last proof by real connections that take the same way. The node's own connections are rarely
-    /// seen, so any client contradicts the host path, which accuses only if no other lane can.
+    /// The last proof by real connections that take the same way. Connections of the node itself are
+    /// rarely seen, so any client contradicts the host path, which accuses only if no other lane can.
     fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
         if run.cause() == ProbeCause::NoData {
             // Only data contradicts missing data. On an established connection it takes the same way for

@@ -170,7 +170,7 @@ impl<'a> Case<'a> {
 
     /// Whether a failure still counts. It does while it is young. If no connection of the family has
     /// succeeded since, it counts for longer, because load balancers may have left. It also counts while
-    /// the kernel shows the obstacle.
+    /// the kernel shows an obstacle that may have caused it.
     fn is_recent(&self, scope: Scope, last: Mono) -> bool {
         let success = self.evidence.forwarded.into_iter().flatten().max();
         let untried = success.is_none_or(|at| at <= last);
