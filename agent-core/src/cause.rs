@@ -210,11 +210,13 @@ pub enum Cause {
     ReversePath,
     /// The pods of this node do not answer ARP or neighbour discovery.
     NoNeighbour,
+    /// Answers between pods behind one bridge of this node are not translated back: its netfilter hooks are off.
+    BridgeFilter,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 18] = [
+    const NAMES: [(Cause, &'static str); 19] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -233,14 +235,15 @@ impl Cause {
         (Cause::NoRoute, "no_route"),
         (Cause::ReversePath, "reverse_path"),
         (Cause::NoNeighbour, "no_neighbour"),
+        (Cause::BridgeFilter, "bridge_filter"),
     ];
-    pub const ALL: [Cause; 18] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 19] = firsts(&Self::NAMES);
 
     /// Whether the cause is found in routes or neighbour tables.
     pub(crate) fn is_looked_up(self) -> bool {
         matches!(
             self,
-            Cause::NoRoute | Cause::ReversePath | Cause::NoNeighbour
+            Cause::NoRoute | Cause::ReversePath | Cause::NoNeighbour | Cause::BridgeFilter
         )
     }
 

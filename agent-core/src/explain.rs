@@ -451,6 +451,9 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::NoNeighbour => {
             "no neighbour, the pods of this node do not answer ARP or neighbour discovery"
         }
+        Cause::BridgeFilter => {
+            "bridge filter, answers between pods behind one bridge are not translated back"
+        }
     }
 }
 

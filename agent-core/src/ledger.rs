@@ -19,7 +19,7 @@ mod source_ports;
 
 use std::collections::BTreeMap;
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::{Cause, FAILURES, Failure};
@@ -149,8 +149,8 @@ impl Ledger {
     }
 
     /// Records that lookups for a served client showed an open way.
-    pub(crate) fn show_ways(&mut self, family: Family) {
-        self.families[family as usize].shows_ways = true;
+    pub(crate) fn show_ways(&mut self, family: Family, class: SourceClass) {
+        self.families[family as usize].open_ways[class as usize] = true;
     }
 
     /// State to store for [`Ledger::restore`].

@@ -8,6 +8,7 @@ use std::time::Duration;
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
+pub(crate) mod link;
 pub(crate) mod routes;
 pub(crate) mod ways;
 

@@ -42,6 +42,10 @@ enum Fault {
     ReversePath,
     /// Pods do not answer ARP and neighbour discovery.
     Neighbours,
+    /// Packets between ports of the pods' bridge pass netfilter no more.
+    BridgeFilter,
+    /// The pods' bridge loses its ports.
+    BridgePorts,
 }
 
 /// Starts a node with two uplinks and only local endpoints.
@@ -140,7 +144,13 @@ impl Fault {
             }
             Self::ReversePath => filter_strictly(node, true),
             Self::Neighbours => DEMO.iter().chain(&SHOP).for_each(|pod| mute(scene, pod)),
+            Self::BridgeFilter => filter_bridge(node, "0"),
+            Self::BridgePorts => ports(scene, "nomaster"),
         }
+    }
+
+    fn is_of_bridge(self) -> bool {
+        matches!(self, Self::BridgeFilter | Self::BridgePorts)
     }
 
     fn repair(self, scene: &Scene) {
@@ -159,6 +169,8 @@ impl Fault {
                     pod.nft("delete table netdev mute\n").expect("no filter");
                 }
             }
+            Self::BridgeFilter => filter_bridge(node, "1"),
+            Self::BridgePorts => ports(scene, "master cni0"),
         }
     }
 
@@ -167,7 +179,24 @@ impl Fault {
             (Self::ReversePath, _) => &["reverse_path"],
             (Self::Neighbours, _) => &["no_neighbour"],
             (Self::ToPods | Self::FromPods, _) => &["no_route"],
+            (Self::BridgeFilter, _) => &["bridge_filter"],
+            (Self::BridgePorts, _) => &["no_neighbour"],
         }
+    }
+}
+
+fn filter_bridge(node: &Namespace, value: &str) {
+    for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+        let key = format!("net/bridge/{key}");
+        node.sysctl(&key, value).expect("a switch of br_netfilter");
+    }
+}
+
+/// Changes the endpoints' ports of the bridge.
+fn ports(scene: &Scene, change: &str) {
+    for pod in DEMO.iter().chain(&SHOP) {
+        let words = format!("link set {} {change}", scene.world.pod(pod).device);
+        scene.world.node.ip(&words).expect("a port");
     }
 }
 
@@ -198,8 +227,11 @@ fn started(plans: Vec<Plan>) -> Users {
 #[case::reverse_path(Fault::ReversePath, Use::Outside)]
 #[case::neighbours(Fault::Neighbours, Use::Outside)]
 #[case::neighbours_of_pods(Fault::Neighbours, Use::Pods)]
+#[case::bridge_filter_of_pods(Fault::BridgeFilter, Use::Pods)]
+#[case::bridge_ports(Fault::BridgePorts, Use::Outside)]
+#[case::bridge_ports_of_pods(Fault::BridgePorts, Use::Pods)]
 fn an_obstacle_for_all_who_dial_is_503(#[case] fault: Fault, #[case] dialling: Use) {
-    let scene = scene(false, false);
+    let scene = scene(fault.is_of_bridge(), false);
     let users = started(dialling.plans(&scene, fault));
     settle();
     let watch = scene.watch();

@@ -125,6 +125,11 @@ fn entry(cause: Cause) -> Entry {
              full neighbour table (`dmesg | grep neigh`, net.ipv4.neigh.default.gc_thresh3), and \
              ports that the pods' bridge lost.",
         ),
+        Cause::BridgeFilter => (
+            &["sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables"],
+            "Set both to 1. If they are not there, load the module: `modprobe br_netfilter`. Have both done at \
+             boot, in /etc/modules-load.d and /etc/sysctl.d. Then find what turned them off.",
+        ),
         Cause::Lost => (
             FILTERS,
             "Look for a drop rule whose counters grow, rp_filter, a full conntrack table (`dmesg | \

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answers::Answers;
 use super::data::DataLedger;
-use super::obstacle::ObstacleLedger;
+use super::obstacle::{Classes, ObstacleLedger};
 use super::routes::WrongRoutes;
 use super::service::WINDOW;
 use crate::cause::{FAILURES, Failure};
@@ -63,9 +63,9 @@ pub(crate) struct FamilyLedger {
     /// Clients that were served, with the interface by which they dialled, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) served: Vec<Client>,
-    /// Lookups showed open ways for served clients, so lookups are meaningful on this node.
+    /// By class of clients: lookups showed open ways for served clients, so lookups are meaningful for them.
     #[serde(default)]
-    pub(crate) shows_ways: bool,
+    pub(crate) open_ways: Classes,
 }
 
 impl FamilyLedger {

@@ -106,9 +106,15 @@ impl Judge {
         }
         let mut clients = self.lookups.clients.clone();
         if clients.is_empty() && self.lookups.asked.is_none_or(rarely) {
-            let families = Family::ALL.map(|family| self.ledger.family(family));
-            let untried = families.iter().filter(|family| !family.shows_ways);
-            clients.extend(untried.filter_map(|family| family.served.last().cloned()));
+            for ledger in Family::ALL.map(|family| self.ledger.family(family)) {
+                let untried = |class: &SourceClass| !ledger.open_ways[*class as usize];
+                let classes = [SourceClass::Pod, SourceClass::External];
+                let last = classes.into_iter().filter(untried).filter_map(|class| {
+                    let of_class = |of: &&Client| of.class == class;
+                    ledger.served.iter().rev().find(of_class).cloned()
+                });
+                clients.extend(last);
+            }
         }
         if !clients.is_empty() {
             self.lookups.asked = Some(self.now);
@@ -148,7 +154,10 @@ impl Judge {
             let open = lookups
                 .iter()
                 .filter(|of| of.cause.is_none() && of.open > 0);
-            open.for_each(|of| self.ledger.show_ways(family_of(&of.of.client)));
+            open.for_each(|of| {
+                let family = family_of(&of.of.client);
+                self.ledger.show_ways(family, of.of.class);
+            });
             return;
         }
         for family in Family::ALL {
@@ -184,7 +193,10 @@ impl Judge {
             is_of_class && (ledger.served.contains(&of.of) || !is_blocked(of))
         };
         let counting: Vec<&Lookup> = lookups.iter().filter(counts).collect();
-        let cause = counting.first().filter(|_| ledger.shows_ways)?.cause;
+        let cause = counting
+            .first()
+            .filter(|_| ledger.open_ways[class as usize])?
+            .cause;
         let all = counting.into_iter().all(is_blocked);
         cause.filter(|_| all)
     }

@@ -13,7 +13,7 @@ use agent_core::expect::node::address;
 use agent_core::node::Node;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::netlink::{ask, attribute, find, name_of, word};
+use crate::netlink::{ask, attribute, find, link, name_of, word};
 
 /// `RTM_GETNEIGH` and `RTM_GETROUTE`.
 const GET_NEIGHBOUR: u16 = 30;
@@ -36,7 +36,13 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
         let endpoints = node.endpoints_here(Family::of(&address(&of.client)));
         let others = endpoints.iter().cycle().skip(1);
         let pairs = endpoints.iter().zip(others);
-        let ways = pairs.map(|((namespace, to), (_, other))| (*namespace, way(&of, *to, *other)));
+        // What comes in by a port of a bridge is routed as if it came in by the bridge.
+        let bridge = link::read(of.device).ok().and_then(|link| link.bridge);
+        let from = Client {
+            device: bridge.unwrap_or(of.device),
+            ..of.clone()
+        };
+        let ways = pairs.map(|((namespace, to), (_, other))| (*namespace, way(&from, *to, *other)));
         let ways: Vec<_> = ways.collect();
         Lookup::of(of, ways)
     };
@@ -72,6 +78,9 @@ fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     if neighbour & SILENT != 0 {
         return Way::Blocked(Cause::NoNeighbour);
     }
+    if there.device == home.device && is_unfiltered_bridge(there.device, endpoint) {
+        return Way::Blocked(Cause::BridgeFilter);
+    }
     match route(of.client, Some((endpoint, there.device))) {
         Found::None => Way::Blocked(Cause::NoRoute),
         Found::Route(_) if neighbour & ANSWERS != 0 => Way::Open,
@@ -97,6 +106,22 @@ fn filters_strictly(of: &Client) -> bool {
     // The kernel uses the larger value.
     let set = || Some(read(&name_of(of.device).ok()?)?.max(read("all")?));
     of.client.is_ipv4() && set() == Some(1)
+}
+
+/// Whether this is a bridge that passes packets from port to port without netfilter. An answer from one pod behind it
+/// to another is then not translated back, and the client refuses it.
+fn is_unfiltered_bridge(device: u32, endpoint: IpAddr) -> bool {
+    let (family, tables) = match endpoint {
+        IpAddr::V4(_) => (0, "iptables"),
+        IpAddr::V6(_) => (1, "ip6tables"),
+    };
+    let own = link::read(device).ok().and_then(|link| link.calls_tables);
+    // Without the module br_netfilter there is no switch for all bridges.
+    let all = match fs::read_to_string(format!("/proc/sys/net/bridge/bridge-nf-call-{tables}")) {
+        Ok(value) => value.trim() != "0",
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    };
+    own.is_some_and(|calls| !calls[family]) && !all
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -133,6 +133,19 @@ fn lookups_count_only_if_they_showed_open_ways_before() {
     );
 }
 
+/// The way of clients outside leads by another interface, and may need no netfilter at a bridge.
+#[rstest]
+#[case::of_the_same_class(SourceClass::Pod, State::Broken)]
+#[case::of_another_class(SourceClass::External, State::Suspect)]
+fn open_ways_speak_for_one_class_of_clients(#[case] class: SourceClass, #[case] expected: State) {
+    let mut scene = served(DEVICE);
+    let mut open = ways("10.1.0.7", &[Way::Open]);
+    open.of.class = class;
+    scene.feed(Event::Lookups(vec![open]));
+    let unfiltered = ways("10.1.0.7", &[Way::Blocked(Cause::BridgeFilter); 2]);
+    assert_eq!(shown(&mut scene, &[unfiltered]), expected);
+}
+
 #[test]
 fn a_neighbour_may_need_a_moment() {
     let mut scene = losing();

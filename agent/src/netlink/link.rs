@@ -1,0 +1,106 @@
+//! Bridges among the node's interfaces, as the kernel describes them now.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use crate::netlink::{ask, find, word};
+
+/// `RTM_GETLINK`.
+const GET_LINK: u16 = 18;
+/// Length of `struct ifinfomsg`.
+const HEADER: usize = 16;
+/// Attributes of interfaces: `IFLA_MASTER`, and `IFLA_LINKINFO` with its `IFLA_INFO_KIND`, `IFLA_INFO_DATA` and
+/// `IFLA_INFO_SLAVE_KIND`.
+const MASTER: u16 = 10;
+const INFO: u16 = 18;
+const KIND: u16 = 1;
+const DATA: u16 = 2;
+const PORT_KIND: u16 = 4;
+/// `IFLA_BR_NF_CALL_IPTABLES` and `IFLA_BR_NF_CALL_IP6TABLES`.
+const CALL_TABLES: [u16; 2] = [36, 37];
+
+/// An interface's part in bridging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Index of the bridge that it is a port of.
+    pub(crate) bridge: Option<u32>,
+    /// It is a bridge. For IPv4 and IPv6: the bridge's own switch passes what goes from port to port to netfilter.
+    pub(crate) calls_tables: Option<[bool; 2]>,
+}
+
+/// Reads one interface.
+///
+/// # Errors
+/// It is gone, or the kernel refuses.
+pub(crate) fn read(index: u32) -> io::Result<Link> {
+    let mut question = [0; HEADER];
+    question[4..8].copy_from_slice(&index.to_ne_bytes());
+    let mut link = Link::default();
+    ask(NETLINK_ROUTE, (GET_LINK, 0), &question, |body| {
+        link = body.get(HEADER..).map(parse).unwrap_or_default();
+        Ok(())
+    })?;
+    Ok(link)
+}
+
+fn parse(attributes: &[u8]) -> Link {
+    let info = find(attributes, INFO).unwrap_or_default();
+    let is_bridge =
+        |kind: u16| find(info, kind).is_some_and(|name| name == b"bridge\0" || name == b"bridge");
+    let master = || word(find(attributes, MASTER)?, 0);
+    let calls = |data: &[u8]| CALL_TABLES.map(|switch| find(data, switch) == Some(&[1][..]));
+    Link {
+        bridge: is_bridge(PORT_KIND).then(master).flatten(),
+        calls_tables: is_bridge(KIND).then(|| calls(find(info, DATA).unwrap_or_default())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attribute;
+
+    fn info(parts: &[(u16, &[u8])]) -> Vec<u8> {
+        let nested: Vec<u8> = parts
+            .iter()
+            .flat_map(|(kind, bytes)| attribute(*kind, bytes))
+            .collect();
+        attribute(INFO, &nested)
+    }
+
+    #[test]
+    fn a_port_names_its_bridge() {
+        let mut port = attribute(MASTER, &9_u32.to_ne_bytes());
+        port.extend(info(&[(KIND, b"veth\0"), (PORT_KIND, b"bridge\0")]));
+        let expected = Link {
+            bridge: Some(9),
+            calls_tables: None,
+        };
+        assert_eq!(parse(&port), expected);
+        // A bond and a VRF have ports too.
+        let mut other = attribute(MASTER, &9_u32.to_ne_bytes());
+        other.extend(info(&[(PORT_KIND, b"vrf\0")]));
+        assert_eq!(parse(&other), Link::default());
+    }
+
+    #[test]
+    fn a_bridge_has_a_switch_for_each_family() {
+        let data: Vec<u8> = [(CALL_TABLES[0], 0), (CALL_TABLES[1], 1)]
+            .iter()
+            .flat_map(|(kind, on)| attribute(*kind, &[*on]))
+            .collect();
+        let bridge = info(&[(KIND, b"bridge\0"), (DATA, &data)]);
+        assert_eq!(parse(&bridge).calls_tables, Some([false, true]));
+    }
+
+    #[test]
+    fn incomplete_answers_are_no_bridge() {
+        let mut port = attribute(MASTER, &9_u32.to_ne_bytes());
+        port.extend(info(&[(KIND, b"veth\0"), (PORT_KIND, b"bridge\0")]));
+        for length in 0..port.len() {
+            let _ = parse(&port[..length]);
+        }
+        assert_eq!(parse(&port[..6]), Link::default());
+    }
+}
