@@ -2,7 +2,8 @@
 //! is older than its sources. Others only warn, so that edited sources compile and can be tested on
 //! the host without a compiler for BPF.
 //!
-//! A newcomer needs only stable Rust: nothing is compiled for BPF here (docs/adr/0001-checked-in-object.md).
+//! A newcomer needs only stable Rust: nothing is compiled for BPF here
+//! (docs/internal/design/building.md#checked-in-object).
 //! The agent embeds the object with `aya::include_bytes_aligned!(env!("PATHPROOF_BPF_OBJECT"))`;
 //! `PATHPROOF_BPF_SHA256` and `PATHPROOF_BPF_RUSTC` identify it in `pathproof version`.
 

@@ -4,7 +4,7 @@
 //! in the tests over ordinary collections. It never decides about the packet itself; it only reports
 //! packets that may be a probe of the sentinel that leaves the node.
 //!
-//! Rules (for the findings see docs/kernel-findings.md):
+//! Rules (for the findings see docs/internal/kernel-findings.md):
 //! - A connection is matched by its initial sequence number, never by its tuple. Its outcome belongs to the
 //!   connection and not to the sighting, so a SYN that crosses a bridge, its port and a VLAN is counted
 //!   once (finding 12).

@@ -1,5 +1,5 @@
 //! How often two datagrams cannot be distinguished, which is the documented error of matching by payload
-//! (docs/adr/0023-passive-udp.md).
+//! (docs/internal/design/evidence.md#udp).
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Plays simulated fleets with the fleet brake: prints the tables of docs/fleet-brake.md, and draws its
+//! Plays simulated fleets with the fleet brake: prints the tables that docs/fleet-brake.md sums up, and draws its
 //! picture into the file that is named. Started by `cargo xtask bench fleet`.
 
 use std::time::Duration;

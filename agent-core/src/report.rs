@@ -397,7 +397,7 @@ pub struct UdpReport {
 }
 
 /// A UDP Service port and family with traffic. The observer follows one datagram of a flow at a
-/// time, at a limited rate (docs/adr/0023-passive-udp.md).
+/// time, at a limited rate (docs/internal/design/evidence.md#udp).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpServiceReport {
     #[serde(flatten)]

@@ -1,5 +1,5 @@
 //! Privileges that the agent and the rotator keep, according to their configuration. The rest is
-//! dropped (docs/adr/0021-privileges.md).
+//! dropped (docs/internal/design/shell.md#privileges).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Drops privileges that the process does not need: capabilities, system calls, file access
-//! (docs/adr/0021-privileges.md). It must run before there are threads, so that every thread starts
-//! without them.
+//! (docs/internal/design/shell.md#privileges). It must run before there are threads, so that every thread
+//! starts without them.
 //!
 //! It never fails: a restriction that the kernel or the container does not allow is skipped and
 //! reported. Nothing here knows what the agent is; `confine` states what it needs.

@@ -1,5 +1,5 @@
 //! The agent in kube-proxy's place, with its name and flags: RKE 1 starts, checks and restarts it
-//! where another program routes Services (docs/rke1.md, docs/adr/0014-drop-in.md).
+//! where another program routes Services (docs/rke1.md, docs/internal/design/shell.md#drop-in).
 //!
 //! ```text
 //! words ─flags::read─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config

@@ -164,7 +164,7 @@ impl Shutdown {
 }
 
 /// Returns freed memory to the kernel: most memory is free after a large view was read
-/// (docs/adr/0025-plain-builds.md has the figures). It takes milliseconds at scale, so call it only
+/// (figures: docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at scale, so call it only
 /// after a large change. C libraries other than glibc do so by themselves.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]

@@ -1,5 +1,5 @@
 //! Steers connections to the healthz port to the agent, and in the end to the next responder: a
-//! successor, or the port's owner (docs/adr/0010-port-takeover.md).
+//! successor, or the port's owner (docs/internal/design/shell.md#port-takeover).
 
 use std::collections::BTreeSet;
 use std::fs::File;

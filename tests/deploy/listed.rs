@@ -53,10 +53,8 @@ fn values_schema_and_readme_know_the_same() {
     let schema = serde_json::from_str(&read("values.schema.json")).expect("JSON");
     let mut in_schema = BTreeSet::new();
     schema_paths(&schema, "", &mut in_schema);
-    // Helm's globals, and the former name of `profile`.
-    for name in ["global", "home"] {
-        assert!(in_schema.remove(name), "{name}");
-    }
+    // Helm's globals.
+    assert!(in_schema.remove("global"));
     assert_eq!(in_values, in_schema);
     let readme = read("README.md");
     let row = |line: &str| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned());

@@ -15,7 +15,7 @@ fn rendered(values: Value) -> Vec<Value> {
 /// Cases: values, object, field of the object, and the expected content of the field.
 #[rstest]
 #[case::pull_secrets(
-    json!({ "imagePullSecrets": [{ "name": "a" }, "b"] }),
+    json!({ "imagePullSecrets": [{ "name": "a" }, { "name": "b" }] }),
     "DaemonSet/pathproof-agent", "/spec/template/spec/imagePullSecrets",
     json!([{ "name": "a" }, { "name": "b" }])
 )]

@@ -109,10 +109,6 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "agent": { "extraArgs": ["--enforcement=audit"] } }),
     &["--enforcement", "agent.enforcement sets", "remove it from agent.extraArgs"]
 )]
-#[case::two_names_of_the_profile(
-    json!({ "home": "cilium", "profile": "standalone" }),
-    &["profile=standalone", "home=cilium", "former name", "home=null"]
-)]
 #[case::loopback_services(
     json!({ "metrics": { "serviceMonitor": { "enabled": true } } }),
     &["metrics.serviceMonitor.enabled=true", "agent.admin.allowCidrs", "needs agent.admin.allowCidrs"]
@@ -202,7 +198,7 @@ fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&st
 #[rstest]
 #[case::enforcement(json!({ "agent": { "enforcement": "warn" } }), "enforcement")]
 #[case::profile(json!({ "profile": "calico" }), "profile")]
-#[case::former_name(json!({ "home": "calico" }), "home")]
+#[case::plain_pull_secret(json!({ "imagePullSecrets": ["registry"] }), "imagePullSecrets")]
 #[case::unknown(json!({ "agent": { "enforced": "audit" } }), "enforced")]
 #[case::unknown_at_the_top(json!({ "agents": {} }), "agents")]
 #[case::no_surge(json!({ "agent": { "update": { "maxSurge": 0 } } }), "maxSurge")]

@@ -13,7 +13,7 @@ use crate::scene::{PATIENCE, Scene};
 
 /// Capabilities in the manifests: BPF (39), PERFMON (38), NET_RAW (13) and NET_ADMIN (12).
 const FOUR: &str = "000000c000003000";
-/// Capabilities that the agent keeps (ADR 21): NET_RAW and NET_ADMIN.
+/// Capabilities that the agent keeps (docs/internal/design/shell.md#privileges): NET_RAW and NET_ADMIN.
 const TWO: &str = "0000000000003000";
 /// Number of seccomp filters that the agent installs.
 const OWN_FILTERS: u32 = 3;

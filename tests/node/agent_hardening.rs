@@ -1,5 +1,6 @@
 //! The privileges that a running agent has dropped, as the kernel shows them for each thread. All other tests
-//! run the agent with hardening, and thus show that it works with what is left (ADR 21).
+//! run the agent with hardening, and thus show that it works with what is left
+//! (docs/internal/design/shell.md#privileges).
 //!
 //! `hardening_refusals` tests what is refused, since an agent cannot be made to try.
 

@@ -272,7 +272,7 @@ fn changes_of_a_short_lived_successor_are_reverted() {
 }
 
 /// A pod with the node's network namespace, root in its container, binds the socket names by which agents
-/// recognized each other before ADR 37; they contain program ids, which can be guessed. Such names would
+/// once recognized each other; they contain program ids, which can be guessed. Such names would
 /// pretend that the successor already writes the maps and answers.
 #[test]
 fn names_that_a_pod_holds_stop_no_upgrade() {

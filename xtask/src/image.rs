@@ -1,5 +1,5 @@
 //! `cargo xtask image`: the container image, FROM scratch with one static program, built from
-//! deploy/image/Dockerfile by buildah (docs/adr/0027-buildah.md).
+//! deploy/image/Dockerfile by buildah (docs/internal/design/shell.md#image).
 
 mod program;
 mod proof;

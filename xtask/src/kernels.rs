@@ -1,5 +1,5 @@
 //! `cargo xtask test --kernels`: runs tests on other kernels, each in a small virtual machine
-//! (docs/adr/0020-kernels-in-machines.md).
+//! (docs/internal/design/building.md#kernels).
 //!
 //! A test that fails there fails here. A machine that does not reach its first program is tried
 //! once more; after that, it is an error of this task.
@@ -87,7 +87,7 @@ fn page(found: &[Found], write: bool) -> Result<Tally> {
         return Ok(Tally::PASSED);
     }
     for difference in differences {
-        println!("docs/kernels.md: {difference}");
+        println!("docs/internal/kernels.md: {difference}");
     }
     println!("if that is right: cargo xtask test --kernels --write-docs");
     Ok(Tally::FAILED)

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// node in such a machine, which has cgroup v2
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
     kernels: Option<Vec<String>>,
-    /// With --kernels: write docs/kernels.md
+    /// With --kernels: write docs/internal/kernels.md
     #[arg(long, requires = "kernels")]
     pub(crate) write_docs: bool,
     /// Run only tests whose name contains this

@@ -148,7 +148,7 @@ fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
         return None;
     }
     // A repeated SYN follows the conntrack entry of the first one, even if all rules are gone. If the first
-    // one was lost, it left no entry (docs/kernel-findings.md, finding 11).
+    // one was lost, it left no entry (docs/internal/kernel-findings.md, finding 11).
     let follows_former = has(state::RETRANSMITTED) && !has(state::LATE);
     if follows_former || !has(state::PROVEN) {
         return None;

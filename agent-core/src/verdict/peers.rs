@@ -1,7 +1,7 @@
 //! Rules about other nodes, which read the ledger of peers.
 //!
 //! They name silent nodes and never take this node out. A policy that takes effect on every node, or a zone
-//! with one node left, is indistinguishable from a dead overlay (ADR 39).
+//! with one node left, is indistinguishable from a dead overlay (docs/internal/design/decision.md#peers).
 
 use std::collections::BTreeSet;
 

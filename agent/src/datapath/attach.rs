@@ -1,5 +1,5 @@
 //! Keeps the observer attached to every wanted device, in both directions, before every other
-//! program: Cilium's programs end the chain (docs/adr/0002-isn-matching.md).
+//! program: Cilium's programs end the chain (docs/internal/design/evidence.md#matching).
 //!
 //! A link that is gone or no longer first is attached again, but at most once per device in
 //! [`REPAIR_PAUSE`]: two programs that both insist on being first must not fight at full speed.

@@ -1,4 +1,4 @@
-//! Loads the checked-in object (docs/adr/0001-checked-in-object.md). It reuses the maps that a
+//! Loads the checked-in object (docs/internal/design/building.md#checked-in-object). It reuses the maps that a
 //! previous agent pinned, if any.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! The kernel's release, and whether pathproof was tested on one that old.
 
-/// Oldest series that pathproof was tested on (docs/kernels.md). Older kernels are not refused, since
+/// Oldest series that pathproof was tested on (docs/internal/kernels.md). Older kernels are not refused, since
 /// the programs may load there.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
 const FILE: &str = "/proc/sys/kernel/osrelease";

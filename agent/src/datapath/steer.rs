@@ -1,6 +1,6 @@
 //! Gives the agent the connections to a port that it does not hold. The agent's listeners have
 //! other ports, and a program in the network namespace selects them when the kernel looks up the
-//! listener (docs/adr/0010-port-takeover.md).
+//! listener (docs/internal/design/shell.md#port-takeover).
 //!
 //! Never pinned: the program goes with the process in every case, and the next connection goes to
 //! the port's owner again.

@@ -1,5 +1,5 @@
 //! Succession of agents on one node: which programs were attached behind this agent's steering
-//! program, and whether one of them is another agent's (docs/adr/0037-succession.md).
+//! program, and whether one of them is another agent's (docs/internal/design/fleet.md#succession).
 //!
 //! The kernel reports a program's owner only with CAP_SYS_ADMIN. So each agent marks its program in
 //! a folder that only the host's root can write. Three marks exist: it steers, it answers load
@@ -126,7 +126,7 @@ impl Marks {
         }
     }
 
-    /// Whether a version before ADR 37 may have loaded the program: such a program has no mark but
+    /// Whether a version without marks may have loaded the program: such a program has no mark but
     /// a claim among the pins. Without pins this is unknown, and the answer is yes.
     fn may_be_older(&self, program: u32) -> bool {
         let pins = self.pins.as_ref();
@@ -254,7 +254,7 @@ fn behind(programs: &[u32], own: u32, says: impl Fn(&str, u32) -> bool) -> Behin
     }
 }
 
-/// An abstract Unix socket that is named after a program and a mark. Agents before ADR 37 recognise
+/// An abstract Unix socket that is named after a program and a mark. Agents without marks recognise
 /// each other by it, and so do agents without a folder. It belongs to the network namespace.
 #[derive(Default)]
 struct Name(OnceLock<UnixDatagram>);

@@ -1,5 +1,5 @@
 //! System calls, by seccomp: calls that an agent never makes fail with an error, and never with a signal.
-//! All others stay allowed. docs/adr/0021-privileges.md explains why the refused calls are listed.
+//! All others stay allowed. Why the refused calls are listed: docs/internal/design/shell.md#privileges.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! `--cleanup`: removes what kube-proxy leaves behind, and nothing else (docs/adr/0014-drop-in.md).
+//! `--cleanup`: removes what kube-proxy leaves behind, and nothing else
+//! (docs/internal/design/shell.md#drop-in).
 //!
 //! It removes what kube-proxy 1.36 removes: its jumps, chains and tables, by their names
 //! (`pkg/proxy/iptables/cleanup.go`, `pkg/proxy/nftables/cleanup.go`). It removes nftables tables

@@ -1,5 +1,5 @@
 //! The sentinel's two veth pairs in the node's network namespace, with static neighbours and host
-//! routes, all by netlink (docs/adr/0006-sentinel-devices.md).
+//! routes, all by netlink (docs/internal/design/sentinel.md#devices).
 //!
 //! No address is assigned to any device, and nothing of other owners is changed or deleted. Forwarding
 //! and filter settings of the near ends are inherited and never written: a probe must be treated like a

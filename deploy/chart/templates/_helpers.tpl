@@ -70,16 +70,12 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Secrets to pull images with: objects with a name, or names alone, as an earlier chart had them. */}}
+{{/* Secrets to pull images with. */}}
 {{- define "pathproof.pullSecrets" -}}
 {{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
 {{- range . }}
-{{- if kindIs "string" . }}
-  - name: {{ . | quote }}
-{{- else }}
   - name: {{ .name | quote }}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -91,9 +87,9 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
-{{/* What the installation is for; `home` is the former name of the value. */}}
+{{/* What the installation is for. */}}
 {{- define "pathproof.profile" -}}
-{{- .Values.profile | default .Values.home | default "beside-kube-proxy" -}}
+{{- .Values.profile | default "beside-kube-proxy" -}}
 {{- end }}
 
 {{/* Whether the agents are pods of this release. */}}

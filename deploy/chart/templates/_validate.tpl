@@ -3,9 +3,6 @@
 {{- if not (hasKey .Values "commonLabels") }}
 {{- fail "--reuse-values took the values of an earlier chart: use --reset-then-reuse-values (Helm 3.14), or pass your values files" }}
 {{- end }}
-{{- if and .Values.home .Values.profile (ne .Values.home .Values.profile) }}
-{{- fail (printf "profile=%s conflicts with home=%s: home is the former name of profile; remove home from your values, or set home=null" .Values.profile .Values.home) }}
-{{- end }}
 {{- $profile := include "pathproof.profile" . }}
 {{- $agent := .Values.agent }}
 {{- $admin := $agent.admin }}

@@ -1,5 +1,5 @@
 //! Tries each kernel feature that pathproof uses, with the agent's code, and prints a line for each:
-//! `feature TAB yes or no TAB why not`. docs/kernels.md is written from this output.
+//! `feature TAB yes or no TAB why not`. docs/internal/kernels.md is written from this output.
 
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::AsRawFd as _;

@@ -1,4 +1,4 @@
-//! A rollout that Kubernetes' controller forgot to finish (docs/known-issues.md).
+//! A rollout that Kubernetes' controller forgot to finish (docs/upgrade.md).
 
 use serde_json::Value;
 

@@ -306,7 +306,7 @@ impl Seen {
             // The sentinel has its own routes, so its probes pass without those to the pods.
             Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
             // Once a working connection has contradicted failing probes, they stay contradicted until one
-            // passes (ADR 7).
+            // passes (docs/internal/design/sentinel.md#lanes).
             _ if since > from || beside(&BLINDING, UNARMED) => BY_TRAFFIC,
             _ => CERTAIN,
         };
@@ -369,7 +369,7 @@ impl Step {
     pub(super) fn hides(&self, fault: &Self) -> Option<&'static str> {
         let (after, why) = match (self.action, fault.action) {
             (Action::Agent(_), _) => (BACK, "the agent was away"),
-            // The tenant may also deny its own pods (ADR 33).
+            // The tenant may also deny its own pods (docs/internal/design/decision.md#tenants).
             (Action::Tenant(Tenant::ClaimsProbed), Action::Fault(Fault::ForwardDropped)) => (
                 UNARMED,
                 "a tenant claimed all that probes dial, and pods that are denied look the same",

@@ -1,5 +1,5 @@
 //! The program of the image, linked statically with glibc for either architecture, without paths of
-//! this machine (docs/adr/0013-image.md).
+//! this machine (docs/internal/design/shell.md#image).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

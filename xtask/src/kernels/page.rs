@@ -1,4 +1,4 @@
-//! docs/kernels.md: the results of the runs, kernel by kernel. It is written on demand; otherwise
+//! docs/internal/kernels.md: the results of the runs, kernel by kernel. It is written on demand; otherwise
 //! its features are compared with the results.
 
 use std::fs;
@@ -41,7 +41,7 @@ pub(super) struct Found {
     pub(super) seconds: f64,
 }
 
-const PAGE: &str = "docs/kernels.md";
+const PAGE: &str = "docs/internal/kernels.md";
 
 pub(super) fn write(found: &[Found]) -> Result<()> {
     let date = jiff::Zoned::now().date().to_string();
@@ -78,7 +78,7 @@ fn render(found: &[Found], date: &str) -> String {
         "# Kernels\n\n\
          On which kernels was pathproof tried, and what is missing on each?\n\n\
          `cargo xtask test --kernels --write-docs` wrote this page on {date}. The nightly run repeats the tests and fails if the results differ.\n\
-         The kernels are Debian's, in virtual machines with an emulated processor ([ADR 20](adr/0020-kernels-in-machines.md)).\n\n\
+         The kernels are Debian's, in virtual machines with an emulated processor ([kernels](design/building.md#kernels)).\n\n\
          | kernel | package | version |\n|---|---|---|\n{}\n\n\
          Kernels before 6.1 and those between 6.1 and 6.12 were not tried. Statements about them elsewhere are from the kernel's sources.\n\
          On arm64 the agent is the static program of the image.\n\n\
@@ -138,7 +138,7 @@ const COSTS: &str = "
     TCX links | clsact filters are used. They are not pinned, stay after a crash until the next agent or \
 `pathproof cleanup`, and their order is that of their priorities. An interface that comes while the agent runs, and may \
 be a pod's, is observed 15 to 20 s later, so that plugins such as `bandwidth` can add their qdisc; one with an `ingress` \
-qdisc is not observed ([known issues](known-issues.md#coverage))
+qdisc is not observed ([known issues](../known-issues.md#coverage))
     clsact filters | nothing, while there is TCX
     being first at a hook, with confirmation | packets that another program drops first are not observed
     port steering (sk_lookup) | the agent listens on the healthz port itself, which must be free

@@ -203,7 +203,7 @@ fn failures_of_single_services_cost_at_most_200_more() {
 /// The sizes of a scrape in docs/upgrade.md.
 #[test]
 fn a_scrape_is_as_large_as_the_page_says() {
-    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/upgrade.md"));
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sizing.md"));
     let mut missing = Vec::new();
     for ports in [500, 10_000] {
         for (name, shown) in [
@@ -218,5 +218,5 @@ fn a_scrape_is_as_large_as_the_page_says() {
             }
         }
     }
-    assert_eq!(missing, [""; 0], "docs/upgrade.md lacks these");
+    assert_eq!(missing, [""; 0], "docs/sizing.md lacks these");
 }

@@ -3,7 +3,7 @@
 //!
 //! Rounds are slow while the outcome of every lane is unchanged, and fast while one changes. So a fault
 //! is confirmed as soon as with a constant four rounds a second, and a quiet node pays for fewer
-//! (ADR 8).
+//! (docs/internal/design/sentinel.md#echo).
 
 use std::ops::Range;
 use std::os::fd::RawFd;
