@@ -1,4 +1,6 @@
 //! The table against docs/behaviour.md, exact bodies, and the rules with priority over the others.
+//!
+//! Length: one table holds every answer, beside the page that lists them.
 
 use proptest::prelude::*;
 use rstest::rstest;
