@@ -209,6 +209,15 @@ impl Scene {
         }
     }
 
+    /// Starts the clients in one pod, which dial ClusterIPs.
+    pub fn one_pod_traffic(&mut self) {
+        for service in ["web", "api", "db"] {
+            for family in Family::ALL {
+                self.dial("client-1", service, family, 7.0);
+            }
+        }
+    }
+
     /// Starts the outside clients, which dial the load balancer address and node ports.
     pub fn outside_traffic(&mut self) {
         for family in Family::ALL {

@@ -23,6 +23,10 @@ pub enum Load {
     Idle,
     /// 120 connections a second from pods and from outside, in both families.
     Busy,
+    /// Only clients outside the node, as on an ingress node.
+    Outside,
+    /// Only one pod.
+    OnePod,
 }
 
 /// Reverts a change of the stage.
@@ -62,8 +66,11 @@ impl Stage {
         let mut scene = Scene::bare(backend);
         scene.add_sentinel(&Sentinel::default());
         let agent = start(&scene.world, &scene.manifests)?;
-        if load == Load::Busy {
-            scene.traffic();
+        match load {
+            Load::Idle => {}
+            Load::Busy => scene.traffic(),
+            Load::Outside => scene.outside_traffic(),
+            Load::OnePod => scene.one_pod_traffic(),
         }
         Ok(Self {
             agent,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::api::ApiServer;
-use super::plan::{Action, AgentFault, Fault, Harmless, World};
+use super::plan::{Action, AgentFault, Fault, Harmless, Users, World};
 use super::run::Settings;
 use super::tenants::{self, Tenants};
 use super::worlds::Worlds;
@@ -62,7 +62,12 @@ impl Injector {
         let options = ["--flap-dwell", "0", "--log-filter", "info", "--state-dir"];
         let mut options = [&options.map(str::to_owned)[..], &[place]].concat();
         let mut api = None;
-        let mut stage = Stage::build(settings.backend, Load::Busy, |world, manifests| {
+        let load = match settings.users {
+            Users::Everybody => Load::Busy,
+            Users::Outside => Load::Outside,
+            Users::OnePod => Load::OnePod,
+        };
+        let mut stage = Stage::build(settings.backend, load, |world, manifests| {
             if settings.api {
                 let server = api.insert(ApiServer::start(world, manifests)?);
                 let kubeconfig = server.kubeconfig.to_string_lossy().into_owned();
@@ -71,7 +76,7 @@ impl Injector {
             spawn(world, manifests, &options, memory.as_ref())
         })?;
         let worlds = Worlds::prepare(&mut stage)?;
-        let tenants = Tenants::prepare(&mut stage)?;
+        let tenants = Tenants::prepare(&mut stage, settings.users)?;
         let mut injector = Self {
             stage,
             lasting: Vec::new(),

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, World};
+use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, Users, World};
 use crate::detect::Figure;
 use crate::watch::Codes;
 
@@ -57,6 +57,7 @@ pub(super) struct Seen {
     pub(super) answered: Vec<Answered>,
     /// Extra time added to every promise, for busy machines.
     pub(super) slack: Duration,
+    pub(super) users: Users,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -294,6 +295,9 @@ impl Seen {
             let mut steps = steps.iter();
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
+        if self.users != Users::Everybody && beside(&BLINDING, UNARMED) {
+            return Err("the sentinel was disturbed, and one kind of clients is no second witness");
+        }
         let end = to.saturating_sub(AT_THE_END);
         // While connections work, 200 is right: on a busy machine the command that breaks the node takes
         // some time.

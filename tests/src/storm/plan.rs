@@ -29,6 +29,18 @@ pub(super) enum Action {
     Tenant(Tenant),
 }
 
+/// Clients that use the node, and feel its faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Users {
+    /// Pods of the node and clients outside, beside a tenant's pods.
+    #[default]
+    Everybody,
+    /// Clients outside alone, as on an ingress node.
+    Outside,
+    /// One pod alone.
+    OnePod,
+}
+
 /// Events that are not a fault of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Harmless {

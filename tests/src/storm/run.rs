@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::action::Injector;
 use super::judge::{Answered, Findings, Seen, judge};
-use super::plan::{Action, Harmless, Step, plan, seed_of_the_day};
+use super::plan::{Action, Harmless, Step, Users, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
 use crate::detect::Stage;
 use crate::little_memory::MemoryGroup;
@@ -50,6 +50,9 @@ pub struct Settings {
     /// Backend that does the node's NAT
     #[arg(long, default_value = "nftables")]
     pub(super) backend: Backend,
+    /// Clients that use the node
+    #[arg(long, default_value = "everybody")]
+    pub(super) users: Users,
     /// An action that the seed has to draw, such as `Agent(Killed)`
     #[arg(long, value_name = "ACTION")]
     draws: Vec<String>,
@@ -66,6 +69,10 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     let mut steps = plan(seed, length, settings.api);
     if settings.soak {
         steps.retain(|step| is_churn(step.action));
+    }
+    if settings.users != Users::Everybody {
+        // The tenant's pods would be other users.
+        steps.retain(|step| !matches!(step.action, Action::Tenant(_)));
     }
     let memory = MemoryGroup::new();
     if let Err(error) = &memory {
@@ -97,6 +104,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         answered: record.answered(&watch),
         dialled: std::mem::take(&mut record.dialled),
         slack: Duration::try_from_secs_f64(settings.slack)?,
+        users: settings.users,
     };
     let mut findings = judge(&seen);
     let held = record.peak_kib;

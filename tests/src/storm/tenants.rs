@@ -13,7 +13,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::action::{Injector, Undo, on_stage, then};
-use super::plan::{Action, Tenant};
+use super::plan::{Action, Tenant, Users};
 use super::worlds;
 use crate::detect::Stage;
 use crate::manifests::{self, Sentinel, slice, yaml};
@@ -65,8 +65,8 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    /// Adds the tenant's pods and Services, and starts the clients that use them.
-    pub(super) fn prepare(stage: &mut Stage) -> Result<Self> {
+    /// Adds the tenant's pods and Services, and starts the clients that use them if everybody does.
+    pub(super) fn prepare(stage: &mut Stage, users: Users) -> Result<Self> {
         for pod in CLIENTS.into_iter().chain([SERVER]) {
             stage.world.add_pod(pod, Place::Local)?;
         }
@@ -82,7 +82,8 @@ impl Tenants {
         manifests.write_file(SERVICES_FILE, &yaml(&all.concat())?)?;
         stage.rules.install()?;
         let dials = |pod| [ONE, TWO].map(|index| plan(stage, pod, index));
-        let plans = CLIENTS.into_iter().flat_map(dials);
+        let clients = CLIENTS.into_iter().filter(|_| users == Users::Everybody);
+        let plans = clients.flat_map(dials);
         let kept = plan(stage, CLIENTS[0], KEPT).rate(1.0);
         Ok(Self {
             _users: plans.map(Plan::start).collect::<Result<_>>()?,

@@ -124,10 +124,16 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("sanitize", Task("test --sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),
-    // Today's seed, and two fixed ones.
+    // Today's seed with everybody, and two fixed ones with an ingress node's clients and with one pod.
     step("storm", Task("storm --minutes 120 --api")),
-    step("storm-1", Task("storm --seed 1 --minutes 60 --api")),
-    step("storm-2", Task("storm --seed 2 --minutes 60 --api")),
+    step(
+        "storm-1",
+        Task("storm --seed 1 --minutes 60 --api --users outside"),
+    ),
+    step(
+        "storm-2",
+        Task("storm --seed 2 --minutes 60 --api --users one-pod"),
+    ),
     step("bench-packet", Task("bench packet")),
     step("bench-idle", Task("bench idle")),
     step("bench-boot", Task("bench boot")),

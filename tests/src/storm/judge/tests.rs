@@ -21,6 +21,7 @@ fn calm() -> Seen {
         dialled: dialled.collect(),
         answered: vec![codes(0.0, 60.0, 200, 200)],
         slack: SLACK,
+        users: Users::Everybody,
     }
 }
 
@@ -184,6 +185,19 @@ fn cut_routes_are_detected_by_connections_alone() {
     let dropped = Action::Harmless(Harmless::RangeDropped);
     let blind = with(cut(), dropped, 14.0, 28.0);
     assert!(violations(&blind)[0].contains("never"));
+}
+
+/// Without the sentinel, a policy or a firewall for the only clients looks the same.
+#[test]
+fn one_kind_of_clients_beside_a_disturbed_sentinel_is_not_judged() {
+    let dropped = Action::Harmless(Harmless::RangeDropped);
+    let mut never = with(broken(calm(), FLUSHED, 20.0, 29.0), dropped, 14.0, 16.0);
+    assert_eq!(violations(&never).len(), 1);
+    never.users = Users::Outside;
+    assert_eq!(
+        (violations(&never).len(), judge(&never).unjudged.len()),
+        (0, 1)
+    );
 }
 
 /// The sentinel returns in the API at once, but gets its rules only when the proxy runs again.
