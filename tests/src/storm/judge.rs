@@ -295,7 +295,13 @@ impl Seen {
             let mut steps = steps.iter();
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
-        if self.users != Users::Everybody && beside(&BLINDING, UNARMED) {
+        // A filter or a policy explains these faults as well, if only one kind of clients feels them.
+        let needs_two = matches!(
+            fault.action,
+            Action::Fault(Fault::ForwardDropped | Fault::DataDropped)
+        );
+        let is_alone = self.users != Users::Everybody && beside(&BLINDING, UNARMED);
+        if is_alone && needs_two {
             return Err("the sentinel was disturbed, and one kind of clients is no second witness");
         }
         let end = to.saturating_sub(AT_THE_END);
@@ -307,6 +313,8 @@ impl Seen {
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
         let promised = match fault.action {
             _ if beside(&STARVING, GRACE) => STARVED,
+            // The switch itself is read every 5 s.
+            Action::Fault(Fault::ForwardingOff) if is_alone => STARVED,
             // The sentinel has its own routes, so its probes pass without those to the pods.
             Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
             // Once a working connection has contradicted failing probes, they stay contradicted until one

@@ -191,7 +191,8 @@ fn cut_routes_are_detected_by_connections_alone() {
 #[test]
 fn one_kind_of_clients_beside_a_disturbed_sentinel_is_not_judged() {
     let dropped = Action::Harmless(Harmless::RangeDropped);
-    let mut never = with(broken(calm(), FLUSHED, 20.0, 29.0), dropped, 14.0, 16.0);
+    let cut = Action::Fault(Fault::ForwardDropped);
+    let mut never = with(broken(calm(), cut, 20.0, 29.0), dropped, 14.0, 16.0);
     assert_eq!(violations(&never).len(), 1);
     never.users = Users::Outside;
     assert_eq!(
