@@ -200,7 +200,7 @@ fn failures_of_single_services_cost_at_most_200_more() {
     );
 }
 
-/// The sizes of a scrape in docs/upgrade.md.
+/// The sizes of a scrape in docs/sizing.md.
 #[test]
 fn a_scrape_is_as_large_as_the_page_says() {
     let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sizing.md"));
