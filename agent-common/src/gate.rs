@@ -7,7 +7,7 @@
 //!   every second, fourth, eighth and so on. A hash of the initial sequence number decides, which is
 //!   independent of client and time. It decides only at the arrival. At every other hook a connection is
 //!   followed if it has an entry, and the lookup happens only if [`Marks`] has a mark for it.
-//! - *Data*: for a few answered connections at a time, those with a place in [`Watched`], the first data of
+//! - *Data*: for a few answered connections at a time, those with a place in [`WatchedData`], the first data of
 //!   the client and the data that acknowledges it.
 //! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and at most [`TRIES_PER_WINDOW`] flows per
 //!   destination and window. At the other hooks a datagram is read if [`Marks`] has a mark for it. The mark
@@ -410,14 +410,14 @@ const WATCHED_WINDOWS: u32 = 24;
 /// is compared with them, so a lookup is a single load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Watched {
+pub struct WatchedData {
     numbers: [u32; WATCHED],
     /// Window in which each number was stored; zero if the place was never used.
     windows: [u32; WATCHED],
 }
 
-impl Watched {
-    pub const NONE: Watched = Watched {
+impl WatchedData {
+    pub const NONE: WatchedData = WatchedData {
         numbers: [0; WATCHED],
         windows: [0; WATCHED],
     };

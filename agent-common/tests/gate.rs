@@ -2,7 +2,7 @@
 
 use agent_common::gate::{
     ConnectionMark, FOLLOWED_WINDOWS, Glance, LOOKED_WINDOWS, Marks, Rate, Sampled,
-    TRIES_PER_WINDOW, WHOLE, Wanted, Watched, number, window_shift,
+    TRIES_PER_WINDOW, WHOLE, Wanted, WatchedData, number, window_shift,
 };
 use agent_common::packet::{Kind, Segment};
 use agent_common::service::{Family, mapped};
@@ -321,7 +321,7 @@ fn marks_of_the_turn_before_stay() {
 /// A place is kept while an answered connection is followed, and then reused.
 #[test]
 fn data_is_watched_where_there_is_a_place() {
-    let mut watched = Watched::NONE;
+    let mut watched = WatchedData::NONE;
     assert!(!watched.has(0), "no place was taken");
     watched.watch(1_000, 7);
     assert!(watched.has(7));

@@ -79,8 +79,8 @@ pub enum SentinelEffect {
 pub enum ReadEffect {
     /// Take the next sample after this time.
     SampleAfter(Duration),
-    /// Read the datapath's shape, with these owners if they were just read. The answer is `Event::Shape`.
-    Shape(Option<OwnersRead>),
+    /// Read the datapath's topology, with these owners if they were just read. The answer is `Event::Topology`.
+    Topology(Option<OwnersRead>),
     /// Read the kernel's connection table. The answer is `Event::Table`.
     Table,
     /// Attach or detach the program that counts dropped packets by reason. The answer is
@@ -248,7 +248,7 @@ pub enum Notice {
     #[error("{0}")]
     Ignored(String),
     #[error("the recognised datapath changed: {0}")]
-    Shape(String),
+    Topology(String),
     #[error("a path started or stopped failing: {0}")]
     Lane(&'static str),
     /// A Service that worked before fails for clients outside, while the node itself works.

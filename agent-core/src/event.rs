@@ -20,8 +20,8 @@ use crate::expect::sentinel::{ABSENT, Sentinel};
 use crate::owners::OwnersRead;
 use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange, Missing};
-use crate::shape;
 use crate::time::{Mono, Wall};
+use crate::topology::TopologyFacts;
 use crate::trace::ProbeTrace;
 
 /// One input of the node. The shell feeds events in order, each with its time.
@@ -66,8 +66,9 @@ pub enum Event {
     Check,
     /// The wall clock was set to this time.
     ClockSet(Wall),
-    /// The facts of the datapath's shape were read.
-    Shape(Box<shape::Facts>),
+    /// The facts of the datapath's topology were read.
+    #[serde(rename = "shape")]
+    Topology(Box<TopologyFacts>),
     /// The kernel's connection table was read: the result of
     /// [`ReadEffect::Table`](super::effect::ReadEffect). `None` if the kernel has none.
     Table(Option<Table>),

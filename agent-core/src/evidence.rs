@@ -4,8 +4,8 @@
 //! `datapath` fills a [`Sample`] from the kernel, and the [ledger](super::ledger) absorbs it.
 
 mod data;
-mod doubts;
 mod lookups;
+mod pending_reports;
 mod successes;
 
 use std::collections::BTreeMap;
@@ -23,9 +23,9 @@ use crate::cluster::ObjectName;
 use crate::limits::CATCH_UP;
 use crate::time::Mono;
 pub use data::LostData;
-pub use doubts::{Doubts, came_back, count};
-pub(crate) use doubts::{ip_of, socket_of};
 pub use lookups::{Client, ENDPOINTS, Lookup, Way};
+pub use pending_reports::{PendingReports, came_back, count};
+pub(crate) use pending_reports::{ip_of, socket_of};
 pub use successes::{Place, Success, Successes};
 
 /// One reading of the kernel's maps. It is taken every 250 ms, and at once after the cluster view changed.

@@ -35,12 +35,12 @@ pub mod programming;
 pub mod record;
 pub mod replay;
 pub mod report;
-pub mod shape;
 #[cfg(feature = "testing")]
 pub mod sim;
 pub mod switches;
 pub mod text;
 pub mod time;
+pub mod topology;
 pub mod trace;
 pub mod verdict;
 pub mod view;

@@ -16,7 +16,7 @@ pub(crate) const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 /// this much of a run of failures. Changes are written at once.
 pub(crate) const REMEMBER: Duration = Duration::from_secs(10);
 pub(crate) const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
-/// Interval between reads of the datapath's shape when no event requires one.
+/// Interval between reads of the datapath's topology when no event requires one.
 pub(crate) const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
 /// Number of single failures that are kept for display.
 pub(crate) const SIGHTINGS_KEPT: usize = 20;

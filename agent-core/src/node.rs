@@ -1,7 +1,7 @@
 //! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the
 //! agent are made in this module and below; the shell feeds events and performs effects.
 //!
-//! An event passes two halves: `setting` keeps the cluster view and plans the maps, `judge` keeps
+//! An event passes two halves: `view_planner` keeps the cluster view and plans the maps, `judge` keeps
 //! the evidence and judges. Of the view, the judge receives only [`Facts`](crate::event::Facts) and
 //! the Services behind single ids. A recording has the same, so a replay drives the same judge with
 //! the same events.
@@ -10,7 +10,7 @@ mod boot;
 mod judge;
 mod readings;
 mod sentinel;
-mod setting;
+mod view_planner;
 
 #[cfg(test)]
 mod tests;
@@ -40,8 +40,8 @@ use crate::verdict::CountedFamilies;
 use crate::view::ClusterView;
 pub use judge::Judge;
 pub use sentinel::{Condition, SentinelStatus};
-use setting::Setting;
-pub use setting::ViewState;
+use view_planner::ViewPlanner;
+pub use view_planner::ViewState;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
@@ -86,7 +86,7 @@ pub struct Start {
 }
 
 pub struct Node {
-    setting: Setting,
+    view_planner: ViewPlanner,
     pub(crate) judge: Judge,
     /// `None` in a replay, and if no recording is wanted.
     recorder: Option<Recorder>,
@@ -98,7 +98,7 @@ impl Node {
     /// Continues where an agent of this boot stopped, if there was one.
     pub fn new(settings: Settings, start: Start) -> Self {
         Self {
-            setting: Setting::new(settings.sentinel.clone(), settings.own_ports.clone()),
+            view_planner: ViewPlanner::new(settings.sentinel.clone(), settings.own_ports.clone()),
             judge: Judge::new(settings, start),
             recorder: Some(Recorder::default()),
             recorded: None,
@@ -108,7 +108,7 @@ impl Node {
     /// Continues from a judge of a recording, with recorded events.
     pub fn replay(judge: Judge) -> Self {
         Self {
-            setting: Setting::new(None, Vec::new()),
+            view_planner: ViewPlanner::new(None, Vec::new()),
             judge,
             recorder: None,
             recorded: Some(BTreeMap::new()),
@@ -119,13 +119,13 @@ impl Node {
     pub fn step(&mut self, event: Event, now: Mono) -> Effects {
         let mut effects = Vec::new();
         let now = self.judge.advance(now);
-        match self.setting.take(event, now, &mut effects) {
+        match self.view_planner.take(event, now, &mut effects) {
             None => {}
             Some(Event::Services(services)) => self.learn(services),
             Some(event) => {
                 if matches!(event, Event::Check)
                     && self.recorded.is_none()
-                    && let Some(facts) = self.setting.facts()
+                    && let Some(facts) = self.view_planner.facts()
                     && facts != self.judge.facts
                 {
                     self.pass(Event::Facts(facts), now, &mut effects);
@@ -147,14 +147,14 @@ impl Node {
             Effect::Publish(judged) => Some(judged),
             _ => None,
         });
-        let table = judged.and_then(|of| self.setting.health_ports(&of.answers, now));
+        let table = judged.and_then(|of| self.view_planner.health_ports(&of.answers, now));
         effects.extend(table.map(|table| Effect::HealthPorts(Arc::new(table))));
     }
 
     fn pass(&mut self, event: Event, now: Mono, effects: &mut Effects) {
         let directory: &dyn Directory = match &self.recorded {
             Some(recorded) => recorded,
-            None => &self.setting.planner,
+            None => &self.view_planner.planner,
         };
         let Some(recorder) = &mut self.recorder else {
             return self.judge.step(event, directory, effects);
@@ -204,27 +204,27 @@ impl Node {
 
     /// The last reported state of the cluster.
     pub fn view(&self) -> &ClusterView {
-        &self.setting.view
+        &self.view_planner.view
     }
 
     /// State of the view apart from its objects.
     pub fn view_state(&self) -> &ViewState {
-        &self.setting.state
+        &self.view_planner.state
     }
 
     /// Content of the expectation maps, and the Services behind ids.
     pub fn planner(&self) -> &Planner {
-        &self.setting.planner
+        &self.view_planner.planner
     }
 
     /// Services that claim the destinations of the sentinel's probes.
     pub fn rivals(&self) -> &Rivals {
-        &self.setting.rivals
+        &self.view_planner.rivals
     }
 
     /// Number of frontends that became contested since the agent started.
     pub fn claims_begun(&self) -> u64 {
-        self.setting.claims_begun
+        self.view_planner.claims_begun
     }
 
     /// The sentinel; `None` if turned off.
@@ -244,7 +244,7 @@ impl Node {
 
     /// Some of this node's endpoints that need forwarding, each with its namespace.
     pub fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
-        self.setting.endpoints_here(family)
+        self.view_planner.endpoints_here(family)
     }
 
     pub fn uid(&self) -> Option<Arc<str>> {

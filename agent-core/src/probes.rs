@@ -8,7 +8,7 @@
 //!
 //! Length: one ledger with all of its methods; a type is not cut over files.
 
-mod bearing;
+mod applicability;
 mod lane;
 mod outcome;
 
@@ -26,10 +26,10 @@ use crate::expect::sentinel::Contest;
 use crate::freshness::Lags;
 use crate::limits::Limits;
 use crate::owners::{DatapathOwners, Owner};
-use crate::shape::Told;
 use crate::time::Mono;
+use crate::topology::Tristate;
 use crate::trace::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
-pub(crate) use bearing::Bearing;
+pub(crate) use applicability::ProbeApplicability;
 use lane::LaneMemory;
 pub(crate) use lane::{LaneLedger, Run};
 pub use outcome::{KernelFacts, ProbeOutcome, VoidReason, classify};
@@ -94,8 +94,9 @@ pub struct SentinelLedger {
     /// The kernel's connection table, which must have room for probes.
     #[serde(default)]
     pub(crate) conntrack: Conntrack,
-    /// Effect of the datapath's shape on probes.
-    pub(crate) bearing: Bearing,
+    /// Effect of the datapath's topology on probes.
+    #[serde(rename = "bearing")]
+    pub(crate) applicability: ProbeApplicability,
     /// Lanes whose frontend another Service claims.
     #[serde(default)]
     contested: Vec<Contest>,
@@ -136,7 +137,7 @@ pub struct SentinelMemory {
     #[serde(default)]
     away: Option<Mono>,
     #[serde(default)]
-    managed: Told,
+    managed: Tristate,
 }
 
 impl SentinelLedger {
@@ -155,7 +156,7 @@ impl SentinelLedger {
         ledger.owners = memory.owners;
         ledger.lags = memory.lags;
         ledger.away = memory.away;
-        ledger.bearing.managed = memory.managed;
+        ledger.applicability.managed = memory.managed;
         for remembered in memory.lanes {
             let (lane, known) = remembered.restore();
             ledger.lanes[place(lane)] = known;
@@ -172,7 +173,7 @@ impl SentinelLedger {
             owners: self.owners,
             lags: self.lags.clone(),
             away: self.away,
-            managed: self.bearing.managed,
+            managed: self.applicability.managed,
         }
     }
 
@@ -350,7 +351,7 @@ impl SentinelLedger {
     /// are read again.
     pub fn is_failing(&self, family: Family) -> bool {
         let failing = |lane: Lane| {
-            self.stands(lane) && self.lane(lane).armed && self.lane(lane).run.is_some()
+            self.is_applicable(lane) && self.lane(lane).armed && self.lane(lane).run.is_some()
         };
         lanes_of(family).any(failing)
     }

@@ -20,8 +20,8 @@ use crate::names;
 use crate::node::Node;
 use crate::plan::Unjudged;
 use crate::replay::{Moment, Replayed};
-use crate::shape::Shape;
 use crate::time::Mono;
+use crate::topology::DatapathTopology;
 use crate::verdict::Verdict;
 
 mod answers;
@@ -80,7 +80,7 @@ pub struct Report {
     /// Interfaces that are observed, or should be.
     pub devices: Vec<DeviceReport>,
     /// Which program translates each path, and how much of it the observer sees.
-    pub datapath: Shape,
+    pub datapath: DatapathTopology,
     /// Numbers of expected Services, frontends and endpoints.
     pub expectations: ExpectationReport,
     /// Contested frontends.
@@ -312,7 +312,7 @@ impl Report {
             udp: UdpReport::default(),
             sightings: Vec::new(),
             devices: Vec::new(),
-            datapath: node.judge().shape.clone(),
+            datapath: node.judge().topology.clone(),
             expectations: ExpectationReport::default(),
             claims: ClaimsReport::default(),
             cluster: ClusterReport::default(),

@@ -34,7 +34,7 @@ use datapath::{Datapath, Way, addresses};
 pub use dice::Dice;
 use kernel::{Kernel, PROBE_CLIENT, PROBE_ECHO};
 use prober::Probers;
-use queue::{Own, Passing, Queue, Task};
+use queue::{AgentTask, Passing, Queue, Task};
 use shell::Agent;
 pub use traffic::Truth;
 pub use world::{
@@ -258,8 +258,8 @@ impl SimNode {
         self.due.push(at.max(self.now), task);
     }
 
-    fn push_own(&mut self, at: Mono, own: Own) {
-        self.push(at, Task::Agent(self.epoch, own));
+    fn push_agent_task(&mut self, at: Mono, task: AgentTask) {
+        self.push(at, Task::Agent(self.epoch, task));
     }
 
     fn damaged(&self, now: Mono) -> bool {
@@ -303,9 +303,9 @@ impl SimNode {
             }
             Task::Start => self.start(now),
             Task::Deliver => self.deliver_view(now),
-            Task::Agent(epoch, own) => {
+            Task::Agent(epoch, task) => {
                 if epoch == self.epoch && self.agent.is_some() {
-                    self.take_own(own, now);
+                    self.take_agent_task(task, now);
                 }
             }
             Task::Round { family, plan, due } => self.round(family, (plan, due), now),
@@ -408,7 +408,7 @@ impl SimNode {
             Act::Silence { span, noticed } => {
                 self.silent = true;
                 self.push(now.plus(span), Task::Ended(Passing::Silence));
-                self.push_own(now.plus(noticed), Own::Silent);
+                self.push_agent_task(now.plus(noticed), AgentTask::Silent);
             }
             Act::Unreadable(span) => self.unreadable_until = now.plus(span),
             Act::LoseSightings(span) => {

@@ -8,7 +8,7 @@ use agent_common::evidence::{
     Anomaly, DELAY_BUCKETS, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts,
     TOUCH_CHUNK, TOUCH_WORDS, delay_bucket, proof_slot,
 };
-use agent_common::gate::{ConnectionMark, Sampled, Watched};
+use agent_common::gate::{ConnectionMark, Sampled, WatchedData};
 use agent_common::packet::{Bytes, Segment};
 use agent_common::service::{
     Address, EndpointEntry, EndpointKey, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
@@ -371,10 +371,10 @@ pub fn may_be_followed(isn: u32) -> bool {
 
 /// Connections whose data is watched. It is a global, which needs no map lookup, because every segment with
 /// data is compared.
-static mut WATCHED: Watched = Watched::NONE;
+static mut WATCHED: WatchedData = WatchedData::NONE;
 
 #[inline(always)]
-pub fn watched() -> *mut Watched {
+pub fn watched() -> *mut WatchedData {
     &raw mut WATCHED
 }
 

@@ -11,8 +11,8 @@ use aya::Ebpf;
 
 use agent_core::drops::DropWatch;
 use agent_core::plan::{Installed, MapChange};
-use agent_core::shape::Facts;
 use agent_core::time::Mono;
+use agent_core::topology::TopologyFacts;
 use attach::{Attacher, Attachment, Mechanism, Mode};
 use devices::Device;
 use drops::Drops;
@@ -36,11 +36,11 @@ pub mod probes;
 pub mod program;
 pub mod release;
 pub mod sample;
-pub mod shape;
 pub mod steer;
 pub mod succession;
 mod sweep;
 mod syscall;
+pub mod topology;
 
 /// The loaded observer, with its maps, attachments and pins.
 pub struct Observer {
@@ -173,11 +173,11 @@ impl Observer {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
-    /// Reads the current shape of the datapath.
-    pub fn shape(&self, seen: &shape::Seen<'_>) -> Facts {
+    /// Reads the current topology of the datapath.
+    pub fn topology(&self, seen: &topology::Seen<'_>) -> TopologyFacts {
         // Somebody may have removed the claims.
         self.claim();
-        shape::read(seen, || {
+        topology::read(seen, || {
             let mut ours = load::ids(&self.ebpf);
             ours.extend(self.pins.iter().flat_map(Pins::claimed));
             ours

@@ -213,7 +213,7 @@ impl Rotator {
         let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
         let plan = self.rotation.plan(&wanted, &seen, number, now);
         self.write(&wanted, &plan).await?;
-        if let Some(stranger) = plan.strangers.first() {
+        if let Some(stranger) = plan.foreign_slices.first() {
             return Err(Trouble::Refused {
                 what: "use the sentinel".to_owned(),
                 why: format!(

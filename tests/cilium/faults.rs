@@ -11,8 +11,8 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::scene::{
-    DIRECT_RETURN, HOST_SOCKETS, MANAGING, MIXED, OLD, OLD_MIXED, PATIENCE, REPLACING, Scene,
-    Shape, TUNNEL, XDP, assert_never_503,
+    DIRECT_RETURN, HOST_SOCKETS, MANAGING, MIXED, OLD, OLD_MIXED, PATIENCE, ProxySetup, REPLACING,
+    Scene, TUNNEL, XDP, assert_never_503,
 };
 
 /// Promised maximum time from a fault to 503.
@@ -26,8 +26,8 @@ fn told(scene: &Scene, watch: &Watch, start: Instant) -> Duration {
 }
 
 /// A node with clients of all kinds, once its failed probes count.
-fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
-    let mut scene = Scene::proven(test, shape)?;
+fn busy(test: &str, setup: ProxySetup) -> Option<(Scene, Watch)> {
+    let mut scene = Scene::proven(test, setup)?;
     scene.traffic();
     let watch = scene.watch();
     settle();
@@ -38,9 +38,9 @@ fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
 #[case::replacing(REPLACING)]
 #[case::xdp(XDP)]
 #[case::old(OLD)]
-fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
+fn emptied_tables_are_503_until_they_are_filled_again(#[case] setup: ProxySetup) {
     let name = "emptied_tables_are_503_until_they_are_filled_again";
-    let Some(scene) = Scene::proven(name, shape) else {
+    let Some(scene) = Scene::proven(name, setup) else {
         return;
     };
     let watch = scene.watch();
@@ -170,9 +170,9 @@ fn without_forwarding_clients_outside_are_503() {
 #[case::tunnel(TUNNEL)]
 #[case::direct_return(DIRECT_RETURN)]
 #[case::old(OLD)]
-fn a_program_that_is_detached_from_the_uplink_is_503(#[case] shape: Shape) {
+fn a_program_that_is_detached_from_the_uplink_is_503(#[case] setup: ProxySetup) {
     let name = "a_program_that_is_detached_from_the_uplink_is_503";
-    let Some((mut scene, watch)) = busy(name, shape) else {
+    let Some((mut scene, watch)) = busy(name, setup) else {
         return;
     };
     let start = Instant::now();
@@ -235,9 +235,9 @@ fn a_filter_before_clients_outside_is_200() {
 #[rstest]
 #[case::newer(MIXED)]
 #[case::old(OLD_MIXED)]
-fn beside_kube_proxy_its_missing_tables_are_503(#[case] shape: Shape) {
+fn beside_kube_proxy_its_missing_tables_are_503(#[case] setup: ProxySetup) {
     let name = "beside_kube_proxy_its_missing_tables_are_503";
-    let Some((scene, watch)) = busy(name, shape) else {
+    let Some((scene, watch)) = busy(name, setup) else {
         return;
     };
     let start = Instant::now();

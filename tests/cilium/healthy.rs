@@ -11,8 +11,8 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::scene::{
-    CLSACT, DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, REPLACING, Scene, Shape, TUNNEL,
-    XDP, assert_never_503,
+    CLSACT, DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, ProxySetup, REPLACING, Scene,
+    TUNNEL, XDP, assert_never_503,
 };
 
 /// Idle, then busy, then during a restart of Cilium's agent. No probe leaves the node untranslated,
@@ -27,8 +27,8 @@ use crate::scene::{
 #[case::xdp(XDP)]
 #[case::old(OLD)]
 #[case::old_mixed(OLD_MIXED)]
-fn a_healthy_node_is_never_503(#[case] shape: Shape) {
-    let Some(mut scene) = Scene::proven("a_healthy_node_is_never_503", shape) else {
+fn a_healthy_node_is_never_503(#[case] setup: ProxySetup) {
+    let Some(mut scene) = Scene::proven("a_healthy_node_is_never_503", setup) else {
         return;
     };
     let watch = scene.watch();
@@ -36,12 +36,12 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     capture_for(&mut capture, 5);
     scene.traffic();
     capture_for(&mut capture, 10);
-    for path in shape.seen() {
+    for path in setup.seen() {
         scene.wait_path(path, "proven");
     }
     scene.restart_cilium();
     capture_for(&mut capture, 20);
-    println!("{shape:?}: clients felt {:?}", scene.felt());
+    println!("{setup:?}: clients felt {:?}", scene.felt());
     assert_never_503(&watch);
     let ends: Vec<_> = capture.frames.iter().filter_map(Frame::ends).collect();
     let node = scene.world.node_address(Family::V4);
@@ -49,9 +49,9 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     let untranslated = ends.iter().find(|[_, to]| is_cluster_ip(to.0));
     assert_eq!((untranslated, capture.missed()), (None, 0));
     let report = scene.wait_for("proven", 200, Duration::from_secs(20));
-    assert!(shape.is_recognised(&report), "{}", report["datapath"]);
+    assert!(setup.is_recognised(&report), "{}", report["datapath"]);
     let metrics = scene.agent().metrics().expect("metrics");
-    assert_eq!(metrics.contains("xdp=\"yes\""), shape.has_xdp());
+    assert_eq!(metrics.contains("xdp=\"yes\""), setup.has_xdp());
     // Cilium replaced no program of the observer.
     let none: [&str; 0] = [];
     let repairs = metric(&metrics, "pathproof_observer_reattached_total", &none);
@@ -75,11 +75,11 @@ fn changes_of_endpoints_and_settings_are_never_503() {
             thread::sleep(Duration::from_secs(2));
         }
     }
-    for shape in [HOST_SOCKETS, CLSACT, XDP, REPLACING] {
-        scene.restart_cilium_as(shape);
+    for setup in [HOST_SOCKETS, CLSACT, XDP, REPLACING] {
+        scene.restart_cilium_as(setup);
         thread::sleep(Duration::from_secs(10));
-        scene.wait("recognised", |report| shape.is_recognised(report));
-        println!("{shape:?}: clients felt {:?}", scene.felt());
+        scene.wait("recognised", |report| setup.is_recognised(report));
+        println!("{setup:?}: clients felt {:?}", scene.felt());
     }
     assert_never_503(&watch);
     scene.wait_for("proven", 200, Duration::from_secs(20));

@@ -33,7 +33,7 @@ const FAR: u16 = 30_082;
 
 /// Division of the translation between Cilium and kube-proxy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ProxySetup {
     release: Release,
     options: &'static str,
     /// Whether kube-proxy runs beside it.
@@ -42,61 +42,61 @@ pub(crate) struct Shape {
 
 /// Cilium replaces kube-proxy with its defaults: connections of pods are translated when their sockets
 /// connect.
-pub(crate) const REPLACING: Shape = Shape {
+pub(crate) const REPLACING: ProxySetup = ProxySetup {
     release: CILIUM,
     options: "--kube-proxy-replacement=true",
     has_proxy: false,
 };
 /// The same, but connections of pods are translated at the pods' interfaces.
-pub(crate) const HOST_SOCKETS: Shape = Shape {
+pub(crate) const HOST_SOCKETS: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true",
     ..REPLACING
 };
 /// The same with filters of clsact, as before Linux 6.6.
-pub(crate) const CLSACT: Shape = Shape {
+pub(crate) const CLSACT: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --enable-tcx=false",
     ..REPLACING
 };
 /// The same with VXLAN between nodes.
-pub(crate) const TUNNEL: Shape = Shape {
+pub(crate) const TUNNEL: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --routing-mode=tunnel \
               --tunnel-protocol=vxlan",
     ..REPLACING
 };
 /// Other nodes answer outside clients directly.
-pub(crate) const DIRECT_RETURN: Shape = Shape {
+pub(crate) const DIRECT_RETURN: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-mode=dsr",
     ..REPLACING
 };
 /// Connections from outside are translated by XDP.
-pub(crate) const XDP: Shape = Shape {
+pub(crate) const XDP: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-acceleration=native",
     ..REPLACING
 };
 /// Cilium also translates at the sentinel's interfaces.
-pub(crate) const MANAGING: Shape = Shape {
+pub(crate) const MANAGING: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-external-clusterip=true \
               --devices=pathproof-c0,pathproof-s0",
     ..REPLACING
 };
 /// Cilium serves pods, and kube-proxy all other clients.
-pub(crate) const MIXED: Shape = Shape {
+pub(crate) const MIXED: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=false",
     has_proxy: true,
     ..REPLACING
 };
 /// [`REPLACING`] by the older release.
-pub(crate) const OLD: Shape = Shape {
+pub(crate) const OLD: ProxySetup = ProxySetup {
     release: CILIUM_1_15,
     ..REPLACING
 };
 /// [`MIXED`] by the older release.
-pub(crate) const OLD_MIXED: Shape = Shape {
+pub(crate) const OLD_MIXED: ProxySetup = ProxySetup {
     release: CILIUM_1_15,
     ..MIXED
 };
 
-impl Shape {
+impl ProxySetup {
     pub(crate) fn has_xdp(self) -> bool {
         self.options.contains("--bpf-lb-acceleration=native")
     }
@@ -109,7 +109,7 @@ impl Shape {
         pods.into_iter().chain(outside)
     }
 
-    /// Whether the report describes this shape, with the proxy of each path.
+    /// Whether the report describes this setup, with the proxy of each path.
     pub(crate) fn is_recognised(self, report: &Value) -> bool {
         let datapath = &report["datapath"];
         let accelerated = datapath["accelerated"].as_array();
@@ -136,7 +136,7 @@ impl Shape {
 pub(crate) struct Scene {
     pub(crate) cilium: Cilium,
     base: cluster::Scene,
-    shape: Shape,
+    setup: ProxySetup,
 }
 
 impl Drop for Scene {
@@ -164,20 +164,20 @@ impl DerefMut for Scene {
 impl Scene {
     /// A cluster with Services and Cilium, without pathproof. Prints why and returns `None` if the machine
     /// lacks a tool.
-    pub(crate) fn bare(test: &str, shape: Shape) -> Option<Self> {
-        let mut scene = Self::before_cilium(test, shape)?;
+    pub(crate) fn bare(test: &str, setup: ProxySetup) -> Option<Self> {
+        let mut scene = Self::before_cilium(test, setup)?;
         scene.restart_cilium();
         scene.wait_served();
         Some(scene)
     }
 
     /// The same before Cilium runs.
-    pub(crate) fn before_cilium(test: &str, shape: Shape) -> Option<Self> {
+    pub(crate) fn before_cilium(test: &str, setup: ProxySetup) -> Option<Self> {
         if skip::without_root(test) {
             return None;
         }
         let servers = Servers::or_skip(test)?;
-        let programs = skip::needed(test, Programs::find(shape.release))?;
+        let programs = skip::needed(test, Programs::find(setup.release))?;
         let cgroup = Cgroup::of_threads(test)?;
         let world = World::builder().masquerade_egress(false);
         let base = cluster::Scene::new(world, servers, Mode::Nftables, services);
@@ -186,12 +186,12 @@ impl Scene {
         let mut scene = Self {
             cilium,
             base,
-            shape,
+            setup,
         };
-        if shape.has_proxy {
+        if setup.has_proxy {
             scene.start_proxy_by(ControlPlane::address());
         }
-        if shape.has_direct_return() {
+        if setup.has_direct_return() {
             scene.return_directly();
         }
         Some(scene)
@@ -214,8 +214,8 @@ impl Scene {
     }
 
     /// [`Self::bare`] with pathproof, idle and proven in both families.
-    pub(crate) fn proven(test: &str, shape: Shape) -> Option<Self> {
-        let mut scene = Self::bare(test, shape)?;
+    pub(crate) fn proven(test: &str, setup: ProxySetup) -> Option<Self> {
+        let mut scene = Self::bare(test, setup)?;
         scene.start_agent(&[]);
         scene.wait_for("proven", 200, PATIENCE);
         Some(scene)
@@ -243,14 +243,14 @@ impl Scene {
     /// Replaces Cilium's agent by a new one with the same state.
     pub(crate) fn restart_cilium(&mut self) {
         let config = self.control.admin_kubeconfig();
-        let (world, options) = (&self.base.world, self.shape.options);
+        let (world, options) = (&self.base.world, self.setup.options);
         let started = self.cilium.start(world, &config, options);
         started.expect("Cilium's agent");
     }
 
-    /// The same with the options of another shape.
-    pub(crate) fn restart_cilium_as(&mut self, shape: Shape) {
-        self.shape = shape;
+    /// The same with the options of another setup.
+    pub(crate) fn restart_cilium_as(&mut self, setup: ProxySetup) {
+        self.setup = setup;
         self.restart_cilium();
         self.wait_served();
     }
@@ -285,7 +285,7 @@ impl Scene {
                 }
             }
             plans.push(self.outside_plan(API, family));
-            if self.shape.has_direct_return() {
+            if self.setup.has_direct_return() {
                 plans.push(self.outside_plan(FAR, family));
             }
         }

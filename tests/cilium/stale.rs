@@ -10,7 +10,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, REPLACING, Scene, Shape, assert_never_503};
+use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, ProxySetup, REPLACING, Scene, assert_never_503};
 
 /// Minimum time from an endpoint's removal until connections to it are reported.
 const NAMED: Duration = Duration::from_secs(40);
@@ -18,8 +18,8 @@ const NAMED: Duration = Duration::from_secs(40);
 const LATEST: Duration = Duration::from_secs(60);
 
 /// A node with clients, where an endpoint is removed from a Service while Cilium's agent hangs.
-fn left_behind(test: &str, shape: Shape, (service, pod): (&str, &str)) -> Option<Scene> {
-    let mut scene = Scene::proven(test, shape)?;
+fn left_behind(test: &str, setup: ProxySetup, (service, pod): (&str, &str)) -> Option<Scene> {
+    let mut scene = Scene::proven(test, setup)?;
     scene.traffic();
     settle();
     scene.cilium.signal(libc::SIGSTOP);
@@ -79,9 +79,9 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
 #[rstest]
 #[case::sockets(REPLACING)]
 #[case::interfaces(HOST_SOCKETS)]
-fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] shape: Shape) {
+fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] setup: ProxySetup) {
     let name = "an_endpoint_that_left_and_answers_is_no_trouble";
-    let Some(scene) = left_behind(name, shape, WEB) else {
+    let Some(scene) = left_behind(name, setup, WEB) else {
         return;
     };
     let watch = scene.watch();

@@ -19,7 +19,7 @@ pub const RESERVE: &str = "give another address of the podCIDR that IPAM never a
 /// External IPs and endpoints can be set by anybody with write access to one namespace. They count
 /// only against the pod source, which is an address that a pod may get.
 ///
-/// It visits every Service and, if there are pod sources, every endpoint: see `Setting::search`.
+/// It visits every Service and, if there are pod sources, every endpoint: see `ViewPlanner::search`.
 pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
     let fixed = [&rule.clients[..], &rule.echo].concat();
     let is_ours = |address: &IpAddr| fixed.contains(address) || rule.pods.contains(address);

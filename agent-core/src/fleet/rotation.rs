@@ -217,7 +217,7 @@ pub struct Plan {
     /// Whether they move the endpoint; otherwise they repair changes by others.
     pub rotates: bool,
     /// Other slices of the Service: while they exist, agents treat the sentinel as altered.
-    pub strangers: Vec<String>,
+    pub foreign_slices: Vec<String>,
 }
 
 /// Schedule of the generations.
@@ -309,7 +309,7 @@ impl Rotation {
         Plan {
             writes: wanted.families.iter().filter_map(write).collect(),
             rotates,
-            strangers: slices
+            foreign_slices: slices
                 .iter()
                 .filter(strange)
                 .map(|slice| slice.name.clone())

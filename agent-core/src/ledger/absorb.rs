@@ -243,7 +243,7 @@ impl Ledger {
 
     /// Absorbs data that was forwarded and data that was lost, of answered connections.
     fn absorb_data(&mut self, sample: &Sample, real: impl Fn(u32) -> Option<ServiceInfo>) {
-        let mixed = self.sentinel.bearing.mixed;
+        let mixed = self.sentinel.applicability.mixed;
         for success in &sample.successes {
             if let Some(answered) = success.data_answered {
                 let ledger = &mut self.families[success.family as usize];
@@ -366,7 +366,7 @@ impl Ledger {
     fn fail_service(&mut self, class: SourceClass, info: &ServiceInfo, new: &NewFailures) {
         let family = info.family;
         let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
-        let unseen = self.sentinel.bearing.pods_unseen;
+        let unseen = self.sentinel.applicability.pods_unseen;
         let never = new.failure == Failure::Leaked
             && !unseen
             && !self.sentinel.is_armed(family)

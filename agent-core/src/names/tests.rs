@@ -8,7 +8,7 @@ use crate::explain::{Stage, path_label};
 use crate::owners::{DatapathOwners, Owner};
 use crate::probes::VoidReason;
 use crate::report::SentinelState;
-use crate::shape::{Routing, Seen, Told};
+use crate::topology::{Routing, Seen, Tristate};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{Evidence, Finding, Rule};
 use crate::verdict::{LaneState, PathState};
@@ -95,7 +95,7 @@ fn every_name_is_what_is_documented() {
         };
         format!("{}: {}{kube_proxy}", in_json(of), of.label())
     });
-    let told = [Told::Yes, Told::No, Told::Unknown];
+    let told = [Tristate::Yes, Tristate::No, Tristate::Unknown];
     table(out, "what is told", &told, |of| one_name(of, of.name()));
     let routing = [Routing::Native, Routing::Vxlan, Routing::Geneve];
     table(out, "routing", &routing, |of| one_name(of, of.name()));

@@ -7,16 +7,20 @@ use crate::cause::State;
 use crate::coverage::Hooks;
 use crate::effect::Remembered;
 use crate::event::Facts;
-use crate::shape::{Seen, Shape};
+use crate::topology::{DatapathTopology, Seen};
 use crate::verdict::Rule;
 use crate::verdict::report::Verdict;
 
 /// Families of the node in which Starting lasts until the pod probe's first connection. None if
 /// pods' connections are hidden by a socket load balancer, netkit, or interfaces that stay
-/// unobserved. All, before the shape is read.
-pub(super) fn pods_expected(facts: &Facts, shape: &Shape, hooks: &Hooks) -> [bool; FAMILIES] {
+/// unobserved. All, before the topology is read.
+pub(super) fn pods_expected(
+    facts: &Facts,
+    topology: &DatapathTopology,
+    hooks: &Hooks,
+) -> [bool; FAMILIES] {
     let all_seen = |family: Family| {
-        let mut paths = shape.paths.iter();
+        let mut paths = topology.paths.iter();
         let seen = (family, SourceClass::Pod, Seen::Full);
         paths.len() == 0 || paths.any(|path| (path.family, path.path, path.seen) == seen)
     };

@@ -29,9 +29,9 @@ use crate::limits::{
     TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use crate::peers::PeerLedger;
-use crate::shape::{self, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
+use crate::topology::{self, DatapathTopology};
 use crate::verdict::{CountedFamilies, Inputs, LastVerdict, Verdict, verdict};
 
 /// Everything that verdicts depend on.
@@ -48,8 +48,10 @@ pub struct Judge {
     pub(super) ledger: Ledger,
     pub(super) sentinel: Option<SentinelState>,
     /// The programs that translate each path.
-    pub shape: Shape,
-    pub(super) shape_read: Option<Mono>,
+    #[serde(rename = "shape")]
+    pub topology: DatapathTopology,
+    #[serde(rename = "shape_read")]
+    pub(super) topology_read: Option<Mono>,
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
@@ -119,8 +121,8 @@ impl Judge {
             coverage: Coverage::new(start.observer, now),
             ledger,
             sentinel,
-            shape: Shape::default(),
-            shape_read: None,
+            topology: DatapathTopology::default(),
+            topology_read: None,
             successor: Successor::None,
             drain: Drain::new(settings.drain_ignore.clone()),
             drops: DropLedger::default(),
@@ -178,8 +180,8 @@ impl Judge {
             Event::Check => {
                 self.follow_table(TABLE_INTERVAL, effects);
                 let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
-                if self.shape_read.is_none_or(due) {
-                    effects.push(Effect::Read(ReadEffect::Shape(None)));
+                if self.topology_read.is_none_or(due) {
+                    effects.push(Effect::Read(ReadEffect::Topology(None)));
                 }
                 return;
             }
@@ -187,10 +189,10 @@ impl Judge {
             Event::Lookups(lookups) => return self.read_lookups(&lookups, effects),
             Event::Open(counted) => return self.drain.open(counted),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
-            Event::Shape(facts) => return self.shape(&facts, effects),
-            Event::Sentinel(event) => return self.parts(event, effects),
+            Event::Topology(facts) => return self.topology(&facts, effects),
+            Event::Sentinel(event) => return self.sentinel_changed(event, effects),
             Event::Trace(trace) => return self.trace(trace, effects),
-            // The setting and the directory have handled these.
+            // The view planner and the directory have handled these.
             Event::View(_)
             | Event::Installed(_)
             | Event::Full(_)
@@ -227,20 +229,20 @@ impl Judge {
         }
     }
 
-    fn shape(&mut self, facts: &shape::Facts, effects: &mut Effects) {
-        let shape = Shape::after(self.ledger.sentinel.bearing.managed, facts);
-        self.shape_read = Some(self.now);
+    fn topology(&mut self, facts: &topology::TopologyFacts, effects: &mut Effects) {
+        let topology = DatapathTopology::after(self.ledger.sentinel.applicability.managed, facts);
+        self.topology_read = Some(self.now);
         let ledger = &mut self.ledger.sentinel;
-        ledger.shape_seen(&shape, self.now);
+        ledger.topology_seen(&topology, self.now);
         for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
             if let Some(owners) = owners {
-                ledger.owner_seen(family, shape.owners_with(owners), self.now);
+                ledger.owner_seen(family, topology.owners_with(owners), self.now);
             }
         }
-        if shape != self.shape {
-            let change = shape.change_since(&self.shape);
-            effects.extend((!change.is_empty()).then_some(Effect::Log(Notice::Shape(change))));
-            self.shape = shape;
+        if topology != self.topology {
+            let change = topology.change_since(&self.topology);
+            effects.extend((!change.is_empty()).then_some(Effect::Log(Notice::Topology(change))));
+            self.topology = topology;
             effects.push(Effect::Sentinel(SentinelEffect::Retarget));
         }
         self.note_obstacles();
@@ -348,7 +350,7 @@ impl Judge {
             self.drain.cannot_see(&why);
         }
         if self.drain.counts_open(self.now) {
-            match self.shape.hides_outsiders(self.facts.families) {
+            match self.topology.hides_outsiders(self.facts.families) {
                 None => effects.push(Effect::Read(ReadEffect::CountOpen)),
                 Some(why) => self.drain.open(Err(why)),
             }
@@ -361,13 +363,13 @@ impl Judge {
             booted: Mono(0),
             pods_expected: match self.served {
                 true => [false; FAMILIES],
-                false => boot::pods_expected(&self.facts, &self.shape, &self.coverage.hooks),
+                false => boot::pods_expected(&self.facts, &self.topology, &self.coverage.hooks),
             },
             network: (self.facts.node.as_ref()).and_then(|node| node.network.clone()),
             uplinks: self.coverage.hooks.uplinks().map(str::to_owned).collect(),
             usual_lag: self.ledger.sentinel.usual_lag(),
             counted: self.settings.families,
-            clients_unseen: self.shape.hides_clients() || self.coverage.hides_clients(),
+            clients_unseen: self.topology.hides_clients() || self.coverage.hides_clients(),
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         verdict.drops.clone_from(&self.drops.shown);

@@ -30,7 +30,8 @@ use crate::trace::{ProbeTrace, Transport};
 /// [`Facts`] only. The ledger keeps damage, and the combination of both sides ([`SentinelView`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SentinelState {
-    parts: ProberState,
+    #[serde(rename = "parts")]
+    prober: ProberState,
     #[serde(skip)]
     desired: DesiredDevices,
     kernel: Option<(KernelFacts, Mono)>,
@@ -112,15 +113,15 @@ impl<'a> SentinelStatus<'a> {
 
     /// Why an existing sentinel is not probed, as a sentence.
     pub fn off(self) -> Option<&'a str> {
-        let parts = match &self.state.parts {
+        let prober = match &self.state.prober {
             ProberState::Off(why) => Some(why),
             ProberState::Unmade | ProberState::Ready | ProberState::Running => None,
         };
-        self.facts.taken.as_ref().or(parts).map(String::as_str)
+        self.facts.taken.as_ref().or(prober).map(String::as_str)
     }
 
     pub fn is_running(self) -> bool {
-        self.state.parts == ProberState::Running && self.facts.taken.is_none()
+        self.state.prober == ProberState::Running && self.facts.taken.is_none()
     }
 
     pub fn condition(self) -> Condition<'a> {
@@ -173,7 +174,7 @@ impl<'a> SentinelStatus<'a> {
 impl SentinelState {
     pub(super) fn new(rereads: bool) -> Self {
         Self {
-            parts: ProberState::Unmade,
+            prober: ProberState::Unmade,
             desired: DesiredDevices::default(),
             kernel: None,
             suspected: None,
@@ -252,8 +253,8 @@ impl Judge {
             }
             // The devices are removed with their addresses, and made again once the conflict is
             // over. A failure to make them is kept, because it is reported only once.
-            if !matches!(state.parts, ProberState::Off(_)) {
-                state.parts = ProberState::Unmade;
+            if !matches!(state.prober, ProberState::Off(_)) {
+                state.prober = ProberState::Unmade;
             }
         }
         let desired = state.desire(facts);
@@ -275,12 +276,12 @@ impl Judge {
         }
     }
 
-    pub(super) fn parts(&mut self, event: SentinelEvent, effects: &mut Effects) {
+    pub(super) fn sentinel_changed(&mut self, event: SentinelEvent, effects: &mut Effects) {
         let Some(state) = &self.sentinel else {
             return;
         };
         match event {
-            SentinelEvent::Ready if state.parts == ProberState::Running => {
+            SentinelEvent::Ready if state.prober == ProberState::Running => {
                 self.start(ProberState::Running, effects);
             }
             SentinelEvent::Ready | SentinelEvent::Ended => self.start(ProberState::Ready, effects),
@@ -309,13 +310,13 @@ impl Judge {
 
     /// Starts programs and prober, unless the devices are about to be removed. Parts that were off
     /// stay off until the result arrives.
-    fn start(&mut self, parts: ProberState, effects: &mut Effects) {
+    fn start(&mut self, prober: ProberState, effects: &mut Effects) {
         let is_taken = self.facts.taken.is_some();
         let Some(state) = self.sentinel.as_mut().filter(|_| !is_taken) else {
             return;
         };
-        if !matches!(state.parts, ProberState::Off(_)) {
-            state.parts = parts;
+        if !matches!(state.prober, ProberState::Off(_)) {
+            state.prober = prober;
         }
         effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
@@ -327,8 +328,8 @@ impl Judge {
             Some(own) => own.kernel(self.now).map(|facts| facts.forwarding),
             None => Some([Some(true); FAMILIES]),
         };
-        let missing = !self.shape.unhooked.is_empty();
-        let unread = self.shape.hooks_unread || self.shape_read.is_none();
+        let missing = !self.topology.unhooked.is_empty();
+        let unread = self.topology.hooks_unread || self.topology_read.is_none();
         for family in Family::ALL {
             let forwards = read.map(|forwarding| forwarding[family as usize]);
             let looked_up = self.lookups.obstacle(family, self.now);
@@ -357,7 +358,7 @@ impl Judge {
             ..KernelFacts::default()
         };
         own.kernel = Some((facts, self.now));
-        effects.push(Effect::Read(ReadEffect::Shape(Some(state.owners))));
+        effects.push(Effect::Read(ReadEffect::Topology(Some(state.owners))));
         if let Some(began) = state.sound_since {
             own.sound = Some(began);
             self.conclude_check();
@@ -366,19 +367,19 @@ impl Judge {
     }
 
     /// The sentinel is on from now on, or off for a reason.
-    fn turn(&mut self, parts: ProberState, effects: &mut Effects) {
+    fn turn(&mut self, prober: ProberState, effects: &mut Effects) {
         use ProberState::Off;
         let Some(state) = &mut self.sentinel else {
             return;
         };
-        let before = std::mem::replace(&mut state.parts, parts);
-        match (&before, &state.parts) {
+        let before = std::mem::replace(&mut state.prober, prober);
+        match (&before, &state.prober) {
             (Off(old), Off(why)) if old == why => {}
             (_, Off(why)) => effects.push(Effect::Log(Notice::SentinelOff(why.clone()))),
             (Off(_), _) => effects.push(Effect::Log(Notice::SentinelOn)),
             _ => {}
         }
-        if matches!(state.parts, Off(_)) {
+        if matches!(state.prober, Off(_)) {
             effects.push(Effect::Sentinel(SentinelEffect::Stop));
         }
         self.view_sentinel();

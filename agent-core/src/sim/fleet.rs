@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::{BEGIN, Dice, ms};
 use crate::time::{Mono, Wall};
-use agent::{Agent, Sent, Told};
+use agent::{Agent, ReportedCondition, Sent};
 pub use balancer::{BALANCERS, Balancer};
 pub use curve::Curve;
 use rotator::{Plan, Rotator, Slice};
@@ -44,7 +44,7 @@ enum Task {
     Lead(usize),
     Kill(usize),
     /// A rotator receives a condition, evaluates the count, or writes.
-    Report(usize, usize, Told),
+    Report(usize, usize, ReportedCondition),
     Look(usize, u32),
     Write(usize, Plan),
     /// An outage of the API server starts or ends: watches of an agent or a rotator break or work again.
@@ -138,7 +138,7 @@ struct Run {
     away: Option<(Mono, Mono)>,
     agents: Vec<Agent>,
     /// Conditions at the API server.
-    conditions: Vec<Told>,
+    conditions: Vec<ReportedCondition>,
     slice: Slice,
     rotators: Vec<Rotator>,
     /// Whether the rotator is killed with its first count of the fault.
@@ -160,7 +160,7 @@ impl Run {
             dice: Dice::new(seed),
             away: scenario.away.map(away),
             agents: agents.collect(),
-            conditions: vec![Told::healthy(BEGIN); nodes as usize],
+            conditions: vec![ReportedCondition::healthy(BEGIN); nodes as usize],
             slice,
             rotators: Vec::new(),
             fatal: scenario.rotators == Rotators::KilledCounting,
@@ -267,7 +267,7 @@ impl Run {
             Task::Rejoin(node) => self.rejoin(node),
             Task::Lead(rotator) => self.lead(rotator),
             Task::Kill(rotator) => self.kill(rotator),
-            Task::Report(rotator, node, told) => self.report(rotator, node, told),
+            Task::Report(rotator, node, reported) => self.report(rotator, node, reported),
             Task::Look(rotator, turn) => self.look(rotator, turn),
             Task::Write(rotator, plan) => self.write_slice(rotator, plan),
             Task::Relist(rotator) => self.relist(rotator),

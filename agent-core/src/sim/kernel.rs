@@ -19,7 +19,7 @@ use agent_common::service::{
 use agent_common::transition::{Failed, failed};
 
 use crate::event::KernelSample;
-use crate::evidence::{CountDelta, Doubts, LostData, Successes, came_back, count, ip_of};
+use crate::evidence::{CountDelta, LostData, PendingReports, Successes, came_back, count, ip_of};
 use crate::expect::SourcePrefix;
 use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange};
@@ -56,7 +56,7 @@ pub(super) struct Kernel {
     evidence: RefCell<Gathered>,
     /// Lost connections that were already reported.
     told: BTreeSet<PendingKey>,
-    doubts: Doubts,
+    pending_reports: PendingReports,
     successes: Successes,
     lost_data: Vec<LostData>,
     /// Whether this agent has swept before. Its first sweep ignores losses, because the previous agent
@@ -175,7 +175,7 @@ impl Kernel {
         let anomalies = std::mem::take(&mut evidence.anomalies);
         let mut sightings = Vec::new();
         for anomaly in &anomalies {
-            sightings.extend(self.doubts.report(anomaly));
+            sightings.extend(self.pending_reports.report(anomaly));
         }
         let back = evidence.pending.iter().filter(|(_, (fields, state))| {
             came_back(&Pending {
@@ -183,13 +183,13 @@ impl Kernel {
                 ..*fields
             })
         });
-        let by_uplink = back.filter_map(|(key, _)| self.doubts.answered_by_uplink(key));
+        let by_uplink = back.filter_map(|(key, _)| self.pending_reports.answered_by_uplink(key));
         let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
         for (key, pending, failed) in &failed {
-            sightings.push(self.doubts.failed(key, pending, *failed));
+            sightings.push(self.pending_reports.failed(key, pending, *failed));
             count(&mut counts, pending, *failed);
         }
-        self.doubts.forget(now);
+        self.pending_reports.forget(now);
         let met = |key: &EndpointKey| Some((*key, *evidence.met.get(key)?));
         KernelSample {
             counts,

@@ -27,7 +27,7 @@ pub(super) enum Task {
     /// The API delivers changes.
     Deliver,
     /// A task of this agent. Such tasks wait while the agent is not scheduled and end with it.
-    Agent(u32, Own),
+    Agent(u32, AgentTask),
     /// A round of a family's probes, with its plan and due time.
     Round {
         family: Family,
@@ -40,7 +40,7 @@ pub(super) enum Task {
 
 /// Tasks that an agent does on timers.
 #[derive(Debug)]
-pub(super) enum Own {
+pub(super) enum AgentTask {
     Sample,
     Check,
     /// The keeper checks the sentinel's devices.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_common::service::Family;
 
 use super::datapath::sentinel_rule;
-use super::{Answered, Own, SimNode, Task, ms};
+use super::{AgentTask, Answered, SimNode, Task, ms};
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cluster::Change;
 use crate::conntrack::Table;
@@ -21,8 +21,8 @@ use crate::event::{Event, KernelState, SentinelEvent, ViewUpdate};
 use crate::limits::{Limits, SAMPLE_INTERVAL};
 use crate::node::{Node, Settings, Start};
 use crate::owners::{Owner, OwnersRead};
-use crate::shape::{DeviceFacts, Facts, Role};
 use crate::time::{Mono, Wall};
+use crate::topology::{DeviceFacts, Role, TopologyFacts};
 use crate::trace::ProbeTrace;
 use crate::verdict::CountedFamilies;
 
@@ -98,13 +98,13 @@ impl SimNode {
             next_sample: SAMPLE_INTERVAL,
         });
         self.feed(Event::Tick, now);
-        let shape = self.shape(self.owners());
-        self.feed(shape, now);
+        let topology = self.topology(self.owners());
+        self.feed(topology, now);
         let hooks = self.hooks();
         self.feed(Event::Hooks(hooks), now);
-        self.push_own(now, Own::Sample);
-        self.push_own(now, Own::Check);
-        self.push_own(now.plus(LISTED), Own::List);
+        self.push_agent_task(now, AgentTask::Sample);
+        self.push_agent_task(now, AgentTask::Check);
+        self.push_agent_task(now.plus(LISTED), AgentTask::List);
     }
 
     /// Ends the agent and its tasks.
@@ -113,9 +113,9 @@ impl SimNode {
         self.probers = self.probers.anew();
     }
 
-    pub(super) fn take_own(&mut self, own: Own, now: Mono) {
-        match own {
-            Own::Sample => {
+    pub(super) fn take_agent_task(&mut self, task: AgentTask, now: Mono) {
+        match task {
+            AgentTask::Sample => {
                 let event = if now < self.unreadable_until {
                     Event::SampleFailed("the map cannot be read".to_owned())
                 } else {
@@ -123,24 +123,24 @@ impl SimNode {
                 };
                 self.feed(event, now);
                 let next = self.agent.as_ref().map(|agent| agent.next_sample);
-                self.push_own(now.plus(next.unwrap_or(SAMPLE_INTERVAL)), Own::Sample);
+                self.push_agent_task(now.plus(next.unwrap_or(SAMPLE_INTERVAL)), AgentTask::Sample);
             }
-            Own::Check => {
+            AgentTask::Check => {
                 self.feed(Event::Check, now);
                 let hooks = self.hooks();
                 self.feed(Event::Hooks(hooks), now);
-                self.push_own(now.plus(CHECK), Own::Check);
+                self.push_agent_task(now.plus(CHECK), AgentTask::Check);
             }
-            Own::Look => self.look(now),
-            Own::Reread(began) => {
+            AgentTask::Look => self.look(now),
+            AgentTask::Reread(began) => {
                 let found = (!self.silent).then(|| self.datapath.read_sentinel());
                 self.feed(Event::Reread(began, found), now);
             }
-            Own::List if self.silent => {
+            AgentTask::List if self.silent => {
                 self.notice_silence(now);
-                self.push_own(now.plus(LISTED), Own::List);
+                self.push_agent_task(now.plus(LISTED), AgentTask::List);
             }
-            Own::List => {
+            AgentTask::List => {
                 if let Some(agent) = &mut self.agent {
                     agent.listed = true;
                     agent.knows_silence = false;
@@ -149,8 +149,8 @@ impl SimNode {
                 let changes = self.datapath.list();
                 self.feed(view_of(changes), now);
             }
-            Own::Silent if self.silent => self.notice_silence(now),
-            Own::Silent => {}
+            AgentTask::Silent if self.silent => self.notice_silence(now),
+            AgentTask::Silent => {}
         }
     }
 
@@ -214,8 +214,8 @@ impl SimNode {
             forwarding: Family::ALL.map(|family| Some(self.datapath.forwards(family))),
             owners: self.owners(),
         };
-        if let Some(parts) = news {
-            self.feed(Event::Sentinel(parts), now);
+        if let Some(event) = news {
+            self.feed(Event::Sentinel(event), now);
         }
         if is_new {
             self.feed(Event::Sentinel(SentinelEvent::Ready), now);
@@ -231,7 +231,7 @@ impl SimNode {
         }
         // A later check that was planned is skipped.
         agent.next_look = Some(at);
-        self.push_own(at, Own::Look);
+        self.push_agent_task(at, AgentTask::Look);
     }
 
     fn owners(&self) -> OwnersRead {
@@ -259,14 +259,14 @@ impl SimNode {
         }
     }
 
-    fn shape(&self, owners: OwnersRead) -> Event {
+    fn topology(&self, owners: OwnersRead) -> Event {
         let device = |name: &str, role| DeviceFacts {
             name: name.to_owned(),
             role,
             xdp: false,
             hooks: Some(Default::default()),
         };
-        Event::Shape(Box::new(Facts {
+        Event::Topology(Box::new(TopologyFacts {
             devices: vec![
                 device("eth0", Role::Uplink),
                 device("pathproof-c0", Role::Sentinel),
@@ -338,12 +338,12 @@ impl SimNode {
             }
             Effect::Sentinel(SentinelEffect::Reread) => {
                 let takes = if self.silent { READ_TIMEOUT } else { READ };
-                self.push_own(now.plus(takes), Own::Reread(now));
+                self.push_agent_task(now.plus(takes), AgentTask::Reread(now));
             }
-            Effect::Read(ReadEffect::Shape(owners)) => {
+            Effect::Read(ReadEffect::Topology(owners)) => {
                 let owners = owners.unwrap_or_else(|| self.owners());
-                let shape = self.shape(owners);
-                events.push_back(shape);
+                let topology = self.topology(owners);
+                events.push_back(topology);
             }
             Effect::Read(ReadEffect::Table) => events.push_back(Event::Table(Some(self.table()))),
             Effect::Maps(MapEffect::ReadEndpoints(asked)) => self.kernel.asked = asked,

@@ -30,7 +30,7 @@ pub enum CountedFamilies {
 }
 
 impl CountedFamilies {
-    /// Setting of agents that did not have this choice.
+    /// ViewPlanner of agents that did not have this choice.
     pub(crate) fn of_older_agents() -> Self {
         Self::All
     }

@@ -108,7 +108,7 @@ impl<'a> Case<'a> {
     pub(super) fn beside_lane(&self, (lane, run): &Failing<'a>) -> Vec<Group<'a>> {
         let scopes: &[Scope] = match lane.path {
             // Two proxies translate here, and pods' connections use the other one than this lane.
-            ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
+            ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.applicability.mixed => {
                 &[Scope::Outside]
             }
             _ => &[Scope::Pods, Scope::PodProbe, Scope::Outside],

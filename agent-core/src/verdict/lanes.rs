@@ -59,20 +59,27 @@ impl<'a> Case<'a> {
     /// Lanes that take the way of real connections, TCP first.
     fn standing_lanes(&self) -> impl Iterator<Item = Probed<'a>> {
         let sentinel = &self.ledger.sentinel;
-        let lanes = lanes_of(self.family).filter(|lane| sentinel.stands(*lane));
+        let lanes = lanes_of(self.family).filter(|lane| sentinel.is_applicable(*lane));
         lanes.map(|lane| (lane, sentinel.lane(lane)))
     }
 
     /// TCP lanes that represent the node.
     pub(super) fn main(&self) -> impl Iterator<Item = Probed<'a>> {
-        let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(*lane);
-        MAIN.map(|path| self.tcp(path)).into_iter().filter(stands)
+        let is_applicable = |(lane, _): &Probed<'_>| self.ledger.sentinel.is_applicable(*lane);
+        MAIN.map(|path| self.tcp(path))
+            .into_iter()
+            .filter(is_applicable)
     }
 
     /// Lanes whose failures may accuse the node. The host's is one only if no other lane is armed.
     pub(super) fn accusing(&self) -> Vec<Probed<'a>> {
         let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
-        if lanes.is_empty() && !self.ledger.sentinel.fell_silent(self.family, self.now) {
+        if lanes.is_empty()
+            && !self
+                .ledger
+                .sentinel
+                .is_recently_inapplicable(self.family, self.now)
+        {
             let host = Some(self.tcp(ProbePath::Host));
             lanes.extend(host.filter(|(_, lane)| lane.armed && !lane.claimed));
         }
@@ -225,14 +232,14 @@ impl<'a> Case<'a> {
         if run.cause() == ProbeCause::NoData {
             // Only data contradicts missing data. On an established connection it takes the same way for
             // all clients, unless there are two proxies.
-            return match self.ledger.sentinel.bearing.mixed {
+            return match self.ledger.sentinel.applicability.mixed {
                 true => self.evidence.data.latest_outside(),
                 false => self.evidence.data.latest(),
             };
         }
         let classes: &[SourceClass] = match path {
             // With two proxies, the other one translates pods' connections.
-            ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
+            ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.applicability.mixed => {
                 &[SourceClass::External]
             }
             ProbePath::Pod | ProbePath::OffCluster => &[SourceClass::Pod],

@@ -18,7 +18,7 @@ impl<'a> Case<'a> {
 
     fn view(&self, (lane, ledger): Probed<'a>) -> LaneView {
         let sentinel = &self.ledger.sentinel;
-        let beside_cilium = !sentinel.takes_the_way(lane.path);
+        let beside_cilium = !sentinel.represents_real_traffic(lane.path);
         let rival = sentinel.rival(lane);
         let state = match self.lane_state(ledger) {
             _ if rival.is_some() && ledger.run.is_none() => LaneState::Off,

@@ -204,7 +204,7 @@ impl<'a> Case<'a> {
             let (lane, ledger) = self.tcp(*path);
             let silenced = ledger.armed && ledger.claimed && ledger.run.is_none();
             let passes = self.is_passing(ledger) && ledger.last_pass > Some(after);
-            self.ledger.sentinel.takes_the_way(lane.path) && (silenced || passes)
+            self.ledger.sentinel.represents_real_traffic(lane.path) && (silenced || passes)
         })
     }
 
@@ -309,7 +309,9 @@ impl<'a> Case<'a> {
     /// interfaces that it manages, and the sentinel's are not among them.
     fn is_referee_aside(&self) -> bool {
         let sentinel = &self.ledger.sentinel;
-        let aside = MAIN.iter().all(|path| !sentinel.takes_the_way(*path));
+        let aside = MAIN
+            .iter()
+            .all(|path| !sentinel.represents_real_traffic(*path));
         aside && self.is_passing(self.tcp(ProbePath::Host).1)
     }
 

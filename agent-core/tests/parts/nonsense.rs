@@ -28,8 +28,8 @@ use agent_core::limits::Limits;
 use agent_core::node::{Settings, Start};
 use agent_core::owners::{Owner, OwnersRead};
 use agent_core::plan::{Installed, MapChange, Missing};
-use agent_core::shape;
 use agent_core::time::{Mono, Wall};
+use agent_core::topology;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 use agent_core::verdict::CountedFamilies;
 use proptest::prelude::*;
@@ -436,35 +436,35 @@ fn hooks() -> impl Strategy<Value = Hooks> {
     })
 }
 
-fn shapes() -> impl Strategy<Value = shape::Facts> {
+fn topologies() -> impl Strategy<Value = topology::TopologyFacts> {
     let device = (
         select(vec!["eth0", "cilium_host", "cilium_vxlan", "pathproof-c0"]),
         select(vec![
-            shape::Role::Uplink,
-            shape::Role::Sentinel,
-            shape::Role::Cilium,
+            topology::Role::Uplink,
+            topology::Role::Sentinel,
+            topology::Role::Cilium,
         ]),
         any::<bool>(),
         prop::option::of(select(vec!["cil_to_netdev", "cil_from_netdev", "other"])),
     )
         .prop_map(|(name, role, xdp, program)| {
-            let at = |program: &str| shape::Strangers {
+            let at = |program: &str| topology::ForeignPrograms {
                 links: vec![Some(program.to_owned())],
                 filters: Vec::new(),
             };
-            shape::DeviceFacts {
+            topology::DeviceFacts {
                 name: name.to_owned(),
                 role,
                 xdp,
-                hooks: program.map(|program| [at(program), shape::Strangers::default()]),
+                hooks: program.map(|program| [at(program), topology::ForeignPrograms::default()]),
             }
         });
     (prop::collection::vec(device, 0..5), 0..2_u32, owners()).prop_map(
-        |(devices, netkit, owners)| shape::Facts {
+        |(devices, netkit, owners)| topology::TopologyFacts {
             devices,
             netkit,
             owners,
-            ..shape::Facts::default()
+            ..topology::TopologyFacts::default()
         },
     )
 }
@@ -487,7 +487,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Tick),
         2 => Just(Event::Check),
         1 => any::<i64>().prop_map(|at| Event::ClockSet(Wall(at))),
-        2 => shapes().prop_map(|facts| Event::Shape(Box::new(facts))),
+        2 => topologies().prop_map(|facts| Event::Topology(Box::new(facts))),
         3 => parts().prop_map(Event::Sentinel),
         8 => trace().prop_map(|trace| Event::Trace(Box::new(trace))),
     ]

@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::datapath::Observer;
 use crate::datapath::attach::Attachment;
 use crate::datapath::devices::{Device, Interfaces};
-use crate::datapath::shape::Seen;
+use crate::datapath::topology::Seen;
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
 use crate::netlink::ways;
@@ -141,8 +141,8 @@ impl Agent {
     pub(super) fn follow_interfaces(&mut self, interfaces: Interfaces) {
         self.interfaces = interfaces;
         self.unfollowed = true;
-        if let Some(shape) = self.read_shape(None) {
-            self.feed(shape);
+        if let Some(topology) = self.read_topology(None) {
+            self.feed(topology);
         }
         if !self.follow_successor() {
             self.follow_hooks(false);
@@ -293,7 +293,7 @@ impl Agent {
     fn read(&mut self, effect: ReadEffect) -> Option<Event> {
         match effect {
             ReadEffect::SampleAfter(pause) => self.next_sample = pause,
-            ReadEffect::Shape(owners) => return self.read_shape(owners),
+            ReadEffect::Topology(owners) => return self.read_topology(owners),
             ReadEffect::Table => return Some(Event::Table(conntrack::table())),
             ReadEffect::LookUp(clients) => return Some(ways::look_up(clients, &self.node)),
             ReadEffect::CountOpen => self.open_count.begin(self.node.outsiders()),
@@ -330,8 +330,8 @@ impl Agent {
         }
     }
 
-    /// Reads the datapath's shape. `read` passes owners that were just read.
-    fn read_shape(&self, read: Option<OwnersRead>) -> Option<Event> {
+    /// Reads the datapath's topology. `read` passes owners that were just read.
+    fn read_topology(&self, read: Option<OwnersRead>) -> Option<Event> {
         let observer = self.observer.as_ref()?;
         let ends = self.probing.as_ref().map(Probing::near_ends);
         let seen = Seen {
@@ -339,7 +339,7 @@ impl Agent {
             sentinel: ends.as_ref().map_or(&[], |ends| ends),
             owners: read.unwrap_or_else(owners),
         };
-        Some(Event::Shape(Box::new(observer.shape(&seen))))
+        Some(Event::Topology(Box::new(observer.topology(&seen))))
     }
 
     fn publish(&mut self, judged: Judged) {
@@ -404,7 +404,7 @@ impl Agent {
             udp: self.output.metrics.udp(planner, UDP_SHOWN),
             sightings: sightings.collect(),
             devices: attachments.map(Attachment::report).collect(),
-            datapath: node.judge().shape.clone(),
+            datapath: node.judge().topology.clone(),
             expectations: report::ExpectationReport {
                 services: node.view().service_count() as u64,
                 frontends: planner.frontend_count() as u64,
@@ -494,7 +494,7 @@ impl Agent {
 fn log(notice: &Notice) {
     match notice {
         Notice::Lane(_) => tracing::debug!("{notice}"),
-        Notice::SentinelOn | Notice::Shape(_) => tracing::info!("{notice}"),
+        Notice::SentinelOn | Notice::Topology(_) => tracing::info!("{notice}"),
         _ => tracing::warn!("{notice}"),
     }
 }

@@ -16,9 +16,9 @@ use agent_core::brake::Count;
 use agent_core::cause::State;
 use agent_core::names;
 use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
-use agent_core::shape::{Seen, Shape};
 use agent_core::text::{json, styled};
 use agent_core::time::Spoken;
+use agent_core::topology::{DatapathTopology, Seen};
 use agent_core::verdict::{FamilyVerdict, PathState, Verdict};
 
 const REDRAW: Duration = Duration::from_secs(1);
@@ -178,9 +178,9 @@ fn udp_troubles(report: &Report) -> Vec<String> {
 }
 
 /// The program that translates each path, unless it is only kube-proxy and fully observed.
-fn datapath(shape: &Shape) -> Vec<String> {
-    let mut lines = shape.notes.clone();
-    for path in shape.paths.iter().filter(|path| path.seen != Seen::Full) {
+fn datapath(topology: &DatapathTopology) -> Vec<String> {
+    let mut lines = topology.notes.clone();
+    for path in topology.paths.iter().filter(|path| path.seen != Seen::Full) {
         // The families differ if kube-proxy serves only one of them.
         let line = format!("{}: {}", names::of_path(path.path), path.sentence);
         if !lines.contains(&line) {

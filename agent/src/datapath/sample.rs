@@ -18,7 +18,7 @@ use super::devices::Device;
 use super::load::{MapsError, refused, take};
 use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
 use agent_core::event::KernelSample;
-use agent_core::evidence::{CountDelta, Doubts, count};
+use agent_core::evidence::{CountDelta, PendingReports, count};
 use agent_core::time::Mono;
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub struct Sampler {
     /// The last sweep of datagrams failed, which was logged.
     datagrams_refused: bool,
     /// Connections that were reported as failed and may still be answered.
-    doubts: Doubts,
+    pending_reports: PendingReports,
     words: Box<Touched>,
     seen: HashMap<u32, ServiceCounts>,
 }
@@ -64,7 +64,7 @@ impl Sampler {
             datagrams: Sweeper::open(ebpf, map::UDP_PENDING)?,
             arrivals: Arrivals::default(),
             datagrams_refused: false,
-            doubts: Doubts::default(),
+            pending_reports: PendingReports::default(),
             words: Box::default(),
             seen: HashMap::new(),
         };
@@ -113,19 +113,19 @@ impl Sampler {
         let mut sightings = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);
-            sightings.extend(anomaly.and_then(|anomaly| self.doubts.report(&anomaly)));
+            sightings.extend(anomaly.and_then(|anomaly| self.pending_reports.report(&anomaly)));
         }
         let by_uplink = came_back.iter();
-        let by_uplink = by_uplink.filter_map(|key| self.doubts.answered_by_uplink(key));
+        let by_uplink = by_uplink.filter_map(|key| self.pending_reports.answered_by_uplink(key));
         let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
         for (key, pending, failed) in &swept.failed {
-            sightings.push(self.doubts.failed(key, pending, *failed));
+            sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
         // Datagrams to departed endpoints accuse no node; they are reported as connections to these are.
         for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| of.is_direct()) {
-            sightings.push(self.doubts.failed(key, pending, *failed));
+            sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
-        self.doubts.forget(now);
+        self.pending_reports.forget(now);
         // A connection to a departed endpoint has no frontend, so it is not counted.
         let all = swept.failed.iter().chain(&datagrams.failed);
         for (_, pending, failed) in all.filter(|(_, of, _)| !of.is_direct()) {

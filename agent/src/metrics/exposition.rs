@@ -21,8 +21,8 @@ use agent_core::conntrack::Conntrack;
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
 use agent_core::report::Report;
-use agent_core::shape::Cilium;
 use agent_core::time::Mono;
+use agent_core::topology::Cilium;
 use agent_core::trace::ProbePath;
 use agent_core::verdict::LaneView;
 
@@ -257,20 +257,20 @@ impl Page<'_, '_> {
         let faults = report.faults.iter().filter(|(_, count)| **count > 0);
         let faults = faults.map(|(fault, count)| ([fault.as_ref()], *count as f64));
         self.series(define::FAULTS, faults)?;
-        let shape = &report.datapath;
-        let cilium = |name: fn(Cilium) -> &'static str| shape.cilium.map_or("none", name);
+        let topology = &report.datapath;
+        let cilium = |name: fn(Cilium) -> &'static str| topology.cilium.map_or("none", name);
         let yes = |is: bool| if is { "yes" } else { "no" };
         let labels = [
-            yes(shape.cilium.is_some()),
+            yes(topology.cilium.is_some()),
             cilium(|cilium| cilium.replacement.name()),
             cilium(|cilium| cilium.socket_lb.name()),
             cilium(|cilium| cilium.routing.name()),
-            yes(!shape.accelerated.is_empty()),
-            yes(shape.netkit > 0),
-            shape.sentinel_managed.name(),
+            yes(!topology.accelerated.is_empty()),
+            yes(topology.netkit > 0),
+            topology.sentinel_managed.name(),
         ];
         self.series(define::DATAPATH, [(labels, 1.0)])?;
-        let paths = shape.paths.iter().map(|path| {
+        let paths = topology.paths.iter().map(|path| {
             let (family, way) = (names::of_family(path.family), names::of_path(path.path));
             ([family, way, path.seen.name()], 1.0)
         });

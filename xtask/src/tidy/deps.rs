@@ -43,7 +43,7 @@ const ALL: &str = "*";
 
 /// Modules of agent-core, the lowest first. Each may name those before it, so there are no cycles.
 const CORE: &str = "
-    text time brake cause names owners limits trace cluster evidence conntrack drops peers shape
+    text time brake cause names owners limits trace cluster evidence conntrack drops peers topology
     freshness view expect health_ports plan programming coverage eligibility drain probes ledger verdict
     explain answer switches damping condition event effect record node replay report fleet sim";
 

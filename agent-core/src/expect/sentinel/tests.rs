@@ -111,20 +111,20 @@ fn of_one_family() {
     assert!(found.families[0].is_some() && found.families[1].is_none());
 }
 
-type Parts = (ServiceFacts, Vec<SliceFacts>);
+type SentinelObjects = (ServiceFacts, Vec<SliceFacts>);
 
-fn edited(edit: fn(&mut Parts)) -> Parts {
+fn edited(edit: fn(&mut SentinelObjects)) -> SentinelObjects {
     let mut parts = (service(), both());
     edit(&mut parts);
     parts
 }
 
-fn add_endpoint((_, slices): &mut Parts) {
+fn add_endpoint((_, slices): &mut SentinelObjects) {
     let more = slices[0].endpoints[0];
     slices[0].endpoints.push(more);
 }
 
-fn replace_endpoint((_, slices): &mut Parts) {
+fn replace_endpoint((_, slices): &mut SentinelObjects) {
     slices[0].endpoints[0].address = address(&ip("10.1.1.1"));
 }
 
@@ -139,7 +139,7 @@ fn replace_endpoint((_, slices): &mut Parts) {
 #[case::ranges(edited(|(service, _)| service.has_source_ranges = true), "SourceRanges")]
 #[case::no_tcp(edited(|(service, _)| drop(service.ports.remove(0))), "no TCP port")]
 #[case::no_address(edited(|(service, _)| service.cluster_ips.clear()), "no cluster IP")]
-fn edited_by_somebody(#[case] (service, slices): Parts, #[case] words: &str) {
+fn edited_by_somebody(#[case] (service, slices): SentinelObjects, #[case] words: &str) {
     let found = found(service, slices);
     assert!(found.exists);
     assert_eq!(

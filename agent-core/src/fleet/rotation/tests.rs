@@ -257,7 +257,7 @@ fn strangers_are_named_and_left_alone() {
     });
     let plan = leading().plan(&wanted(), &slices, 3, s(5));
     assert_eq!(
-        (plan.writes, plan.strangers),
+        (plan.writes, plan.foreign_slices),
         (vec![], vec!["sentinel-x7k2p".to_owned()])
     );
 }

@@ -15,8 +15,8 @@ use crate::coverage::Hooks;
 use crate::event::{Event, Facts, KernelSample, ViewUpdate};
 use crate::node::boot::still_waits;
 use crate::node::{Node, Start};
-use crate::shape;
 use crate::time::Mono;
+use crate::topology;
 
 const YOUNG: Mono = Mono(20_000_000_000);
 
@@ -57,11 +57,11 @@ fn with_ipv6(addresses: &[&str]) -> Vec<Change> {
     ]
 }
 
-fn shape_of(netkit: u32) -> Event {
-    Event::Shape(Box::new(shape::Facts {
+fn topology_of(netkit: u32) -> Event {
+    Event::Topology(Box::new(topology::TopologyFacts {
         owners: kube_proxy(),
         netkit,
-        ..shape::Facts::default()
+        ..topology::TopologyFacts::default()
     }))
 }
 
@@ -187,7 +187,7 @@ fn a_boot_waits_for_the_pod_probe(
     #[case] statuses: [u16; 2],
 ) {
     let mut node = booted(YOUNG, probe);
-    node.step(shape_of(netkit), YOUNG);
+    node.step(topology_of(netkit), YOUNG);
     let effects = prove(&mut node, YOUNG);
     assert_eq!(effects.told(), (state, statuses));
 }
@@ -284,13 +284,16 @@ fn a_node_that_serves_waits_for_no_pod_probe() {
     assert_eq!(prove(&mut node, later(5)).state(), State::Proven);
 }
 
-/// The shape, which may hide connections of pods, may be read only after the first proof.
+/// The topology, which may hide connections of pods, may be read only after the first proof.
 #[rstest]
 #[case::nothing_does(0, State::Starting)]
 #[case::something_does(2, State::Proven)]
-fn a_shape_that_comes_late_ends_the_wait_and_begins_none(#[case] netkit: u32, #[case] then: State) {
+fn a_topology_that_comes_late_ends_the_wait_and_begins_none(
+    #[case] netkit: u32,
+    #[case] then: State,
+) {
     let mut node = booted(YOUNG, Some(false));
     assert_eq!(prove(&mut node, YOUNG).state(), State::Starting);
-    node.step(shape_of(netkit), YOUNG);
+    node.step(topology_of(netkit), YOUNG);
     assert_eq!(prove(&mut node, YOUNG).state(), then);
 }

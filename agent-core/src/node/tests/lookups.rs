@@ -24,7 +24,7 @@ fn client(address: &str) -> Client {
 /// A pod was served through this interface.
 fn served(device: u32) -> Scene {
     let mut scene = Scene::probed();
-    scene.shape();
+    scene.topology();
     scene.later(250).counted("web", &[Outcome::Proven; 5]);
     let served = Success {
         family: Family::V4,

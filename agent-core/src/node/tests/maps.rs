@@ -99,13 +99,13 @@ fn an_id_that_rested_is_used_at_a_check() {
         losses.iter().any(|of| lost(&of.loss))
     };
     assert!(!missing(&mut scene));
-    scene.shape();
+    scene.topology();
     let others = (0..=reserve).map(|n| Change::ServiceGone(name(reserve + n)));
     let new = (0..reserve).chain([MAX_SERVICES]).map(made);
     scene.view(others.chain(new).collect());
     assert_eq!(scene.at(299_999).check().plan(), []);
     assert!(missing(&mut scene));
-    scene.shape();
+    scene.topology();
     let effects = scene.at(300_000).check();
     let frontends = |change: &MapChange| matches!(change, MapChange::PutFrontend { .. });
     assert!(effects.plan().iter().any(frontends));

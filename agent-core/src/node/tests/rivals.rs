@@ -146,15 +146,15 @@ fn refused_node_ports_do_not_accuse_alone(#[case] claimed: bool, #[case] broken:
 #[test]
 fn a_claimed_lane_does_not_stand_for_the_next_agent() {
     let mut scene = scene();
-    let stands = |scene: &Scene| {
+    let is_applicable = |scene: &Scene| {
         let lane = crate::probes::tests::traces::tcp(ProbePath::NodePort);
         let memory = scene.node.judge().ledger.sentinel.memory();
         let restored = crate::probes::SentinelLedger::restore(Default::default(), memory);
-        restored.lane(lane).armed && restored.stands(lane)
+        restored.lane(lane).armed && restored.is_applicable(lane)
     };
-    assert!(stands(&scene));
+    assert!(is_applicable(&scene));
     scene.view(vec![claim(NODE, Protocol::Tcp, 30_080)]);
-    assert!(!stands(&scene));
+    assert!(!is_applicable(&scene));
 }
 
 /// A claim of an address that the node gets later, or had before.

@@ -28,8 +28,8 @@ use crate::owners::{Owner, OwnersRead};
 use crate::plan::{Installed, MapChange};
 use crate::probes::ProbeOutcome;
 use crate::probes::tests::traces::{passed, stuck, tcp};
-use crate::shape;
 use crate::time::{Mono, Wall};
+use crate::topology;
 use crate::trace::{Control, ProbePath, ProbeTrace};
 use crate::verdict::CountedFamilies;
 
@@ -153,8 +153,8 @@ impl Scene {
         self.feed(Event::Check)
     }
 
-    pub(super) fn parts(&mut self, parts: SentinelEvent) -> Effects {
-        self.feed(Event::Sentinel(parts))
+    pub(super) fn sentinel_changed(&mut self, event: SentinelEvent) -> Effects {
+        self.feed(Event::Sentinel(event))
     }
 
     pub(super) fn succeed(&mut self, successor: Successor) -> Effects {
@@ -178,8 +178,8 @@ impl Scene {
 
     /// The sentinel's devices exist and everything is running.
     pub(super) fn started(&mut self) -> Effects {
-        self.parts(SentinelEvent::Ready);
-        self.parts(SentinelEvent::Started(None))
+        self.sentinel_changed(SentinelEvent::Ready);
+        self.sentinel_changed(SentinelEvent::Started(None))
     }
 
     /// A check that began now found the sentinel's parts sound.
@@ -189,17 +189,17 @@ impl Scene {
     }
 
     pub(super) fn kernel(&mut self, sound_since: Option<Mono>, forwards: Option<bool>) -> Effects {
-        self.parts(SentinelEvent::Kernel(KernelState {
+        self.sentinel_changed(SentinelEvent::Kernel(KernelState {
             sound_since,
             forwarding: [forwards; 2],
             owners: kube_proxy(),
         }))
     }
 
-    pub(super) fn shape(&mut self) -> Effects {
-        self.feed(Event::Shape(Box::new(shape::Facts {
+    pub(super) fn topology(&mut self) -> Effects {
+        self.feed(Event::Topology(Box::new(topology::TopologyFacts {
             owners: kube_proxy(),
-            ..shape::Facts::default()
+            ..topology::TopologyFacts::default()
         })))
     }
 
@@ -221,7 +221,7 @@ impl Scene {
         self.feed(Event::Hooks(hooks()));
         self.started();
         self.sound();
-        self.shape();
+        self.topology();
         self.later(PROBED - 250).pass();
         self.later(250).idle()
     }
@@ -497,7 +497,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Sentinel(SentinelEffect::Retarget) => "retarget",
         Effect::Sentinel(SentinelEffect::Check) => "check parts",
         Effect::Sentinel(SentinelEffect::Reread) => "read sentinel",
-        Effect::Read(ReadEffect::Shape(_)) => "read shape",
+        Effect::Read(ReadEffect::Topology(_)) => "read topology",
         Effect::Read(ReadEffect::Table) => "read table",
         Effect::Read(ReadEffect::LookUp(_)) => "look up",
         Effect::Read(ReadEffect::WatchDrops(true)) => "watch drops",

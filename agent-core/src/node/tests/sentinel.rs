@@ -39,9 +39,9 @@ fn it_is_absent_until_the_view_is_complete() {
 fn it_is_probed_once_its_programs_run() {
     let mut scene = Scene::new();
     scene.synced();
-    scene.parts(SentinelEvent::Ready);
+    scene.sentinel_changed(SentinelEvent::Ready);
     assert_eq!(scene.condition(), Condition::Settling);
-    scene.parts(SentinelEvent::Started(None));
+    scene.sentinel_changed(SentinelEvent::Started(None));
     assert_eq!(scene.condition(), Condition::Probing);
     let watched = scene.node.sentinel().unwrap();
     assert!(watched.is_running());

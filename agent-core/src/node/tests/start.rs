@@ -162,8 +162,8 @@ fn an_agent_that_starts_on_a_sound_node() {
     );
     scene.feed(Event::Hooks(hooks()));
     assert_eq!(scene.started().names(), ["retarget", "publish"]);
-    assert_eq!(scene.sound().names(), ["read shape"]);
-    assert_eq!(scene.shape().names(), ["log", "retarget"]);
+    assert_eq!(scene.sound().names(), ["read topology"]);
+    assert_eq!(scene.topology().names(), ["log", "retarget"]);
     assert_eq!(scene.idle().state(), State::Unknown);
     scene.at(PROBED - 250);
     for effects in scene.pass() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::owners::Owner;
-use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
+use crate::topology::{DeviceFacts, ForeignPrograms, Role, TopologyFacts, Tristate};
 use crate::trace::ProbePath;
 
 /// [`proven`] on a node where Cilium replaces kube-proxy.
@@ -12,7 +12,7 @@ pub fn beside_cilium() -> Report {
         role,
         xdp: name == "eth0",
         hooks: Some(programs.map(|name| {
-            Strangers {
+            ForeignPrograms {
                 links: (!name.is_empty())
                     .then(|| Some(name.to_owned()))
                     .into_iter()
@@ -21,11 +21,11 @@ pub fn beside_cilium() -> Report {
             }
         })),
     };
-    let socket = Strangers {
+    let socket = ForeignPrograms {
         links: vec![Some("cil_sock4_connect".to_owned())],
         filters: Vec::new(),
     };
-    let facts = Facts {
+    let facts = TopologyFacts {
         devices: vec![
             device("eth0", Role::Uplink, ["cil_from_netdev", "cil_to_netdev"]),
             device(
@@ -42,7 +42,7 @@ pub fn beside_cilium() -> Report {
         owners: [Some([Owner::Cilium].into_iter().collect()); 2],
     };
     let mut report = Report {
-        datapath: Shape::after(Told::Unknown, &facts),
+        datapath: DatapathTopology::after(Tristate::Unknown, &facts),
         ..proven()
     };
     // Only the host path passes a program of Cilium.

@@ -15,12 +15,12 @@ const VERDICTS: Duration = ms(500);
 
 /// The counted part of a condition at the API server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct ReportedCondition {
     pub(super) status: Status,
     pub(super) heartbeat: Wall,
 }
 
-impl Told {
+impl ReportedCondition {
     pub(super) fn healthy(at: Mono) -> Self {
         Self {
             status: Status::True,
@@ -158,15 +158,15 @@ impl Run {
             .schedule
             .wrote(sent.standing, sent.transition, self.now);
         self.follow_condition(node);
-        let told = Told {
+        let reported = ReportedCondition {
             status: sent.standing.status,
             heartbeat: wall(sent.at),
         };
-        self.conditions[node] = told;
+        self.conditions[node] = reported;
         for rotator in 0..self.rotators.len() {
             let behind = self.rotators[rotator].behind;
             let delay = (FAN_OUT.0 + behind, FAN_OUT.1 + behind);
-            self.soon(delay, Task::Report(rotator, node, told));
+            self.soon(delay, Task::Report(rotator, node, reported));
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 
-use super::agent::Told;
+use super::agent::ReportedCondition;
 use super::{FAN_OUT, LATENCY, Run, Task, wall};
 use crate::brake::{FleetReport, Published};
 use crate::cluster::Protocol;
@@ -136,17 +136,17 @@ impl Run {
         let rotator = &mut self.rotators[number];
         rotator.is_deaf = false;
         rotator.census.begin_list();
-        for (node, told) in self.conditions.iter().enumerate() {
-            put(&mut rotator.census, node, *told, self.now);
+        for (node, reported) in self.conditions.iter().enumerate() {
+            put(&mut rotator.census, node, *reported, self.now);
         }
         rotator.census.end_list();
         self.news(number);
     }
 
-    pub(super) fn report(&mut self, number: usize, node: usize, told: Told) {
+    pub(super) fn report(&mut self, number: usize, node: usize, reported: ReportedCondition) {
         let rotator = &mut self.rotators[number];
         // A rotator with a broken watch reads the same with its next list.
-        if !rotator.is_deaf && put(&mut rotator.census, node, told, self.now) {
+        if !rotator.is_deaf && put(&mut rotator.census, node, reported, self.now) {
             self.news(number);
         }
     }
@@ -249,17 +249,17 @@ fn wanted(fleet: Option<String>) -> Wanted {
     }
 }
 
-fn put(census: &mut Census, node: usize, told: Told, now: Mono) -> bool {
-    let reason = match told.status {
+fn put(census: &mut Census, node: usize, reported: ReportedCondition, now: Mono) -> bool {
+    let reason = match reported.status {
         Status::False => "DatapathBrokenLeaked",
         _ => "DatapathProven",
     };
     let seen = ConditionSeen {
-        status: told.status,
+        status: reported.status,
         reason: reason.to_owned(),
         message: String::new(),
         transition: None,
-        heartbeat: Some(told.heartbeat),
+        heartbeat: Some(reported.heartbeat),
     };
     census.put(&format!("node-{node}"), Some(&seen), wall(now), now)
 }

@@ -1,4 +1,4 @@
-//! Effect of the datapath's shape: probes that do not take the users' way accuse nobody.
+//! Effect of the datapath's topology: probes that do not take the users' way accuse nobody.
 
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
@@ -11,18 +11,23 @@ use crate::cause::State;
 use crate::limits::Limits;
 use crate::owners::Owner;
 use crate::probes::SentinelLedger;
-use crate::shape::tests::{mixed, replacing, replacing_with};
-use crate::shape::{Shape, Told};
+use crate::topology::tests::{mixed, replacing, replacing_with};
+use crate::topology::{DatapathTopology, Tristate};
 use crate::trace::ProbePath;
 
 impl World {
-    /// The shape was read, with the owners of rules beside Cilium.
-    fn shaped(&mut self, shape: &Shape, rules: &[Owner], at: u64) -> &mut Self {
+    /// The topology was read, with the owners of rules beside Cilium.
+    fn with_topology(
+        &mut self,
+        topology: &DatapathTopology,
+        rules: &[Owner],
+        at: u64,
+    ) -> &mut Self {
         let there: Vec<Owner> = rules.iter().copied().chain([Owner::Cilium]).collect();
         let sentinel = &mut self.ledger.sentinel;
-        sentinel.shape_seen(shape, ms(at));
+        sentinel.topology_seen(topology, ms(at));
         for family in Family::ALL {
-            sentinel.owner_seen(family, shape.owners_with(owners(&there)), ms(at));
+            sentinel.owner_seen(family, topology.owners_with(owners(&there)), ms(at));
         }
         self
     }
@@ -34,12 +39,12 @@ const KUBE_PROXY: &[Owner] = &[Owner::KubeProxyIptables];
 #[rstest]
 #[case::taken_over(replacing(), State::Unknown)]
 #[case::not_taken_over(mixed(), State::Broken)]
-fn rules_left_behind_accuse_nobody(#[case] shape: Shape, #[case] expected: State) {
+fn rules_left_behind_accuse_nobody(#[case] topology: DatapathTopology, #[case] expected: State) {
     let mut world = World::probed(&USUAL);
-    world.shaped(&shape, KUBE_PROXY, 2_100);
+    world.with_topology(&topology, KUBE_PROXY, 2_100);
     let paths = [ProbePath::OffCluster, ProbePath::NodePort];
     world.rounds(2_250, 14_000, &paths, |_| Fate::Pass);
-    world.shaped(&shape, &[], 14_100);
+    world.with_topology(&topology, &[], 14_100);
     world.rounds(14_250, 20_000, &paths, |_| Fate::Leak);
     let verdict = world.verdict(20_200);
     let accused = verdict.state == State::Broken;
@@ -63,11 +68,11 @@ fn rules_left_behind_accuse_nobody(#[case] shape: Shape, #[case] expected: State
 #[test]
 fn lanes_that_begin_to_represent_users_must_pass_first() {
     let mut world = World::probed(&USUAL);
-    world.shaped(&replacing(), KUBE_PROXY, 2_100);
+    world.with_topology(&replacing(), KUBE_PROXY, 2_100);
     let paths = [ProbePath::OffCluster, ProbePath::NodePort];
     world.rounds(2_250, 14_000, &paths, |_| Fate::Pass);
     world.rounds(14_250, 20_000, &paths, |_| Fate::Leak);
-    world.shaped(&mixed(), &[], 20_100);
+    world.with_topology(&mixed(), &[], 20_100);
     world.rounds(20_250, 24_000, &paths, |_| Fate::Leak);
     let verdict = world.verdict(24_200);
     assert_ne!(verdict.state, State::Broken, "{}", verdict.reason());
@@ -85,11 +90,11 @@ fn lanes_that_begin_to_represent_users_must_pass_first() {
 #[case::without_a_passing_probe(Failure::Lost, mixed(), State::Broken)]
 fn denied_pods_accuse_nobody_where_no_probe_takes_their_way(
     #[case] failure: Failure,
-    #[case] shape: Shape,
+    #[case] topology: DatapathTopology,
     #[case] expected: State,
 ) {
     let mut world = World::with_sentinel();
-    world.shaped(&shape, &[], 100);
+    world.with_topology(&topology, &[], 100);
     world.rounds(250, 3_000, &[ProbePath::Host], |_| Fate::Pass);
     fail(&mut world, TWO, failure, 4_000, 9_000);
     let verdict = world.verdict(9_000);
@@ -102,13 +107,13 @@ fn denied_pods_accuse_nobody_where_no_probe_takes_their_way(
 #[case::seen_in_part(Some(replacing()), State::Suspect)]
 #[case::not_read_yet(None, State::Broken)]
 fn unseen_successes_are_no_sign_that_nothing_ever_worked(
-    #[case] shape: Option<Shape>,
+    #[case] topology: Option<DatapathTopology>,
     #[case] expected: State,
 ) {
     let mut world = World::new();
     world.ledger.worked = Default::default();
-    if let Some(shape) = shape {
-        world.shaped(&shape, &[], 100);
+    if let Some(topology) = topology {
+        world.with_topology(&topology, &[], 100);
     }
     fail(&mut world, TWO, Failure::Leaked, 250, 5_000);
     let verdict = world.verdict(5_000);
@@ -119,7 +124,7 @@ fn unseen_successes_are_no_sign_that_nothing_ever_worked(
 #[test]
 fn the_host_path_counts_if_no_other_lane_can() {
     let mut world = World::with_sentinel();
-    world.shaped(&replacing(), &[], 100);
+    world.with_topology(&replacing(), &[], 100);
     world.rounds(250, 3_000, &USUAL, outside(Fate::Leak, Fate::Pass));
     let verdict = world.verdict(3_200);
     assert_eq!(verdict.state, State::Proven, "{}", verdict.reason());
@@ -147,13 +152,13 @@ fn the_host_path_counts_if_no_other_lane_can() {
 #[test]
 fn the_host_path_does_not_stand_in_for_recreated_lanes() {
     let mut world = World::with_sentinel();
-    world.shaped(&replacing_with(Told::Yes), &[], 100);
+    world.with_topology(&replacing_with(Tristate::Yes), &[], 100);
     world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
     let host_leaks = || outside(Fate::Pass, Fate::Leak);
     world.rounds(3_250, 6_000, &USUAL, host_leaks());
     assert_eq!(world.verdict(6_200).state, State::Degraded);
     // Cilium has not attached its programs yet.
-    world.shaped(&replacing_with(Told::No), &[], 6_250);
+    world.with_topology(&replacing_with(Tristate::No), &[], 6_250);
     let mut off = world.clone();
     world.rounds(6_500, 9_000, &[ProbePath::Host], host_leaks());
     let verdict = world.verdict(9_200);
@@ -167,14 +172,14 @@ fn the_host_path_does_not_stand_in_for_recreated_lanes() {
 #[test]
 fn a_restart_does_not_disarm_lanes_that_represent_users() {
     let mut world = World::with_sentinel();
-    world.shaped(&replacing_with(Told::Yes), &[], 100);
+    world.with_topology(&replacing_with(Tristate::Yes), &[], 100);
     world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
     let memory = serde_json::to_string(&world.ledger.sentinel.memory()).unwrap();
     let memory = serde_json::from_str(&memory).unwrap();
     world.ledger.sentinel = SentinelLedger::restore(Limits::default(), memory);
-    let managed = world.ledger.sentinel.bearing.managed;
-    world.shaped(&replacing_with(managed), &[], 3_100);
-    world.shaped(&replacing_with(Told::Yes), &[], 3_150);
+    let managed = world.ledger.sentinel.applicability.managed;
+    world.with_topology(&replacing_with(managed), &[], 3_100);
+    world.with_topology(&replacing_with(Tristate::Yes), &[], 3_150);
     world.rounds(3_250, 6_000, &USUAL, outside(Fate::Leak, Fate::Pass));
     let verdict = world.verdict(6_200);
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
@@ -187,13 +192,13 @@ fn a_restart_does_not_disarm_lanes_that_represent_users() {
 #[case::served_by_kube_proxy(Some(mixed()), SourceClass::External, State::Degraded)]
 #[case::one_proxy(None, SourceClass::Pod, State::Degraded)]
 fn one_of_two_proxies_does_not_prove_the_other(
-    #[case] shape: Option<Shape>,
+    #[case] topology: Option<DatapathTopology>,
     #[case] class: SourceClass,
     #[case] expected: State,
 ) {
     let mut world = World::with_sentinel();
-    if let Some(shape) = &shape {
-        world.shaped(shape, KUBE_PROXY, 100);
+    if let Some(topology) = &topology {
+        world.with_topology(topology, KUBE_PROXY, 100);
     }
     let paths = [ProbePath::OffCluster];
     world.rounds(250, 3_000, &paths, |_| Fate::Pass);
@@ -209,7 +214,7 @@ fn one_of_two_proxies_does_not_prove_the_other(
 #[test]
 fn pods_alone_of_two_proxies_accuse() {
     let mut world = World::new();
-    world.shaped(&mixed(), KUBE_PROXY, 100);
+    world.with_topology(&mixed(), KUBE_PROXY, 100);
     for at in (250..=8_000).step_by(250) {
         for (service, client) in [(WEB, 1), (API, 2), (DB, 3)] {
             world.fail(service, SourceClass::Pod, client, Failure::Misrouted, at);

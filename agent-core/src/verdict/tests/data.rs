@@ -101,7 +101,7 @@ fn data_that_goes_both_ways_refutes_it(
     #[case] state: State,
 ) {
     let mut world = served(&[1, 2]);
-    world.ledger.sentinel.bearing.mixed = mixed;
+    world.ledger.sentinel.applicability.mixed = mixed;
     let mut world = losing(world, &[(WEB, 1), (API, 2)]);
     assert_eq!(world.verdict(LOST + 5_500).state, State::Broken);
     answered(&mut world, class, 3, LOST + 5_600);
@@ -122,7 +122,7 @@ fn probes_without_data_are_refuted_by_data(
     #[case] state: State,
 ) {
     let mut world = World::probed(&USUAL);
-    world.ledger.sentinel.bearing.mixed = mixed;
+    world.ledger.sentinel.applicability.mixed = mixed;
     world.rounds(0, 2_000, &USUAL, |_| Fate::Pass);
     for at in (2_250..6_000).step_by(250) {
         world.rounds(at, at, &USUAL, outside(Fate::Mute, Fate::Mute));

@@ -229,9 +229,9 @@ impl Keeper {
         made.map_err(|error| error.to_string())
     }
 
-    fn report(&self, parts: SentinelEvent) {
+    fn report(&self, event: SentinelEvent) {
         // The main loop ends before the keeper does, and then needs no reports.
-        let _ = self.events.send(Event::Sentinel(parts));
+        let _ = self.events.send(Event::Sentinel(event));
     }
 
     /// Whether IPv6 was unavailable, is wanted, and is available now.

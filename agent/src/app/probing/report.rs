@@ -40,7 +40,7 @@ impl Probing {
         };
         let has = |family| (self.devices.as_ref()).is_none_or(|devices| devices.has(family));
         let families = Family::ALL.into_iter().filter(|family| has(*family));
-        let outside_rests = !node.judge().shape.probes_stand();
+        let outside_rests = !node.judge().topology.has_applicable_probes();
         let addresses = |family: Family| {
             let found = watched.found().families[family as usize]?;
             let cluster_ip = |port| SocketAddr::new(found.cluster_ip, port);

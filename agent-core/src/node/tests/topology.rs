@@ -1,4 +1,4 @@
-//! The datapath's shape: when it is read, and how it affects the verdict.
+//! The datapath's topology: when it is read, and how it affects the verdict.
 
 use rstest::rstest;
 
@@ -7,33 +7,33 @@ use crate::cause::{State, Why};
 use crate::effect::{Effect, Notice, ReadEffect};
 use crate::event::Event;
 use crate::owners::{DatapathOwners, Owner};
-use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
+use crate::topology::{DeviceFacts, ForeignPrograms, Role, TopologyFacts, Tristate};
 
 fn owned(owners: &[Owner]) -> Event {
     let owners: DatapathOwners = owners.iter().copied().collect();
-    Event::Shape(Box::new(Facts {
+    Event::Topology(Box::new(TopologyFacts {
         owners: [Some(owners); 2],
-        ..Facts::default()
+        ..TopologyFacts::default()
     }))
 }
 
 #[test]
 fn it_is_read_at_checks_every_half_minute() {
     let mut scene = Scene::new();
-    assert!(scene.check().has("read shape"), "it was never read");
-    assert!(scene.check().has("read shape"), "nor was that answered");
-    scene.shape();
+    assert!(scene.check().has("read topology"), "it was never read");
+    assert!(scene.check().has("read topology"), "nor was that answered");
+    scene.topology();
     for (at, due) in [
         (5_000, false),
         (29_999, false),
         (30_000, true),
         (30_001, true),
     ] {
-        assert_eq!(scene.at(at).check().has("read shape"), due, "{at}");
+        assert_eq!(scene.at(at).check().has("read topology"), due, "{at}");
     }
-    scene.shape();
-    assert!(!scene.at(60_000).check().has("read shape"));
-    assert!(scene.at(60_001).check().has("read shape"));
+    scene.topology();
+    assert!(!scene.at(60_000).check().has("read topology"));
+    assert!(scene.at(60_001).check().has("read topology"));
 }
 
 #[test]
@@ -41,13 +41,13 @@ fn owners_that_were_just_read_are_not_read_twice() {
     let mut scene = Scene::new();
     scene.synced();
     let effects = scene.sound();
-    let Effect::Read(ReadEffect::Shape(Some(owners))) = effects.0[0] else {
+    let Effect::Read(ReadEffect::Topology(Some(owners))) = effects.0[0] else {
         panic!("{effects:?}");
     };
     assert_eq!(owners, kube_proxy());
     assert!(matches!(
         scene.check().0.last(),
-        Some(Effect::Read(ReadEffect::Shape(None)))
+        Some(Effect::Read(ReadEffect::Topology(None)))
     ));
 }
 
@@ -55,11 +55,11 @@ fn owners_that_were_just_read_are_not_read_twice() {
 fn a_change_is_logged_once() {
     let mut scene = Scene::new();
     let notices = |effects: Effects| {
-        let shape = |notice: &&Notice| matches!(notice, Notice::Shape(_));
-        effects.notices().into_iter().filter(shape).count()
+        let topology = |notice: &&Notice| matches!(notice, Notice::Topology(_));
+        effects.notices().into_iter().filter(topology).count()
     };
-    assert_eq!(notices(scene.shape()), 1);
-    assert_eq!(notices(scene.shape()), 0);
+    assert_eq!(notices(scene.topology()), 1);
+    assert_eq!(notices(scene.topology()), 0);
     let effects = scene.feed(owned(&[Owner::Ipvs]));
     assert_eq!(
         effects.names(),
@@ -67,7 +67,7 @@ fn a_change_is_logged_once() {
         "the next sample judges it"
     );
     let owners = [Owner::Ipvs].into_iter().collect();
-    assert_eq!(scene.node.judge().shape.paths[0].owners, owners);
+    assert_eq!(scene.node.judge().topology.paths[0].owners, owners);
 }
 
 /// Readers of the log need it at the start, and when kube-proxy's mode changes.
@@ -128,19 +128,19 @@ fn lanes_that_worked_under_another_owner_prove_nothing(
 fn owners_that_could_not_be_read_did_not_leave() {
     let mut scene = Scene::probed();
     let unread = |owners| {
-        let program = Strangers {
+        let program = ForeignPrograms {
             links: vec![None],
-            ..Strangers::default()
+            ..ForeignPrograms::default()
         };
-        Event::Shape(Box::new(Facts {
+        Event::Topology(Box::new(TopologyFacts {
             devices: vec![DeviceFacts {
                 name: "eth0".to_owned(),
                 role: Role::Uplink,
                 xdp: false,
-                hooks: Some([program, Strangers::default()]),
+                hooks: Some([program, ForeignPrograms::default()]),
             }],
             owners: [owners; 2],
-            ..Facts::default()
+            ..TopologyFacts::default()
         }))
     };
     scene.feed(unread(None));
@@ -155,7 +155,7 @@ fn owners_that_could_not_be_read_did_not_leave() {
 
 /// Cilium's device is there, beside kube-proxy's rules; `programs` are the known names of its programs.
 fn cilium(programs: Option<[&str; 3]>) -> Event {
-    let strangers = |name: &str| Strangers {
+    let foreign_programs = |name: &str| ForeignPrograms {
         links: vec![Some(name.to_owned())],
         filters: vec![],
     };
@@ -165,9 +165,10 @@ fn cilium(programs: Option<[&str; 3]>) -> Event {
         xdp: false,
         hooks,
     };
-    let egress = programs.map(|[egress, ..]| [Strangers::default(), strangers(egress)]);
-    let both = |name: Option<&str>| [name.map(strangers), name.map(strangers)];
-    Event::Shape(Box::new(Facts {
+    let egress =
+        programs.map(|[egress, ..]| [ForeignPrograms::default(), foreign_programs(egress)]);
+    let both = |name: Option<&str>| [name.map(foreign_programs), name.map(foreign_programs)];
+    Event::Topology(Box::new(TopologyFacts {
         devices: vec![
             device("eth0", Role::Uplink, egress),
             device("cilium_host", Role::Cilium, None),
@@ -175,18 +176,18 @@ fn cilium(programs: Option<[&str; 3]>) -> Event {
         connect: both(programs.map(|[_, connect, _]| connect)),
         bound: both(programs.map(|[_, _, bound]| bound)),
         owners: kube_proxy(),
-        ..Facts::default()
+        ..TopologyFacts::default()
     }))
 }
 
-/// Whether Cilium replaces kube-proxy follows from the shape, not from rules.
+/// Whether Cilium replaces kube-proxy follows from the topology, not from rules.
 #[test]
 fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     let mut scene = Scene::probed();
     let programs = ["cil_to_netdev", "cil_sock4_connect", "cil_sock4_post_bind"];
     scene.feed(cilium(Some(programs)));
-    let cilium = scene.node.judge().shape.cilium.unwrap();
-    assert_eq!(cilium.replacement, Told::Yes);
+    let cilium = scene.node.judge().topology.cilium.unwrap();
+    assert_eq!(cilium.replacement, Tristate::Yes);
     let verdict = scene.idle().judged().verdict.clone();
     assert_eq!(verdict.why, Some(Why::DatapathChanged));
 }
@@ -196,7 +197,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
 fn probes_that_take_another_way_accuse_nobody() {
     let mut scene = Scene::probed();
     scene.feed(cilium(None));
-    assert!(!scene.node.judge().shape.probes_stand());
+    assert!(!scene.node.judge().topology.has_applicable_probes());
     scene.fault();
     assert_eq!(
         scene.idle().state(),

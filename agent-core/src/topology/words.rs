@@ -1,9 +1,9 @@
-//! The sentences of a shape: which program translates a path, how much of it is observed, and what
+//! The sentences of a topology: which program translates a path, how much of it is observed, and what
 //! to do about it.
 
 use agent_common::service::{Family, SourceClass};
 
-use super::{Facts, Role, Routing, Shape, Told};
+use super::{DatapathTopology, Role, Routing, TopologyFacts, Tristate};
 use crate::names;
 use crate::owners::DatapathOwners;
 
@@ -15,14 +15,20 @@ fn owned(owners: DatapathOwners) -> String {
     }
 }
 
-pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> String {
-    let socket_lb = shape.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
+pub(super) fn path(
+    topology: &DatapathTopology,
+    path: SourceClass,
+    owners: DatapathOwners,
+) -> String {
+    let socket_lb = topology
+        .cilium
+        .map_or(Tristate::No, |cilium| cilium.socket_lb);
     let mut parts = vec![owned(owners)];
     match (path, socket_lb) {
         (SourceClass::Host, _) => {
             let where_ = match socket_lb {
-                Told::Yes => "translated when the socket connects, before any packet is sent",
-                Told::No | Told::Unknown => "translated before packets reach an interface",
+                Tristate::Yes => "translated when the socket connects, before any packet is sent",
+                Tristate::No | Tristate::Unknown => "translated before packets reach an interface",
             };
             parts.push(format!(
                 "{where_}: the observer sees only leaked connections; the sentinel's host path \
@@ -30,30 +36,30 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
             ));
             return parts.join("; ");
         }
-        (SourceClass::Pod, Told::Yes) => parts.push(
+        (SourceClass::Pod, Tristate::Yes) => parts.push(
             "if Cilium translates when a pod's socket connects (it does not with \
              bpf-lb-sock-hostns-only), packets carry no cluster IP, and only connections to \
              removed endpoints are observed"
                 .to_owned(),
         ),
-        (SourceClass::Pod, Told::Unknown) => parts.push(
+        (SourceClass::Pod, Tristate::Unknown) => parts.push(
             "Cilium may translate when a socket connects (its setting cannot be read); if it does, \
              only connections to removed endpoints are observed"
                 .to_owned(),
         ),
-        (SourceClass::Pod, Told::No) if shape.other_socket_lb => parts.push(
+        (SourceClass::Pod, Tristate::No) if topology.other_socket_lb => parts.push(
             "other BPF programs run when a socket connects; if they translate there, as Calico's do, \
              packets carry no cluster IP, and only connections to removed endpoints are observed"
                 .to_owned(),
         ),
-        (SourceClass::External, _) if !shape.accelerated.is_empty() => parts.push(format!(
+        (SourceClass::External, _) if !topology.accelerated.is_empty() => parts.push(format!(
             "an XDP program on {} may answer or translate packets before the observer sees them",
-            shape.accelerated.join(", ")
+            topology.accelerated.join(", ")
         )),
         (SourceClass::Pod | SourceClass::External, _) => {}
     }
-    if shape.netkit > 0 {
-        parts.push(match shape.netkit {
+    if topology.netkit > 0 {
+        parts.push(match topology.netkit {
             1 => "1 netkit interface is not supported: its traffic is not observed".to_owned(),
             n => format!("{n} netkit interfaces are not supported: their traffic is not observed"),
         });
@@ -61,7 +67,7 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
     if parts.len() == 1 {
         parts.push("fully observed".to_owned());
     }
-    if path == SourceClass::External && shape.may_replace() {
+    if path == SourceClass::External && topology.may_replace() {
         parts.push(
             "with DSR, answers from endpoints on other nodes bypass this node: those connections \
              are observed as forwarded and never as proven"
@@ -73,9 +79,9 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
 
 /// Description of a change: the old and the new owners of each family where they differ, and
 /// further facts. Empty if there is nothing to report.
-pub(super) fn change(before: &Shape, now: &Shape) -> String {
+pub(super) fn change(before: &DatapathTopology, now: &DatapathTopology) -> String {
     let changed = |family| {
-        let [before, now] = [before, now].map(|shape| owners(shape, family));
+        let [before, now] = [before, now].map(|topology| owners(topology, family));
         let name = names::of_family(family);
         match before {
             _ if before == now => None,
@@ -95,10 +101,10 @@ pub(super) fn change(before: &Shape, now: &Shape) -> String {
 }
 
 /// Names of all owners of a family; `None` before the first read.
-fn owners(shape: &Shape, family: Family) -> Option<String> {
-    let paths = shape.paths.iter().filter(|path| path.family == family);
+fn owners(topology: &DatapathTopology, family: Family) -> Option<String> {
+    let paths = topology.paths.iter().filter(|path| path.family == family);
     let owners = paths.map(|path| path.owners.iter());
-    let owners: Option<Vec<_>> = (!shape.paths.is_empty()).then(|| owners.flatten().collect());
+    let owners: Option<Vec<_>> = (!topology.paths.is_empty()).then(|| owners.flatten().collect());
     let owners: DatapathOwners = owners?.into_iter().collect();
     let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
     match labels.as_slice() {
@@ -107,13 +113,13 @@ fn owners(shape: &Shape, family: Family) -> Option<String> {
     }
 }
 
-pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
+pub(super) fn notes(topology: &DatapathTopology, facts: &TopologyFacts) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(cilium) = shape.cilium {
+    if let Some(cilium) = topology.cilium {
         let replacement = match cilium.replacement {
-            Told::Yes => "replaces kube-proxy",
-            Told::No => "does not replace kube-proxy",
-            Told::Unknown => "may replace kube-proxy (its setting cannot be read)",
+            Tristate::Yes => "replaces kube-proxy",
+            Tristate::No => "does not replace kube-proxy",
+            Tristate::Unknown => "may replace kube-proxy (its setting cannot be read)",
         };
         let routing = match cilium.routing {
             Routing::Native => "native routing",
@@ -121,7 +127,7 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
             Routing::Geneve => "a Geneve tunnel, or DSR by Geneve",
         };
         notes.push(format!("Cilium {replacement}; {routing}"));
-        if shape.is_mixed() {
+        if topology.is_mixed() {
             notes.push(
                 "two proxies share this node: Cilium serves pods, kube-proxy serves clients \
                  outside; the sentinel probes kube-proxy, and pods are judged by their own \
@@ -129,41 +135,41 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
                     .to_owned(),
             );
         }
-        if !shape.probes_stand() {
-            notes.push(unprobed(shape, cilium.replacement, facts));
+        if !topology.has_applicable_probes() {
+            notes.push(unprobed(topology, cilium.replacement, facts));
         }
     }
-    if !shape.unhooked.is_empty() {
+    if !topology.unhooked.is_empty() {
         notes.push(format!(
             "Cilium's program that translates incoming traffic is not attached to {}: node ports \
              and load balancer IPs are not served there",
-            shape.unhooked.join(" and ")
+            topology.unhooked.join(" and ")
         ));
     }
-    if shape.cilium.is_none() && !shape.strangers.is_empty() {
+    if topology.cilium.is_none() && !topology.foreign_programs.is_empty() {
         notes.push(format!(
             "other BPF programs run after the observer: {}",
-            shape.strangers.join(", ")
+            topology.foreign_programs.join(", ")
         ));
     }
     notes
 }
 
-fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
+fn unprobed(topology: &DatapathTopology, replacement: Tristate, facts: &TopologyFacts) -> String {
     let ends = facts.with(Role::Sentinel);
     let ends: Vec<&str> = ends.map(|device| device.name.as_str()).collect();
     let ends = match ends.as_slice() {
         [] => "the sentinel's interfaces".to_owned(),
         ends => ends.join(" and "),
     };
-    let why = match (shape.sentinel_managed, replacement) {
-        (Told::Unknown | Told::Yes, _) => {
+    let why = match (topology.sentinel_managed, replacement) {
+        (Tristate::Unknown | Tristate::Yes, _) => {
             format!("it is unknown whether Cilium translates packets that enter through {ends}")
         }
-        (Told::No, Told::Yes) => {
+        (Tristate::No, Tristate::Yes) => {
             format!("Cilium does not translate packets that enter through {ends}")
         }
-        (Told::No, _) => {
+        (Tristate::No, _) => {
             format!(
                 "if Cilium replaces kube-proxy, it does not translate packets that enter \
                  through {ends}"

@@ -8,13 +8,13 @@ use super::{ProbeOutcome, SentinelLedger, all_lanes, place};
 use crate::cause::ProbeCause;
 use crate::cluster::ObjectName;
 use crate::expect::sentinel::Contest;
-use crate::shape::{Shape, Told};
 use crate::time::Mono;
+use crate::topology::{DatapathTopology, Tristate};
 use crate::trace::{Lane, ProbePath};
 
-/// Effect of the datapath's shape on probes; the default has none.
+/// Effect of the datapath's topology on probes; the default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bearing {
+pub(crate) struct ProbeApplicability {
     /// Probes from outside the node do not take the way of real connections.
     aside: bool,
     /// Another proxy translates them than pods' connections.
@@ -23,29 +23,32 @@ pub(crate) struct Bearing {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) pods_unseen: bool,
     /// Whether other programs are attached at both of the sentinel's interfaces, as last read.
-    pub(crate) managed: Told,
+    pub(crate) managed: Tristate,
     /// When armed lanes stopped representing real connections, by family.
-    fell_silent: [Option<Mono>; FAMILIES],
+    #[serde(rename = "fell_silent")]
+    inapplicable_since: [Option<Mono>; FAMILIES],
 }
 
 impl SentinelLedger {
-    /// Records the datapath's shape. Lanes that begin to represent real connections must pass
+    /// Records the datapath's topology. Lanes that begin to represent real connections must pass
     /// first: their earlier failures are no evidence.
-    pub fn shape_seen(&mut self, shape: &Shape, now: Mono) {
-        let bearing = Bearing {
-            aside: !shape.probes_stand(),
-            mixed: shape.is_mixed(),
-            pods_unseen: shape.hides_pods(),
-            managed: shape.sentinel_managed,
-            ..self.bearing
+    pub fn topology_seen(&mut self, topology: &DatapathTopology, now: Mono) {
+        let applicability = ProbeApplicability {
+            aside: !topology.has_applicable_probes(),
+            mixed: topology.is_mixed(),
+            pods_unseen: topology.hides_pods(),
+            managed: topology.sentinel_managed,
+            ..self.applicability
         };
-        let before = std::mem::replace(&mut self.bearing, bearing);
+        let before = std::mem::replace(&mut self.applicability, applicability);
         let outside = all_lanes().filter(|lane| lane.path != ProbePath::Host);
-        match (before.aside, bearing.aside) {
+        match (before.aside, applicability.aside) {
             (true, false) => outside.for_each(|lane| self.lanes[place(lane)].disarm()),
             (false, true) => outside
                 .filter(|lane| self.lanes[place(*lane)].armed)
-                .for_each(|lane| self.bearing.fell_silent[lane.family as usize] = Some(now)),
+                .for_each(|lane| {
+                    self.applicability.inapplicable_since[lane.family as usize] = Some(now)
+                }),
             _ => {}
         }
     }
@@ -59,7 +62,7 @@ impl SentinelLedger {
                 ledger.run = None;
             }
             if begins && ledger.armed && lane.path != ProbePath::Host {
-                self.bearing.fell_silent[lane.family as usize] = Some(now);
+                self.applicability.inapplicable_since[lane.family as usize] = Some(now);
             }
         }
         self.contested = contested;
@@ -95,21 +98,21 @@ impl SentinelLedger {
 
     /// Whether probes of a lane represent real connections. A claimed lane does only by its run,
     /// which then holds nothing but probes that left untranslated.
-    pub(crate) fn stands(&self, lane: Lane) -> bool {
+    pub(crate) fn is_applicable(&self, lane: Lane) -> bool {
         let ledger = self.lane(lane);
-        self.takes_the_way(lane.path) && (!ledger.claimed || ledger.run.is_some())
+        self.represents_real_traffic(lane.path) && (!ledger.claimed || ledger.run.is_some())
     }
 
     /// Whether probes of a path take the way of real connections. The host path always does.
-    pub(crate) fn takes_the_way(&self, path: ProbePath) -> bool {
-        path == ProbePath::Host || !self.bearing.aside
+    pub(crate) fn represents_real_traffic(&self, path: ProbePath) -> bool {
+        path == ProbePath::Host || !self.applicability.aside
     }
 
     /// Whether lanes from outside the node represented this family until recently. They stop while
     /// their interfaces are made again and Cilium has yet to attach its programs. The host path
     /// accuses only if no other lane does, and must not replace them in that time.
-    pub(crate) fn fell_silent(&self, family: Family, now: Mono) -> bool {
-        let at = self.bearing.fell_silent[family as usize];
-        at.is_some_and(|at| now.since(at) < self.limits.proof_age)
+    pub(crate) fn is_recently_inapplicable(&self, family: Family, now: Mono) -> bool {
+        let since = self.applicability.inapplicable_since[family as usize];
+        since.is_some_and(|since| now.since(since) < self.limits.proof_age)
     }
 }

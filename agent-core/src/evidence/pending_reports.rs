@@ -25,9 +25,9 @@ const KEPT: Duration = Duration::from_nanos(3 * LOSS_WINDOW_NS);
 
 /// Reports of connections whose loss window is still open.
 #[derive(Clone, Debug, Default)]
-pub struct Doubts(BTreeMap<PendingKey, Sighting>);
+pub struct PendingReports(BTreeMap<PendingKey, Sighting>);
 
-impl Doubts {
+impl PendingReports {
     /// Stores a report. Returns it if it needs no confirmation: an answer that was not received.
     pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
         let sighting = sighting(anomaly)?;
@@ -213,15 +213,19 @@ mod tests {
 
     #[test]
     fn a_report_waits_for_what_becomes_of_its_connection() {
-        let mut doubts = Doubts::default();
-        assert!(doubts.report(&anomaly(Outcome::Misrouted)).is_none());
-        let known = doubts.failed(&KEY, &pending(), Failed::Misrouted);
+        let mut pending_reports = PendingReports::default();
+        assert!(
+            pending_reports
+                .report(&anomaly(Outcome::Misrouted))
+                .is_none()
+        );
+        let known = pending_reports.failed(&KEY, &pending(), Failed::Misrouted);
         assert_eq!(known.at, Mono(2_000));
         assert_eq!(
             known.destination.map(|at| at.ip().to_string()).as_deref(),
             Some("10.244.1.9")
         );
-        let again = doubts.failed(&KEY, &pending(), Failed::Misrouted);
+        let again = pending_reports.failed(&KEY, &pending(), Failed::Misrouted);
         assert_eq!(
             (again.at, again.destination),
             (Mono(1_000), None),
@@ -231,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_report_of_something_else_says_nothing_of_it() {
-        let mut doubts = Doubts::default();
-        doubts.report(&anomaly(Outcome::Leaked));
-        let known = doubts.failed(&KEY, &pending(), Failed::Lost);
+        let mut pending_reports = PendingReports::default();
+        pending_reports.report(&anomaly(Outcome::Leaked));
+        let known = pending_reports.failed(&KEY, &pending(), Failed::Lost);
         assert_eq!((known.failure, known.destination), (Failure::Lost, None));
     }
 
@@ -241,7 +245,7 @@ mod tests {
     fn an_answer_that_came_in_for_a_proven_connection_was_lost() {
         let lost = |state| {
             let pending = Pending { state, ..pending() };
-            let known = Doubts::default().failed(&KEY, &pending, Failed::Lost);
+            let known = PendingReports::default().failed(&KEY, &pending, Failed::Lost);
             known.answer_lost
         };
         let proven = state::FORWARDED | state::PROVEN;
@@ -256,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_not_heard_is_no_doubt() {
-        let told = Doubts::default().report(&anomaly(Outcome::Unheard));
+        let told = PendingReports::default().report(&anomaly(Outcome::Unheard));
         assert_eq!(told.map(|known| known.failure), Some(Failure::Unheard));
     }
 
@@ -272,23 +276,23 @@ mod tests {
         assert!(!back(astray | state::RETRANSMITTED));
         assert!(!back(astray | state::FORWARDED));
         assert!(!back(state::MISROUTED), "no answer");
-        let mut doubts = Doubts::default();
-        doubts.report(&Anomaly {
+        let mut pending_reports = PendingReports::default();
+        pending_reports.report(&Anomaly {
             flags: anomaly_flag::MISDELIVERED,
             ..anomaly(Outcome::Misrouted)
         });
-        let endpoint = doubts.answered_by_uplink(&KEY);
+        let endpoint = pending_reports.answered_by_uplink(&KEY);
         assert_eq!(endpoint, Some([10, 244, 1, 9].into()));
     }
 
     #[test]
     fn reports_of_answered_connections_are_forgotten() {
-        let mut doubts = Doubts::default();
-        doubts.report(&anomaly(Outcome::Leaked));
-        doubts.forget(Mono(1_000).plus(KEPT));
-        assert_eq!(doubts.0.len(), 1);
-        doubts.forget(Mono(1_001).plus(KEPT));
-        assert_eq!(doubts.0.len(), 0);
+        let mut pending_reports = PendingReports::default();
+        pending_reports.report(&anomaly(Outcome::Leaked));
+        pending_reports.forget(Mono(1_000).plus(KEPT));
+        assert_eq!(pending_reports.0.len(), 1);
+        pending_reports.forget(Mono(1_001).plus(KEPT));
+        assert_eq!(pending_reports.0.len(), 0);
     }
 
     #[test]

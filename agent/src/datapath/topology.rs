@@ -1,7 +1,7 @@
-//! Reads the facts that determine the datapath's shape: foreign programs behind pathproof's, and
+//! Reads the facts that determine the datapath's topology: foreign programs behind pathproof's, and
 //! programs that run when a socket connects. Read-only, a few dozen microseconds; nothing is ever
-//! attached to a cgroup. Facts that the kernel does not report are left out, and
-//! `agent_core::shape` then makes a weaker statement.
+//! attached to a cgroup. TopologyFacts that the kernel does not report are left out, and
+//! `agent_core::topology` then makes a weaker statement.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,9 +16,9 @@ use super::attach::filters::{StandingFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
 use agent_core::owners::OwnersRead;
-use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
+use agent_core::topology::{DeviceFacts, ForeignPrograms, Role, TopologyFacts};
 
-/// Facts that are already known.
+/// TopologyFacts that are already known.
 pub struct Seen<'a> {
     pub interfaces: &'a Interfaces,
     /// Names of the node's ends of the sentinel's pairs.
@@ -29,7 +29,7 @@ pub struct Seen<'a> {
 
 /// Reads the current facts. `ours` returns the ids of pathproof's programs, and runs after the hooks
 /// were read.
-pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> Facts {
+pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> TopologyFacts {
     let devices = &seen.interfaces.devices;
     let telling = devices
         .iter()
@@ -42,10 +42,10 @@ pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> Fac
         name: device.name.clone(),
         role,
         xdp: seen.interfaces.accelerated.contains(&device.index),
-        hooks: hooks.map(|hooks| hooks.map(|standing| standing.strangers(&ours))),
+        hooks: hooks.map(|hooks| hooks.map(|standing| standing.foreign_programs(&ours))),
     };
     let cgroup = own_cgroup().and_then(|path| File::open(path).ok());
-    Facts {
+    TopologyFacts {
         devices: standing.into_iter().map(facts).collect(),
         netkit: seen.interfaces.netkit,
         connect: at_sockets(cgroup.as_ref(), BPF_CGROUP_CONNECT),
@@ -79,13 +79,13 @@ impl Standing {
     }
 
     /// The foreign programs. Another agent's programs are not, even if it could not claim them.
-    fn strangers(self, ours: &BTreeSet<u32>) -> Strangers {
+    fn foreign_programs(self, ours: &BTreeSet<u32>) -> ForeignPrograms {
         let links = self.links.iter().filter(|id| !ours.contains(id));
         let filters = self.filters.into_iter();
         let filters = filters.filter(|filter| !ours.contains(&filter.program));
         let names = filters.map(|filter| filter.name);
         let is_ours = |name: &String| name.starts_with("pathproof");
-        Strangers {
+        ForeignPrograms {
             // The kernel reports names of link programs only with CAP_SYS_ADMIN.
             links: links.map(|_| None).collect(),
             filters: names
@@ -112,10 +112,10 @@ fn hooks(device: &Device) -> Option<[Standing; 2]> {
 fn at_sockets(
     cgroup: Option<&File>,
     attach_types: [u32; FAMILIES],
-) -> [Option<Strangers>; FAMILIES] {
+) -> [Option<ForeignPrograms>; FAMILIES] {
     attach_types.map(|attach_type| {
         let programs = socket_programs(cgroup?.as_fd(), attach_type).ok()?;
-        Some(Strangers {
+        Some(ForeignPrograms {
             links: vec![None; programs.len()],
             filters: Vec::new(),
         })
@@ -180,8 +180,8 @@ mod tests {
                 filter(10, None),
             ],
         };
-        let strangers = standing.strangers(&BTreeSet::from([7]));
-        assert_eq!(strangers.links, [None]);
-        assert_eq!(strangers.filters, [Some("cil_x".to_owned()), None]);
+        let foreign_programs = standing.foreign_programs(&BTreeSet::from([7]));
+        assert_eq!(foreign_programs.links, [None]);
+        assert_eq!(foreign_programs.filters, [Some("cil_x".to_owned()), None]);
     }
 }

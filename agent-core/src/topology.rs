@@ -1,7 +1,7 @@
-//! The datapath's shape: which proxy translates each path of this node, how much of it crosses the
+//! The datapath's topology: which proxy translates each path of this node, how much of it crosses the
 //! observer's hooks, and which of the sentinel's paths it serves.
 //!
-//! [`Shape::after`] computes it from plain facts, which `datapath` reads. A fact that could not be
+//! [`DatapathTopology::after`] computes it from plain facts, which `datapath` reads. A fact that could not be
 //! read must lead to a weaker statement, never to a stronger one. Where Cilium attaches its
 //! programs was measured with two versions (docs/cilium.md).
 
@@ -26,15 +26,15 @@ const TO_NETDEV: &str = "cil_to_netdev";
 const CILIUM: &str = "cil_";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct TopologyFacts {
     /// Relevant interfaces: uplinks, the sentinel's, Cilium's.
     pub devices: Vec<DeviceFacts>,
     /// Number of interfaces that are netkit pairs.
     pub netkit: u32,
     /// Other programs that run when this process calls `connect`, by [`Family`]; `None` if reading failed.
-    pub connect: [Option<Strangers>; FAMILIES],
+    pub connect: [Option<ForeignPrograms>; FAMILIES],
     /// The same for programs that run after it bound a socket.
-    pub bound: [Option<Strangers>; FAMILIES],
+    pub bound: [Option<ForeignPrograms>; FAMILIES],
     /// Owners of the Service rules, by [`Family`]; `None` if reading failed.
     pub owners: OwnersRead,
 }
@@ -45,7 +45,7 @@ pub struct DeviceFacts {
     pub role: Role,
     pub xdp: bool,
     /// Other programs at ingress and egress; `None` if reading failed.
-    pub hooks: Option<[Strangers; 2]>,
+    pub hooks: Option<[ForeignPrograms; 2]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,14 +60,14 @@ pub enum Role {
 
 /// Programs at one hook that are not pathproof's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Strangers {
+pub struct ForeignPrograms {
     /// Names of programs attached as links, if the kernel shows them (that takes CAP_SYS_ADMIN).
     pub links: Vec<Option<String>>,
     /// Filters of the clsact qdisc.
     pub filters: Vec<Option<String>>,
 }
 
-impl Strangers {
+impl ForeignPrograms {
     fn all(&self) -> impl Iterator<Item = Option<&str>> {
         let all = self.links.iter().chain(&self.filters);
         all.map(|name| name.as_deref())
@@ -83,7 +83,7 @@ impl Strangers {
 /// Yes, no or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum Tristate {
     Yes,
     No,
     /// It could not be read.
@@ -91,19 +91,19 @@ pub enum Told {
     Unknown,
 }
 
-impl Told {
+impl Tristate {
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
         ["yes", "no", "unknown"][self as usize]
     }
 }
 
-impl From<Option<bool>> for Told {
+impl From<Option<bool>> for Tristate {
     fn from(known: Option<bool>) -> Self {
         match known {
-            Some(true) => Told::Yes,
-            Some(false) => Told::No,
-            None => Told::Unknown,
+            Some(true) => Tristate::Yes,
+            Some(false) => Tristate::No,
+            None => Tristate::Unknown,
         }
     }
 }
@@ -127,13 +127,13 @@ impl Routing {
     }
 }
 
-/// Facts about Cilium, as far as they can be found.
+/// TopologyFacts about Cilium, as far as they can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cilium {
     /// Whether it serves node ports and the like in place of kube-proxy.
-    pub replacement: Told,
+    pub replacement: Tristate,
     /// Whether it translates at `connect`.
-    pub socket_lb: Told,
+    pub socket_lb: Tristate,
     pub routing: Routing,
 }
 
@@ -155,7 +155,7 @@ impl Seen {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathShape {
+pub struct PathTopology {
     #[serde(with = "names::FamilyName")]
     pub family: Family,
     #[serde(with = "names::ClassName")]
@@ -171,7 +171,7 @@ pub struct PathShape {
 /// The datapath of this node, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Shape {
+pub struct DatapathTopology {
     /// Cilium, if it is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cilium: Option<Cilium>,
@@ -180,9 +180,10 @@ pub struct Shape {
     /// Number of interfaces that are netkit pairs; the observer cannot attach to them.
     pub netkit: u32,
     /// Whether other programs are attached at both of the sentinel's interfaces.
-    pub sentinel_managed: Told,
+    pub sentinel_managed: Tristate,
     /// Programs on uplinks that are neither pathproof's nor Cilium's: `name at interface`.
-    pub strangers: Vec<String>,
+    #[serde(rename = "strangers")]
+    pub foreign_programs: Vec<String>,
     /// Uplinks where Cilium translates egress, and no program translates ingress.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhooked: Vec<String>,
@@ -193,44 +194,44 @@ pub struct Shape {
     #[serde(skip)]
     pub hooks_unread: bool,
     /// Every path of both families.
-    pub paths: Vec<PathShape>,
+    pub paths: Vec<PathTopology>,
     /// Further facts for readers of the verdict, in sentences.
     pub notes: Vec<String>,
 }
 
-impl Shape {
-    /// Computes it from facts. `managed` is the previous value of [`Shape::sentinel_managed`]. It
+impl DatapathTopology {
+    /// Computes it from facts. `managed` is the previous value of [`DatapathTopology::sentinel_managed`]. It
     /// stays while the sentinel's interfaces are missing, as during a repair.
-    pub fn after(managed: Told, facts: &Facts) -> Self {
-        let mut shape = Shape {
+    pub fn after(managed: Tristate, facts: &TopologyFacts) -> Self {
+        let mut topology = DatapathTopology {
             cilium: facts.cilium(),
             accelerated: facts.accelerated(),
             netkit: facts.netkit,
             sentinel_managed: (facts.sentinel_managed()).map_or(managed, |is| Some(is).into()),
-            strangers: facts.strangers(),
+            foreign_programs: facts.foreign_programs(),
             unhooked: facts.unhooked(),
             other_socket_lb: facts.has_other_socket_lb(),
             hooks_unread: facts
                 .with(Role::Uplink)
                 .any(|device| device.hooks.is_none()),
-            ..Shape::default()
+            ..DatapathTopology::default()
         };
         for family in Family::ALL {
             for path in SourceClass::ALL {
                 let there = facts.owners[family as usize].unwrap_or_default();
-                let owners = shape.owners(there, path);
-                let seen = shape.seen(path);
-                shape.paths.push(PathShape {
+                let owners = topology.owners(there, path);
+                let seen = topology.seen(path);
+                topology.paths.push(PathTopology {
                     family,
                     path,
                     owners,
                     seen,
-                    sentence: words::path(&shape, path, owners),
+                    sentence: words::path(&topology, path, owners),
                 });
             }
         }
-        shape.notes = words::notes(&shape, facts);
-        shape
+        topology.notes = words::notes(&topology, facts);
+        topology
     }
 
     /// Description of the changes since `before`; empty if there is nothing to report.
@@ -239,13 +240,13 @@ impl Shape {
     }
 
     /// Whether Cilium replaces kube-proxy; `None` without Cilium.
-    fn replacement(&self) -> Option<Told> {
+    fn replacement(&self) -> Option<Tristate> {
         self.cilium.map(|cilium| cilium.replacement)
     }
 
     /// Whether Cilium replaces kube-proxy, or may.
     fn may_replace(&self) -> bool {
-        matches!(self.replacement(), Some(Told::Yes | Told::Unknown))
+        matches!(self.replacement(), Some(Tristate::Yes | Tristate::Unknown))
     }
 
     /// Whether connections of pods may get through unobserved. It is the same for both families.
@@ -266,7 +267,7 @@ impl Shape {
     /// Why the kernel's connection table may lack connections from outside: it has none that Cilium
     /// or an unknown program translates. Families without Services do not matter.
     pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {
-        let outside = |path: &&PathShape| {
+        let outside = |path: &&PathTopology| {
             path.path == SourceClass::External && families[path.family as usize]
         };
         let mut paths = self.paths.iter().filter(outside);
@@ -281,25 +282,25 @@ impl Shape {
     /// Whether the sentinel's probes from outside the node take the way of real connections. A Cilium that
     /// replaces kube-proxy translates at the interfaces that it manages. Packets that enter by others are
     /// not translated, or only by leftover rules of kube-proxy. So they do not show what users experience.
-    pub fn probes_stand(&self) -> bool {
-        !self.may_replace() || self.sentinel_managed == Told::Yes
+    pub fn has_applicable_probes(&self) -> bool {
+        !self.may_replace() || self.sentinel_managed == Tristate::Yes
     }
 
     /// Whether different proxies translate connections from outside and from pods.
     pub fn is_mixed(&self) -> bool {
-        self.replacement() == Some(Told::No)
+        self.replacement() == Some(Tristate::No)
     }
 
-    /// Owners of a family's datapath, including those that only the shape shows.
+    /// Owners of a family's datapath, including those that only the topology shows.
     pub fn owners_with(&self, owners: DatapathOwners) -> DatapathOwners {
-        let replaces = self.replacement() == Some(Told::Yes);
+        let replaces = self.replacement() == Some(Tristate::Yes);
         let more = replaces.then_some(Owner::CiliumReplacement);
         owners.iter().chain(more).chain(self.unknown()).collect()
     }
 
     /// Unknown programs at the uplinks, which may translate.
     fn unknown(&self) -> Option<Owner> {
-        (self.cilium.is_none() && !self.strangers.is_empty()).then_some(Owner::Unknown)
+        (self.cilium.is_none() && !self.foreign_programs.is_empty()).then_some(Owner::Unknown)
     }
 
     /// The present owners that translate a path. An unknown program counts only if there is no
@@ -312,18 +313,18 @@ impl Shape {
         };
         let own = Some(Owner::Cilium).into_iter();
         match (path, cilium.replacement, cilium.socket_lb) {
-            (SourceClass::Pod, ..) | (_, Told::Yes, _) | (SourceClass::Host, _, Told::Yes) => {
-                own.collect()
-            }
-            (_, Told::No, _) => kube_proxy().collect(),
+            (SourceClass::Pod, ..)
+            | (_, Tristate::Yes, _)
+            | (SourceClass::Host, _, Tristate::Yes) => own.collect(),
+            (_, Tristate::No, _) => kube_proxy().collect(),
             // One of them; which one is unknown.
-            (_, Told::Unknown, _) => own.chain(kube_proxy()).collect(),
+            (_, Tristate::Unknown, _) => own.chain(kube_proxy()).collect(),
         }
     }
 
     fn seen(&self, path: SourceClass) -> Seen {
-        let ciliums = self.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
-        let socket_lb = self.other_socket_lb || ciliums != Told::No;
+        let ciliums = self.cilium.map_or(Tristate::No, |cilium| cilium.socket_lb);
+        let socket_lb = self.other_socket_lb || ciliums != Tristate::No;
         match path {
             SourceClass::Host => Seen::Hidden,
             SourceClass::Pod if self.netkit > 0 || socket_lb => Seen::Partial,
@@ -343,12 +344,12 @@ fn any(known: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
 
 /// Whether a program of Cilium is there for a family. Programs without a known name count as
 /// Cilium's, because it owns the root of the hierarchy. A family that cannot be read may have one.
-fn has_cilium(by_family: &[Option<Strangers>; FAMILIES]) -> Option<bool> {
+fn has_cilium(by_family: &[Option<ForeignPrograms>; FAMILIES]) -> Option<bool> {
     let families = by_family.iter().map(Option::as_ref);
-    any(families.map(|strangers| Some(strangers?.may_have(CILIUM))))
+    any(families.map(|foreign_programs| Some(foreign_programs?.may_have(CILIUM))))
 }
 
-impl Facts {
+impl TopologyFacts {
     fn with(&self, role: Role) -> impl Iterator<Item = &DeviceFacts> {
         let devices = self.devices.iter();
         devices.filter(move |device| device.role == role)
@@ -378,7 +379,7 @@ impl Facts {
     /// The replacement needs both a program at the uplinks' egress and translation at `connect`.
     /// Each of them, and both beside kube-proxy, may have other reasons. Beside kube-proxy, Cilium
     /// must therefore guard node ports too.
-    fn replacement(&self) -> Told {
+    fn replacement(&self) -> Tristate {
         let uplinks: Vec<_> = self.with(Role::Uplink).collect();
         let leaves = |uplink: &&DeviceFacts| Some(uplink.hooks.as_ref()?[1].may_have(TO_NETDEV));
         let leaves = any(uplinks.iter().map(leaves)).filter(|_| !uplinks.is_empty());
@@ -386,11 +387,11 @@ impl Facts {
         // (`node-port-bind-protection`, on by default).
         let serves = || has_cilium(&self.bound) == Some(true) || !self.has_kube_proxy();
         match (leaves, has_cilium(&self.connect)) {
-            (Some(true), Some(true)) if serves() => Told::Yes,
+            (Some(true), Some(true)) if serves() => Tristate::Yes,
             // A program at the uplinks, and no other that could serve node ports.
-            (Some(true), Some(false)) if !self.has_kube_proxy() => Told::Unknown,
-            (_, Some(false)) | (Some(false), _) => Told::No,
-            _ => Told::Unknown,
+            (Some(true), Some(false)) if !self.has_kube_proxy() => Tristate::Unknown,
+            (_, Some(false)) | (Some(false), _) => Tristate::No,
+            _ => Tristate::Unknown,
         }
     }
 
@@ -402,7 +403,8 @@ impl Facts {
 
     fn has_other_socket_lb(&self) -> bool {
         let mut connect = self.connect.iter().flatten();
-        self.cilium().is_none() && connect.any(|strangers| strangers.all().next().is_some())
+        self.cilium().is_none()
+            && connect.any(|foreign_programs| foreign_programs.all().next().is_some())
     }
 
     fn accelerated(&self) -> Vec<String> {
@@ -414,7 +416,7 @@ impl Facts {
     /// Cilium replaces kube-proxy. Names are rarely known: of several uplinks with a program at
     /// egress, one may be another tool's.
     fn unhooked(&self) -> Vec<String> {
-        let replaces = self.cilium().map(|cilium| cilium.replacement) == Some(Told::Yes);
+        let replaces = self.cilium().map(|cilium| cilium.replacement) == Some(Tristate::Yes);
         let has_egress = |device: &&DeviceFacts| {
             let hooks = device.hooks.as_ref().filter(|_| replaces);
             hooks.is_some_and(|[_, egress]| egress.may_have(TO_NETDEV))
@@ -430,7 +432,7 @@ impl Facts {
 
     /// Whether sockets of pods are, or may be, translated before the observer sees their packets.
     pub(crate) fn may_translate_sockets(&self) -> bool {
-        (self.cilium()).is_some_and(|cilium| cilium.socket_lb != Told::No)
+        (self.cilium()).is_some_and(|cilium| cilium.socket_lb != Tristate::No)
     }
 
     fn sentinel_managed(&self) -> Option<bool> {
@@ -447,9 +449,9 @@ impl Facts {
         (managed == [Some(true); 2]).then_some(true)
     }
 
-    fn strangers(&self) -> Vec<String> {
+    fn foreign_programs(&self) -> Vec<String> {
         let of = |device: &DeviceFacts| {
-            let all = device.hooks.iter().flatten().flat_map(Strangers::all);
+            let all = device.hooks.iter().flatten().flat_map(ForeignPrograms::all);
             let others = all.filter(|name| name.is_none_or(|name| !name.starts_with(CILIUM)));
             let named = others.map(|name| match name {
                 Some(name) if !name.contains(is_hidden) => name,

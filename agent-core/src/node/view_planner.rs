@@ -42,7 +42,7 @@ pub struct ViewState {
 }
 
 /// The view, and the plan for the maps that follows from it.
-pub(super) struct Setting {
+pub(super) struct ViewPlanner {
     rule: Option<SentinelRule>,
     pub(super) view: ClusterView,
     pub(super) planner: Planner,
@@ -71,7 +71,7 @@ pub(super) struct Setting {
     pods_seen: [Option<Mono>; FAMILIES],
 }
 
-impl Setting {
+impl ViewPlanner {
     pub(super) fn new(rule: Option<SentinelRule>, own_ports: Vec<u16>) -> Self {
         Self {
             planner: planner(rule.as_ref(), &own_ports),
@@ -148,9 +148,9 @@ impl Setting {
                 }
                 return Some(Event::Sample(sample));
             }
-            Event::Shape(facts) => {
+            Event::Topology(facts) => {
                 self.sockets = facts.may_translate_sockets();
-                return Some(Event::Shape(facts));
+                return Some(Event::Topology(facts));
             }
             Event::Successor(successor) => {
                 self.successor = successor;

@@ -1,33 +1,33 @@
-//! Every sentence of a shape, and how much of each path is observed.
+//! Every sentence of a topology, and how much of each path is observed.
 
 use std::fmt::Write as _;
 
 use super::*;
 use crate::names::of_path;
 use crate::names::tests::assert_words;
-use crate::shape::words;
+use crate::topology::words;
 
-const TOLD: [Told; 3] = [Told::Yes, Told::No, Told::Unknown];
+const TOLD: [Tristate; 3] = [Tristate::Yes, Tristate::No, Tristate::Unknown];
 
-fn cilium(replacement: Told, socket_lb: Told, routing: Routing) -> Shape {
-    Shape {
+fn cilium(replacement: Tristate, socket_lb: Tristate, routing: Routing) -> DatapathTopology {
+    DatapathTopology {
         cilium: Some(Cilium {
             replacement,
             socket_lb,
             routing,
         }),
-        ..Shape::default()
+        ..DatapathTopology::default()
     }
 }
 
 /// Writes the sentence for every path of a node with these owners.
-fn paths(text: &mut String, title: &str, shape: &Shape) {
+fn paths(text: &mut String, title: &str, topology: &DatapathTopology) {
     let _ = writeln!(text, "{title}");
     let there = [Owner::KubeProxyNftables, Owner::Cilium];
     for path in SourceClass::ALL {
-        let owners = shape.owners(there.into_iter().collect(), path);
-        let (name, seen) = (of_path(path), shape.seen(path).name());
-        let sentence = words::path(shape, path, owners);
+        let owners = topology.owners(there.into_iter().collect(), path);
+        let (name, seen) = (of_path(path), topology.seen(path).name());
+        let sentence = words::path(topology, path, owners);
         let _ = writeln!(text, "  {name}, {seen}: {sentence}");
     }
 }
@@ -36,7 +36,7 @@ fn paths(text: &mut String, title: &str, shape: &Shape) {
 fn every_path_has_its_sentence() {
     let mut text = String::new();
     let out = &mut text;
-    paths(out, "kube-proxy", &Shape::default());
+    paths(out, "kube-proxy", &DatapathTopology::default());
     for replacement in TOLD {
         for socket_lb in TOLD {
             let title = format!(
@@ -51,23 +51,23 @@ fn every_path_has_its_sentence() {
             );
         }
     }
-    let accelerated = Shape {
+    let accelerated = DatapathTopology {
         accelerated: vec!["eth0".to_owned(), "eth1".to_owned()],
-        ..Shape::default()
+        ..DatapathTopology::default()
     };
     paths(out, "XDP at uplinks", &accelerated);
-    let both = Shape {
+    let both = DatapathTopology {
         netkit: 1,
         ..accelerated
     };
     paths(out, "and netkit", &both);
-    let netkit = Shape {
+    let netkit = DatapathTopology {
         netkit: 3,
-        ..Shape::default()
+        ..DatapathTopology::default()
     };
     paths(out, "netkit alone", &netkit);
     let nobody = words::path(
-        &Shape::default(),
+        &DatapathTopology::default(),
         SourceClass::Pod,
         DatapathOwners::default(),
     );
@@ -75,9 +75,9 @@ fn every_path_has_its_sentence() {
     assert_words("paths", &text);
 }
 
-fn noted(text: &mut String, title: &str, shape: &Shape, facts: &Facts) {
+fn noted(text: &mut String, title: &str, topology: &DatapathTopology, facts: &TopologyFacts) {
     let _ = writeln!(text, "{title}");
-    for note in words::notes(shape, facts) {
+    for note in words::notes(topology, facts) {
         let _ = writeln!(text, "  {note}");
     }
 }
@@ -89,44 +89,44 @@ fn every_note_is_told() {
     let facts = node(&[], Some(&[]), PROXY);
     for replacement in TOLD {
         for managed in TOLD {
-            let mut shape = cilium(replacement, Told::Yes, Routing::Native);
-            shape.sentinel_managed = managed;
+            let mut topology = cilium(replacement, Tristate::Yes, Routing::Native);
+            topology.sentinel_managed = managed;
             let title = format!(
                 "replacement {}, the sentinel's interfaces managed {}",
                 replacement.name(),
                 managed.name()
             );
-            noted(out, &title, &shape, &facts);
+            noted(out, &title, &topology, &facts);
         }
     }
     for routing in [Routing::Vxlan, Routing::Geneve] {
         noted(
             out,
             routing.name(),
-            &cilium(Told::No, Told::No, routing),
+            &cilium(Tristate::No, Tristate::No, routing),
             &facts,
         );
     }
-    let bare = Facts::default();
-    let unmanaged = Shape {
-        sentinel_managed: Told::No,
-        ..cilium(Told::Yes, Told::Yes, Routing::Native)
+    let bare = TopologyFacts::default();
+    let unmanaged = DatapathTopology {
+        sentinel_managed: Tristate::No,
+        ..cilium(Tristate::Yes, Tristate::Yes, Routing::Native)
     };
     noted(out, "without the sentinel's interfaces", &unmanaged, &bare);
-    let strangers = || vec!["retina at eth0".to_owned(), "falco at eth0".to_owned()];
-    let with = |shape: Shape| Shape {
-        strangers: strangers(),
-        ..shape
+    let foreign_programs = || vec!["retina at eth0".to_owned(), "falco at eth0".to_owned()];
+    let with = |topology: DatapathTopology| DatapathTopology {
+        foreign_programs: foreign_programs(),
+        ..topology
     };
     noted(
         out,
         "programs of others",
-        &with(Shape::default()),
-        &Facts::default(),
+        &with(DatapathTopology::default()),
+        &TopologyFacts::default(),
     );
-    let beside = with(cilium(Told::No, Told::No, Routing::Native));
+    let beside = with(cilium(Tristate::No, Tristate::No, Routing::Native));
     noted(out, "beside Cilium", &beside, &facts);
-    noted(out, "nothing to tell", &Shape::default(), &bare);
+    noted(out, "nothing to tell", &DatapathTopology::default(), &bare);
     assert_words("notes", &text);
 }
 
@@ -134,10 +134,10 @@ fn every_note_is_told() {
 #[test]
 fn a_name_that_is_no_text_is_not_printed() {
     for name in ["\u{fffd}", "x\u{202e}", "\x1b[2J"] {
-        let found = Shape::of(&node(&[name], Some(&[]), PROXY)).strangers;
+        let found = DatapathTopology::of(&node(&[name], Some(&[]), PROXY)).foreign_programs;
         assert_eq!(found, ["a program whose name cannot be read at eth0"]);
     }
-    let found = Shape::of(&node(&["узел"], Some(&[]), PROXY)).strangers;
+    let found = DatapathTopology::of(&node(&["узел"], Some(&[]), PROXY)).foreign_programs;
     assert_eq!(found, ["узел at eth0"]);
 }
 
@@ -145,7 +145,7 @@ fn a_name_that_is_no_text_is_not_printed() {
 #[test]
 fn strangers_are_named() {
     let mut facts = node(&["cil_to_netdev", "retina"], Some(&[]), PROXY);
-    facts.devices[0].hooks.as_mut().unwrap()[0] = Strangers {
+    facts.devices[0].hooks.as_mut().unwrap()[0] = ForeignPrograms {
         links: vec![None, Some("retina".to_owned())],
         filters: vec![Some("bandwidth".to_owned())],
     };
@@ -156,7 +156,7 @@ fn strangers_are_named() {
         .devices
         .push(device("cilium_net", Role::Cilium, &["other"], &[]));
     assert_eq!(
-        Shape::of(&facts).strangers,
+        DatapathTopology::of(&facts).foreign_programs,
         [
             "a program whose name cannot be read at eth0",
             "bandwidth at eth0",
@@ -173,11 +173,11 @@ fn uplinks_alone_are_accelerated() {
     for device in &mut facts.devices {
         device.xdp = device.role != Role::Uplink;
     }
-    assert_eq!(Shape::of(&facts).accelerated, [""; 0]);
+    assert_eq!(DatapathTopology::of(&facts).accelerated, [""; 0]);
     facts.netkit = 2;
-    let shape = Shape::of(&facts);
-    assert_eq!(shape.netkit, 2);
-    assert_eq!(shape.paths.len(), 6);
+    let topology = DatapathTopology::of(&facts);
+    assert_eq!(topology.netkit, 2);
+    assert_eq!(topology.paths.len(), 6);
 }
 
 /// Without an uplink, programs at egress are unknown.
@@ -185,8 +185,8 @@ fn uplinks_alone_are_accelerated() {
 fn a_node_without_uplinks_tells_nothing_of_the_replacement() {
     let mut facts = node(&[], Some(&["cil_sock4_lb"]), &[]);
     facts.devices.remove(0);
-    let shape = Shape::of(&facts);
-    assert_eq!(shape.cilium.unwrap().replacement, Told::Unknown);
-    let owners = shape.owners_with([Owner::Cilium].into_iter().collect());
+    let topology = DatapathTopology::of(&facts);
+    assert_eq!(topology.cilium.unwrap().replacement, Tristate::Unknown);
+    let owners = topology.owners_with([Owner::Cilium].into_iter().collect());
     assert_eq!(owners, [Owner::Cilium].into_iter().collect());
 }

@@ -22,8 +22,8 @@ fn failed(why: &str) -> SentinelEvent {
 fn after(reports: &[SentinelEvent]) -> Scene {
     let mut scene = Scene::new();
     scene.synced();
-    for parts in reports {
-        scene.parts(parts.clone());
+    for event in reports {
+        scene.sentinel_changed(event.clone());
     }
     scene
 }
@@ -60,7 +60,7 @@ fn running() -> Vec<SentinelEvent> {
     &["publish"],
     Condition::Settling
 )]
-#[case::kernel(running(), SentinelEvent::Kernel(KernelState::default()), &["read shape"], Condition::Probing)]
+#[case::kernel(running(), SentinelEvent::Kernel(KernelState::default()), &["read topology"], Condition::Probing)]
 fn a_report_of_the_parts(
     #[case] before: Vec<SentinelEvent>,
     #[case] report: SentinelEvent,
@@ -68,7 +68,7 @@ fn a_report_of_the_parts(
     #[case] condition: Condition<'_>,
 ) {
     let mut scene = after(&before);
-    assert_eq!(scene.parts(report).names(), effects);
+    assert_eq!(scene.sentinel_changed(report).names(), effects);
     assert_eq!(scene.condition(), condition);
 }
 
@@ -77,19 +77,24 @@ fn a_report_of_the_parts(
 #[case::damaged(SentinelEvent::Damaged("d".to_owned()), Notice::Damaged("d".to_owned()))]
 #[case::detached(SentinelEvent::Detached, Notice::Detached)]
 fn trouble_is_logged(#[case] report: SentinelEvent, #[case] notice: Notice) {
-    assert_eq!(after(&running()).parts(report).notices(), [&notice]);
+    assert_eq!(
+        after(&running()).sentinel_changed(report).notices(),
+        [&notice]
+    );
 }
 
 #[test]
 fn recovery_is_logged_once() {
     let mut scene = after(&[off("e"), SentinelEvent::Ready]);
     assert_eq!(
-        scene.parts(SentinelEvent::Started(None)).notices(),
+        scene
+            .sentinel_changed(SentinelEvent::Started(None))
+            .notices(),
         [&Notice::SentinelOn]
     );
     assert!(
         scene
-            .parts(SentinelEvent::Started(None))
+            .sentinel_changed(SentinelEvent::Started(None))
             .notices()
             .is_empty()
     );
@@ -103,7 +108,7 @@ fn a_start_that_fails_again_and_again_changes_nothing() {
     for _ in 0..3 {
         scene.later(5_000);
         for report in [SentinelEvent::Ended, failed("e")] {
-            let effects = scene.parts(report);
+            let effects = scene.sentinel_changed(report);
             assert!(effects.notices().is_empty(), "{effects:?}");
             let watched = scene.node.sentinel().unwrap();
             assert_eq!((watched.exists(), watched.off()), (false, Some("e")));
@@ -115,11 +120,14 @@ fn a_start_that_fails_again_and_again_changes_nothing() {
 fn damage_is_logged_again_once_the_parts_were_sound() {
     let damaged = || SentinelEvent::Damaged("d".to_owned());
     let mut scene = after(&running());
-    scene.parts(damaged());
+    scene.sentinel_changed(damaged());
     scene.kernel(None, Some(true));
-    assert!(scene.parts(damaged()).notices().is_empty(), "damaged still");
+    assert!(
+        scene.sentinel_changed(damaged()).notices().is_empty(),
+        "damaged still"
+    );
     scene.sound();
-    assert_eq!(scene.parts(damaged()).notices().len(), 1);
+    assert_eq!(scene.sentinel_changed(damaged()).notices().len(), 1);
 }
 
 /// The sentinel is off, and clients outside fail. Where only other interfaces forward, the answer
@@ -133,7 +141,7 @@ fn whether_the_node_forwards_is_known_without_interfaces(
     #[case] expected: bool,
 ) {
     let mut scene = after(&[off("an address is taken")]);
-    scene.shape();
+    scene.topology();
     scene.kernel(None, Some(false));
     scene.kernel(None, forwards);
     for family in Family::ALL {
@@ -154,7 +162,7 @@ fn failures_beside_damage_do_not_count(
     #[case] not_damaged: State,
 ) {
     let mut scene = Scene::probed();
-    scene.parts(report);
+    scene.sentinel_changed(report);
     scene.rest(before);
     scene.fault();
     match before {
@@ -170,14 +178,14 @@ fn failures_beside_damage_do_not_count(
 fn nothing_is_started_at_addresses_that_are_taken(#[case] report: SentinelEvent) {
     let mut scene = after(&running());
     scene.taken(true);
-    assert!(!scene.parts(report.clone()).has("start"));
+    assert!(!scene.sentinel_changed(report.clone()).has("start"));
     // The result of an earlier start.
-    scene.parts(SentinelEvent::Started(None));
+    scene.sentinel_changed(SentinelEvent::Started(None));
     assert!(!scene.node.sentinel().unwrap().is_running());
     assert_eq!(scene.condition(), Condition::Off(TAKEN));
     scene.taken(false);
     assert_eq!(scene.condition(), Condition::Settling);
-    assert!(scene.parts(report).has("start"));
+    assert!(scene.sentinel_changed(report).has("start"));
 }
 
 /// The devices could not be made before the conflict, and that is reported only once.
@@ -194,7 +202,7 @@ fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
 #[test]
 fn a_sentinel_that_was_off_has_to_settle() {
     let mut scene = Scene::probed();
-    scene.parts(off("e"));
+    scene.sentinel_changed(off("e"));
     scene.started();
     scene.later(1_000);
     scene.fault();
