@@ -766,7 +766,7 @@ fn account<W: World>(
             | Outcome::Leaked
             | Outcome::Misrouted
             | Outcome::Stale
-            | Outcome::Unheard),
+            | Outcome::AnswerNotDelivered),
         ) => {
             let flags = match sighting.kind {
                 transition::Kind::Misdelivered => anomaly_flag::MISDELIVERED,

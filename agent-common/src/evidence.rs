@@ -117,7 +117,7 @@ pub mod state {
     /// Did not get through, and need not have.
     pub const REJECTED: u32 = 1 << 8;
     /// The same SYN was repeated after its answer.
-    pub const UNHEARD: u32 = 1 << 9;
+    pub const ANSWER_NOT_DELIVERED: u32 = 1 << 9;
     /// The same SYN was repeated.
     pub const RETRANSMITTED: u32 = 1 << 10;
     /// Another connection has the same initial sequence number, so neither is evidence.
@@ -146,8 +146,14 @@ pub mod state {
     /// Apparent failures. An answer outweighs them.
     pub const FAILING: u32 = REFUSED | LEAKED | MISROUTED | STALE;
     /// Anything except a mere arrival.
-    pub const PROGRESS: u32 =
-        FORWARDED | PROVEN | ANSWERED | FAILING | REJECTED | UNHEARD | AMBIGUOUS | ALIAS;
+    pub const PROGRESS: u32 = FORWARDED
+        | PROVEN
+        | ANSWERED
+        | FAILING
+        | REJECTED
+        | ANSWER_NOT_DELIVERED
+        | AMBIGUOUS
+        | ALIAS;
 }
 
 /// Outcomes that are counted per Service and source class. A connection is counted at most once under each,
@@ -176,7 +182,7 @@ pub enum Outcome {
     /// Left for an endpoint that has left its slice.
     Stale = 7,
     /// The same SYN was repeated after its answer.
-    Unheard = 8,
+    AnswerNotDelivered = 8,
     /// Did not get through, and need not have.
     Rejected = 9,
     /// Repeated SYNs.
@@ -195,7 +201,7 @@ impl Outcome {
         Outcome::Leaked,
         Outcome::Misrouted,
         Outcome::Stale,
-        Outcome::Unheard,
+        Outcome::AnswerNotDelivered,
         Outcome::Rejected,
         Outcome::Retransmitted,
     ];

@@ -274,13 +274,18 @@ fn doubt(old: u32, fields: &Pending, bit: u32, outcome: Outcome) -> Step {
 
 #[inline(always)]
 fn again(old: u32) -> Step {
-    let unheard = old & state::ANSWER_OUT != 0 && old & (state::UNHEARD | state::REJECTED) == 0;
-    let outcome = if unheard {
-        Outcome::Unheard
+    let not_delivered =
+        old & state::ANSWER_OUT != 0 && old & (state::ANSWER_NOT_DELIVERED | state::REJECTED) == 0;
+    let outcome = if not_delivered {
+        Outcome::AnswerNotDelivered
     } else {
         Outcome::Retransmitted
     };
-    let bit = if unheard { state::UNHEARD } else { 0 };
+    let bit = if not_delivered {
+        state::ANSWER_NOT_DELIVERED
+    } else {
+        0
+    };
     Step {
         state: old | state::RETRANSMITTED | bit,
         outcome: Some(outcome),

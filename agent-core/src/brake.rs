@@ -14,7 +14,7 @@ use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::time::{Mono, Spoken, Wall};
+use crate::time::{HumanDuration, Mono, Wall};
 
 /// A count below the limit settles a 503 that is older than this, because it includes the nodes
 /// that failed at the same moment. A younger 503 can be taken back.
@@ -158,7 +158,7 @@ impl fmt::Display for Held {
             Self::Uncounted => write!(
                 f,
                 "the cause is not certain, and the rotator has not counted failing nodes for {}",
-                Spoken(SILENT)
+                HumanDuration(SILENT)
             ),
         }
     }

@@ -26,7 +26,8 @@ pub enum Failure {
     /// It left for an endpoint that was removed from its slice.
     Stale,
     /// It was answered, but the client repeated its SYN as if the answer had not arrived.
-    Unheard,
+    #[serde(rename = "unheard")]
+    AnswerNotDelivered,
     /// It arrived and was not seen again.
     Lost,
 }
@@ -39,7 +40,7 @@ impl Failure {
         (Failure::Leaked, Cause::Leaked),
         (Failure::Misrouted, Cause::Misrouted),
         (Failure::Stale, Cause::Stale),
-        (Failure::Unheard, Cause::Unheard),
+        (Failure::AnswerNotDelivered, Cause::AnswerNotDelivered),
         (Failure::Lost, Cause::Lost),
     ];
     pub const ALL: [Failure; FAILURES] = firsts(&Self::CAUSES);
@@ -185,7 +186,8 @@ pub enum Cause {
     /// Connections go to removed endpoints.
     Stale,
     /// Answers do not reach the clients.
-    Unheard,
+    #[serde(rename = "unheard")]
+    AnswerNotDelivered,
     /// Connections are established, but carry no data.
     NoData,
     /// The kernel does not forward packets.
@@ -222,7 +224,7 @@ impl Cause {
         (Cause::Misrouted, "misrouted"),
         (Cause::Lost, "lost"),
         (Cause::Stale, "stale"),
-        (Cause::Unheard, "unheard"),
+        (Cause::AnswerNotDelivered, "unheard"),
         (Cause::NoData, "no_data"),
         (Cause::ForwardingOff, "forwarding_off"),
         (Cause::NotMasqueraded, "not_masqueraded"),

@@ -50,7 +50,8 @@ pub struct NodeFacts {
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// Whether condition `Ready` is Unknown: the control plane has no reports of the node's kubelet.
-    pub unheard: bool,
+    #[serde(rename = "unheard")]
+    pub kubelet_silent: bool,
     /// Network problem of its pods, quoted from the Node's conditions.
     #[serde(default)]
     pub network: Option<Box<str>>,

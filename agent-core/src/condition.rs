@@ -12,7 +12,7 @@ use std::iter;
 use crate::cause::{Cause, State, Why};
 use crate::text::visible;
 use crate::verdict::Verdict;
-pub use announce::{Announcer, ClaimAnnouncer};
+pub use announce::{Announcer, ConflictAnnouncer};
 pub use schedule::{Pace, Refusal, Schedule, Written};
 
 /// The condition's type: the merge key of a Node's conditions, so that writes touch no other condition.
@@ -196,8 +196,8 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
     bounded(text + &also)
 }
 
-/// The reason of Events about contested frontends.
-pub const CONTESTED: &str = "FrontendsContested";
+/// The reason of Events about frontend conflicts.
+pub const CONFLICT_REASON: &str = "FrontendsContested";
 
 /// Truncates at a character, with an ellipsis.
 pub fn bounded(mut text: String) -> String {

@@ -78,11 +78,15 @@ pub(crate) struct Coverage {
     source: Source,
     pending_full: Recent,
     /// Service and client with most entries of the connection map when it was last full.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    heaviest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
+    top_talker: Option<String>,
     over_budget: Recent,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    unknown_claims: Option<String>,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "unknown_claims"
+    )]
+    unknown_frontends: Option<String>,
     /// Why the last sample could not be read.
     unread: Option<String>,
 }
@@ -146,9 +150,9 @@ impl Coverage {
         };
     }
 
-    /// Records a Service with unknown claims: it may get the connections of any other.
-    pub(crate) fn unknown_claims(&mut self, service: Option<&ObjectName>) {
-        self.unknown_claims = service.map(ToString::to_string);
+    /// Records a Service with unknown frontends: it may get the connections of any other.
+    pub(crate) fn unknown_frontends(&mut self, service: Option<&ObjectName>) {
+        self.unknown_frontends = service.map(ToString::to_string);
     }
 
     /// Whether endpoints may have changed without a report.
@@ -161,8 +165,8 @@ impl Coverage {
     }
 
     /// Records which Service and client crowd the connection map.
-    pub(crate) fn crowd(&mut self, heaviest: String) {
-        self.heaviest = Some(heaviest);
+    pub(crate) fn set_top_talker(&mut self, top_talker: String) {
+        self.top_talker = Some(top_talker);
     }
 
     /// Records a sample: the programs' fault counts, and the number of connections that were
@@ -202,12 +206,12 @@ impl Coverage {
         reasons.extend(settling.then_some(CoverageLoss::Settling));
         reasons.extend(uncertain.then_some(CoverageLoss::FirstSynUncertain));
         reasons.extend(behind.then_some(CoverageLoss::SourceSilent));
-        let unknown = self.unknown_claims.clone();
-        reasons.extend(unknown.map(|service| CoverageLoss::ClaimsUnknown { service }));
+        let unknown = self.unknown_frontends.clone();
+        reasons.extend(unknown.map(|service| CoverageLoss::FrontendsUnknown { service }));
         let full = self.pending_full.missed();
         reasons.extend(full.map(|missed| CoverageLoss::PendingFull {
             missed,
-            by: self.heaviest.clone(),
+            by: self.top_talker.clone(),
         }));
         let over = self.over_budget.missed();
         reasons.extend(over.map(|missed| CoverageLoss::OverBudget { missed }));
@@ -226,7 +230,7 @@ impl Coverage {
             misrouted_suspended: settling
                 || uncertain
                 || behind
-                || self.unknown_claims.is_some()
+                || self.unknown_frontends.is_some()
                 || missing.endpoints > 0,
         }
     }

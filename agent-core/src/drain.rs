@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::eligibility::Eligibility;
-use crate::time::{Mono, Spoken};
+use crate::time::{HumanDuration, Mono};
 
 mod ask;
 mod open;
@@ -272,7 +272,7 @@ impl DrainView {
             let message = "the last connection arrived after open ones were last counted";
             return (Reason::Waiting, message.to_owned());
         }
-        let after = Spoken(idle);
+        let after = HumanDuration(idle);
         match counted.split(idle) {
             (0, 0) => (Reason::Quiet, format!("{quiet}, and none is open")),
             (0, n) => (
@@ -293,25 +293,32 @@ impl DrainView {
         match (&self.blind, age) {
             (Some(why), _) => Some(why.clone()),
             (None, None) => Some("the agent has not counted connections yet".to_owned()),
-            (None, Some(age)) => (age > UNSEEN)
-                .then(|| format!("the agent last counted connections {} ago", Spoken(age))),
+            (None, Some(age)) => (age > UNSEEN).then(|| {
+                format!(
+                    "the agent last counted connections {} ago",
+                    HumanDuration(age)
+                )
+            }),
         }
     }
 
     fn tell(&self, since: Mono, quiet: Duration, wanted: Duration, now: Mono) -> (Reason, String) {
         if quiet >= wanted {
-            let message = format!("no new connection from outside for {}", Spoken(quiet));
+            let message = format!(
+                "no new connection from outside for {}",
+                HumanDuration(quiet)
+            );
             return (Reason::Quiet, message);
         }
         // A connection from before the quiet time could begin is no reason to wait.
         let begun = self.watched.map_or(since, |watched| since.max(watched));
         if let Some(last) = self.last.filter(|last| *last >= begun) {
-            let ago = Spoken(now.since(last));
+            let ago = HumanDuration(now.since(last));
             let message =
                 format!("new connections from outside still arrive, the last one {ago} ago");
             return (Reason::Connections, message);
         }
-        let (quiet, wanted) = (Spoken(quiet), Spoken(wanted));
+        let (quiet, wanted) = (HumanDuration(quiet), HumanDuration(wanted));
         let message =
             format!("no new connection from outside for {quiet} of the required {wanted}");
         (Reason::Waiting, message)

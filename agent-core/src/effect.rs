@@ -34,7 +34,7 @@ pub enum Effect {
     Sentinel(SentinelEffect),
     Read(ReadEffect),
     /// Publish the verdict and the answers.
-    Publish(Box<Judged>),
+    Publish(Box<VerdictUpdate>),
     /// Serve these health check node ports from now on.
     HealthPorts(Arc<PortTable>),
     Write(WriteEffect),
@@ -79,7 +79,8 @@ pub enum SentinelEffect {
 pub enum ReadEffect {
     /// Take the next sample after this time.
     SampleAfter(Duration),
-    /// Read the datapath's topology, with these owners if they were just read. The answer is `Event::Topology`.
+    /// Read the datapath's topology, with these owners if they were just read. The answer is
+    /// `Event::Topology`.
     Topology(Option<OwnersRead>),
     /// Read the kernel's connection table. The answer is `Event::Table`.
     Table,
@@ -96,7 +97,7 @@ pub enum ReadEffect {
 /// Writes below the state folder.
 #[derive(Debug)]
 pub enum WriteEffect {
-    State(Box<Remembered>),
+    State(Box<PersistedState>),
     /// Write the recording to a file: /healthz changed, or would have changed when enforcing.
     Recording,
 }
@@ -119,7 +120,7 @@ pub enum Measurement {
 /// State that outlives the agent within one boot of the node, so that a restart changes no answer.
 /// The shell stores it below /run under the boot id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct PersistedState {
     /// Proofs and failures.
     pub ledger: LedgerMemory,
     /// The current answer and its hold-down.
@@ -146,7 +147,7 @@ pub type Effects = Vec<Effect>;
 
 /// A verdict and its consequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct VerdictUpdate {
     pub verdict: Verdict,
     /// Answers of the health port.
     pub answers: Answers,
@@ -229,9 +230,9 @@ pub enum Notice {
     /// The sentinel differs from the installed one.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
-    /// Another Service claims the address that these probes dial.
+    /// Another Service uses the address that these probes dial.
     #[error("probes of {0} are not judged: Service {1} uses the address that they dial")]
-    Contested(String, ObjectName),
+    FrontendConflict(String, ObjectName),
     #[error("the sentinel is off; only real traffic is judged: {0}")]
     SentinelOff(String),
     #[error("the sentinel is on again")]

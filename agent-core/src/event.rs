@@ -101,8 +101,8 @@ pub struct ViewUpdate {
     pub silent: bool,
     /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
-    /// A Service with external IPs that the source does not keep, so its claims are unknown.
-    pub unknown_claims: Option<ObjectName>,
+    /// A Service with external IPs that the source does not keep, so its frontends are unknown.
+    pub unknown_frontends: Option<ObjectName>,
 }
 
 /// The part of the cluster view that the judge needs.
@@ -118,9 +118,13 @@ pub struct Facts {
     pub families: [bool; FAMILIES],
     /// Number of entries for which a map had no room.
     pub missing: Missing,
-    /// A Service with unknown claims ([`ViewUpdate::unknown_claims`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unknown_claims: Option<ObjectName>,
+    /// A Service with unknown frontends ([`ViewUpdate::unknown_frontends`]).
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "unknown_claims"
+    )]
+    pub unknown_frontends: Option<ObjectName>,
     pub sentinel: Sentinel,
     /// Families in which pods of other nodes answer for the pod probe: after a boot, this node's is
     /// expected to answer too.
@@ -186,8 +190,8 @@ pub struct KernelSample {
     /// of theirs is counted as a first one.
     pub forgotten_early: usize,
     /// Service and client with most entries of the connection map, while that is crowded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heaviest: Option<Heaviest>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
+    pub top_talker: Option<TopTalker>,
     /// Connections from outside, by family, that were forwarded and not answered within the loss
     /// window. A node is not responsible for its endpoints, so they count only if a probe names a
     /// cause that keeps answers away.
@@ -224,7 +228,7 @@ pub struct KernelSample {
 
 /// The Service and the client with the most followed connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heaviest {
+pub struct TopTalker {
     /// Number of followed connections.
     pub entries: usize,
     /// Id of the Service port and family.
@@ -235,7 +239,7 @@ pub struct Heaviest {
     pub from_client: usize,
 }
 
-impl Heaviest {
+impl TopTalker {
     /// As a sentence.
     pub(crate) fn in_words(&self, directory: &dyn Directory) -> String {
         let known = directory.service(self.service);

@@ -249,7 +249,8 @@ pub enum CoverageLoss {
          memory; misrouted and stale connections are not judged, and the sentinel's probes do not \
          count"
     )]
-    ClaimsUnknown {
+    #[serde(rename = "claims_unknown")]
+    FrontendsUnknown {
         /// `namespace/name`.
         service: String,
     },
@@ -276,7 +277,7 @@ impl CoverageLoss {
             CoverageLoss::Settling => "settling",
             CoverageLoss::NoPins { .. } => "no_pins",
             CoverageLoss::SourceSilent => "source_silent",
-            CoverageLoss::ClaimsUnknown { .. } => "claims_unknown",
+            CoverageLoss::FrontendsUnknown { .. } => "claims_unknown",
             CoverageLoss::NotRead { .. } => "not_read",
         }
     }
@@ -316,10 +317,10 @@ pub struct ServiceInfo {
     /// Whether some of its endpoints are the node itself, whose answers need no forwarding.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_host: bool,
-    /// When another Service last began or ceased to claim one of its frontends. Connections under way at
+    /// When another Service last began or ceased to use one of its frontends. Connections under way at
     /// that time may have gone to either.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disputed: Option<Mono>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "disputed")]
+    pub conflict_changed: Option<Mono>,
 }
 
 impl ServiceInfo {
@@ -336,7 +337,7 @@ impl ServiceInfo {
             sentinel: false,
             echo: false,
             on_host: false,
-            disputed: None,
+            conflict_changed: None,
         }
     }
 

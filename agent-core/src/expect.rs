@@ -16,9 +16,9 @@ use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFa
 use crate::view::ServiceState;
 
 pub mod addresses;
+pub mod conflicts;
 mod demand;
 pub mod node;
-pub mod rivals;
 pub mod sentinel;
 
 pub use demand::{Demand, ENDPOINTS, FRONTENDS, IDS, KINDS, demand};

@@ -20,7 +20,7 @@ use crate::conntrack::Table;
 use crate::drops;
 use crate::limits::Limits;
 use crate::names;
-use crate::time::{Mono, Spoken};
+use crate::time::{HumanDuration, Mono};
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope, Uncounted};
 use crate::verdict::{FamilyVerdict, Verdict};
 pub use accusation::{eliminated, rule};
@@ -105,7 +105,7 @@ fn uncounted(finding: &Finding, because: Uncounted, now: Mono) -> String {
         Uncounted::OtherWorks => {
             return format!("{family} does not count (--families=any): another family works");
         }
-        Uncounted::Unused(Some(at)) => format!("for {}", Spoken(now.since(at))),
+        Uncounted::Unused(Some(at)) => format!("for {}", HumanDuration(now.since(at))),
         Uncounted::Unused(None) => "in this boot, as far as was observed".to_owned(),
     };
     format!(
@@ -123,7 +123,7 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
                 | Cause::ForwardingOff
                 | Cause::AnswerLost
                 | Cause::NoData
-                | Cause::Unheard
+                | Cause::AnswerNotDelivered
                 | Cause::Overlay
         )
     );
@@ -155,8 +155,8 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    fn ago(&self, at: Mono) -> Spoken {
-        Spoken(self.now.since(at))
+    fn ago(&self, at: Mono) -> HumanDuration {
+        HumanDuration(self.now.since(at))
     }
 
     /// The sentence about a family or the node.
@@ -187,7 +187,7 @@ impl Words<'_> {
                      earlier{}, and nothing that changed since is on the wire",
                     from_clients(clients),
                     listed(services),
-                    Spoken(*age),
+                    HumanDuration(*age),
                     destination.unwrap_or_default(),
                 )
             }
@@ -207,7 +207,7 @@ impl Words<'_> {
                     ),
                 }
             }
-            Evidence::Unheard { services, clients } => {
+            Evidence::AnswerNotDelivered { services, clients } => {
                 let of = match services.first.is_empty() {
                     true => String::new(),
                     false => format!(" of {}", listed(services)),
@@ -236,7 +236,7 @@ impl Words<'_> {
             Evidence::Network { said } => {
                 format!("the Node's condition reports that its pods have no network: {said}")
             }
-            Evidence::Cuts { transfers, since } => format!(
+            Evidence::LargeTransferFailures { transfers, since } => format!(
                 "{transfers} large transfers of the pod probe failed in the last {}, and its small \
                  ones passed",
                 self.ago(*since),
@@ -337,7 +337,7 @@ impl Words<'_> {
     }
 
     fn unknown(&self, evidence: &Evidence) -> String {
-        let age = Spoken(self.limits.proof_age);
+        let age = HumanDuration(self.limits.proof_age);
         let said = match evidence {
             Evidence::Sentinel { said } => said.as_deref(),
             _ => None,
@@ -372,7 +372,7 @@ impl Words<'_> {
             }
             (Rule::NothingProven, _) => format!(
                 "no connection or probe succeeded within {} after boot",
-                Spoken(self.limits.boot_deadline)
+                HumanDuration(self.limits.boot_deadline)
             ),
             (Rule::SentinelAltered, _) => {
                 let how = said.map_or(String::new(), |how| format!(": {how}"));
@@ -436,7 +436,7 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::Misrouted => "misrouted, sent to an address that is no endpoint",
         Cause::Lost => "lost, arrived and were not forwarded",
         Cause::Stale => "stale, sent to an endpoint that was removed",
-        Cause::Unheard => "unheard, the answers do not reach the clients",
+        Cause::AnswerNotDelivered => "unheard, the answers do not reach the clients",
         Cause::NoData => "no data, connected but no data came back",
         Cause::ForwardingOff => "forwarding off, the kernel does not forward",
         Cause::NotMasqueraded => "not masqueraded, forwarded with the client's own address",

@@ -13,7 +13,7 @@ use crate::cause::{Cause, Why};
 use crate::condition::{Reason, Status, TYPE, says_leaving};
 use crate::eligibility::PRESETS;
 use crate::explain::label;
-use crate::time::{Spoken, Wall};
+use crate::time::{HumanDuration, Wall};
 
 /// A condition of this age is out of date: agents write it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
@@ -148,7 +148,7 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     let age = condition.heartbeat.map(|at| age(at, now));
     if age.is_none_or(|age| age > OUT_OF_DATE) {
         let unwritten = match age {
-            Some(age) => format!("has not written the condition for {}", Spoken(age)),
+            Some(age) => format!("has not written the condition for {}", HumanDuration(age)),
             None => "never wrote the condition".to_owned(),
         };
         return Row {

@@ -9,9 +9,9 @@
 mod absorb;
 mod answers;
 mod data;
+mod external_failures;
 mod family;
 mod obstacle;
-mod outside;
 mod routes;
 mod seen_working;
 mod service;
@@ -31,9 +31,9 @@ use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 use answers::Answers;
 pub(crate) use data::DataLoss;
+pub(crate) use external_failures::ExternalServiceFailures;
 pub(crate) use family::{FamilyLedger, Streak, commonest};
 pub(crate) use obstacle::{Classes, OUTSIDE, READ_WITHIN, Reading};
-pub(crate) use outside::OutsidePaths;
 pub(crate) use seen_working::{FailingService, ServicesSeenWorking};
 pub(crate) use service::{StaleConnection, Track, WINDOW};
 
@@ -54,8 +54,8 @@ pub struct Ledger {
     #[serde(default)]
     pub(crate) worked_outside: ServicesSeenWorking,
     /// Services that fail for clients outside.
-    #[serde(default)]
-    pub(crate) outside: OutsidePaths,
+    #[serde(default, rename = "outside")]
+    pub(crate) external_failures: ExternalServiceFailures,
     /// Number of times that there was no room for a failing Service.
     pub(crate) untracked: u64,
     /// Number of failures while they were suspended, by [`Failure`].

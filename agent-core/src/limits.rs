@@ -100,9 +100,9 @@ pub(crate) const FORGOTTEN: Duration = Duration::from_secs(3_600);
 /// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with them.
 pub(crate) const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 
-/// Failures of a Service do not count for this long after another one began or ceased to claim a
+/// Failures of a Service do not count for this long after another one began or ceased to use a
 /// frontend of it: earlier connections and the proxy's rules are older than the view.
-pub(crate) const DISPUTED: Duration = Duration::from_secs(10);
+pub(crate) const CONFLICT_SETTLES: Duration = Duration::from_secs(10);
 
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The documented detection
 /// times hold for the defaults.
@@ -159,7 +159,7 @@ pub struct Limits {
     /// Once connections get through again, a Service is repaired after this long without a failure.
     #[serde(with = "ns")]
     pub service_quiet: Duration,
-    /// Minimum number of clients whose answers are unheard.
+    /// Minimum number of clients whose answers were not delivered.
     pub unheard_sources: usize,
     /// A longer gap between two samples (a stopped or starved agent, a suspended machine) ends
     /// every unconfirmed run of failures.

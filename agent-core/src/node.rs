@@ -26,11 +26,11 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::coverage::ObserverStart;
 use crate::drain::{DrainView, Outsiders, ProbeRanges};
-use crate::effect::{Effect, Effects, Remembered, WriteEffect};
+use crate::effect::{Effect, Effects, PersistedState, WriteEffect};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, Service};
 use crate::evidence::{Directory, ServiceInfo};
-use crate::expect::rivals::Rivals;
+use crate::expect::conflicts::SentinelConflicts;
 use crate::expect::sentinel::SentinelRule;
 use crate::limits::Limits;
 use crate::plan::Planner;
@@ -82,7 +82,7 @@ pub struct Start {
     pub wall: Wall,
     pub observer: ObserverStart,
     /// State left by an agent of the same boot.
-    pub remembered: Option<Remembered>,
+    pub persisted: Option<PersistedState>,
 }
 
 pub struct Node {
@@ -143,11 +143,11 @@ impl Node {
         if !self.judge.facts.synced {
             return;
         }
-        let judged = effects.iter().rev().find_map(|effect| match effect {
-            Effect::Publish(judged) => Some(judged),
+        let update = effects.iter().rev().find_map(|effect| match effect {
+            Effect::Publish(update) => Some(update),
             _ => None,
         });
-        let table = judged.and_then(|of| self.view_planner.health_ports(&of.answers, now));
+        let table = update.and_then(|of| self.view_planner.health_ports(&of.answers, now));
         effects.extend(table.map(|table| Effect::HealthPorts(Arc::new(table))));
     }
 
@@ -159,14 +159,14 @@ impl Node {
         let Some(recorder) = &mut self.recorder else {
             return self.judge.step(event, directory, effects);
         };
-        let followed = self.judge.ledger.outside.ids();
+        let followed = self.judge.ledger.external_failures.ids();
         recorder.note((&event, followed), now, &self.judge, directory);
         let before = effects.len();
         self.judge.step(event, directory, effects);
         let mut shown = false;
         for effect in &effects[before..] {
-            if let Effect::Publish(judged) = effect {
-                shown |= recorder.judged(judged);
+            if let Effect::Publish(update) = effect {
+                shown |= recorder.record_update(update);
             }
         }
         if shown {
@@ -217,14 +217,14 @@ impl Node {
         &self.view_planner.planner
     }
 
-    /// Services that claim the destinations of the sentinel's probes.
-    pub fn rivals(&self) -> &Rivals {
-        &self.view_planner.rivals
+    /// Services that use the destinations of the sentinel's probes.
+    pub fn sentinel_conflicts(&self) -> &SentinelConflicts {
+        &self.view_planner.sentinel_conflicts
     }
 
-    /// Number of frontends that became contested since the agent started.
-    pub fn claims_begun(&self) -> u64 {
-        self.view_planner.claims_begun
+    /// Number of frontends that got into conflict since the agent started.
+    pub fn conflicts_begun(&self) -> u64 {
+        self.view_planner.conflicts_begun
     }
 
     /// The sentinel; `None` if turned off.

@@ -24,17 +24,17 @@ use crate::limits::HELD;
 use crate::time::Mono;
 use astray::Devices;
 pub use astray::{Astray, Range};
-pub use sample::{Cut, Departure, PeerCount, PeerSample, Silence};
+pub use sample::{Departure, LargeTransferFailure, PeerCount, PeerSample, Silence};
 
 /// Maximum number of other nodes that are distinguished.
 pub const PEERS: usize = 5_000;
 /// TCP port of the pod probe's answers, for its Service and its pods.
 pub const ECHO_PORT: u16 = 19257;
 /// TCP port that the pod probe dials after a large transfer failed, for its Service and its pods.
-pub const CUT_PORT: u16 = 19258;
+pub const LARGE_TRANSFER_PORT: u16 = 19258;
 /// After this long without a failed transfer, large packets count as passing again. The pod probe
 /// makes one transfer in three seconds.
-const CUT_AGE: Duration = Duration::from_secs(15);
+const LARGE_TRANSFER_AGE: Duration = Duration::from_secs(15);
 /// Maximum number of silent nodes, and of Service ports and nodes of one [`Outage`], that are kept.
 const KEPT: usize = 64;
 
@@ -75,9 +75,13 @@ impl PeerLedger {
         for (id, info) in sample.near.iter().filter_map(info) {
             self.families[info.family as usize].answer_here(id);
         }
-        let is_probes = |cut: &&Cut| directory.service(cut.service).is_some_and(|info| info.echo);
-        for cut in sample.cuts.iter().filter(is_probes) {
-            let unanswered = &mut self.families[cut.family as usize].cut;
+        let is_probes = |failure: &&LargeTransferFailure| {
+            directory
+                .service(failure.service)
+                .is_some_and(|info| info.echo)
+        };
+        for failure in sample.large_transfer_failures.iter().filter(is_probes) {
+            let unanswered = &mut self.families[failure.family as usize].large_transfers;
             let unanswered = unanswered.get_or_insert_with(|| Unanswered::new(at));
             unanswered.count(at);
         }
@@ -165,8 +169,8 @@ pub(crate) struct FamilyPeers {
     #[serde(default)]
     silent_here: BTreeMap<u32, Mono>,
     /// Large transfers of the pod probe that failed.
-    #[serde(default)]
-    pub(crate) cut: Option<Unanswered>,
+    #[serde(default, rename = "cut")]
+    pub(crate) large_transfers: Option<Unanswered>,
     /// Devices by which other nodes are reached.
     #[serde(default)]
     devices: Devices,
@@ -233,7 +237,8 @@ impl FamilyPeers {
             .retain(|_, silent| !is_old(silent.unanswered.last));
         self.silent_here.retain(|_, last| !is_old(*last));
         self.outage.take_if(|outage| is_old(outage.unanswered.last));
-        self.cut.take_if(|cut| at.since(cut.last) > CUT_AGE);
+        self.large_transfers
+            .take_if(|failed| at.since(failed.last) > LARGE_TRANSFER_AGE);
         self.devices.forget_astray(|last| at.since(last) > HELD);
     }
 

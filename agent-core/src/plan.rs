@@ -26,7 +26,7 @@ use crate::view::{Applied, ClusterView, ServiceState};
 
 mod adopt;
 mod beyond;
-mod claims;
+mod conflicts;
 mod departed;
 mod draft;
 mod quotas;
@@ -37,9 +37,9 @@ mod sources;
 
 pub use adopt::Installed;
 use beyond::Beyond;
-pub use claims::Conflict;
+pub use conflicts::FrontendConflict;
 use departed::Departed;
-use draft::{Claim, Draft};
+use draft::{Draft, FrontendRequest};
 use quotas::Quotas;
 pub use quotas::Unjudged;
 use registry::Registry;
@@ -105,10 +105,10 @@ pub struct Planner {
     registry: Registry,
     /// Holder of each frontend in the map.
     owners: HashMap<FrontendKey, u32>,
-    /// Ids that claim a frontend and do not hold it, because another one claims it too.
-    contested: BTreeMap<FrontendKey, BTreeSet<u32>>,
-    /// When a frontend of these ids last began or ceased to be contested.
-    disputed: BTreeMap<u32, Mono>,
+    /// Ids that request a frontend and do not hold it, because another one requests it too.
+    conflicts: BTreeMap<FrontendKey, BTreeSet<u32>>,
+    /// When a frontend of these ids last began or ceased to be in conflict.
+    conflict_changed: BTreeMap<u32, Mono>,
     /// TCP ports of the agent itself.
     own_ports: Vec<u16>,
     sources: Sources,
@@ -159,13 +159,13 @@ impl Planner {
         if node_changed {
             self.sources.settle(&self.node, &mut draft);
         }
-        self.claim_own(&node_before, &mut draft);
-        self.contest_beyond(view, &mut draft);
-        self.settle_claims(view, &mut draft);
+        self.reserve_own_ports(&node_before, &mut draft);
+        self.add_conflicts_beyond(view, &mut draft);
+        self.settle_requests(view, &mut draft);
         self.evict_retired(now, &mut draft);
         self.forget_departed(&mut draft);
         self.use_room(view, &mut draft);
-        self.note_disputes(&mut draft, now);
+        self.note_conflict_changes(&mut draft, now);
         draft.into_changes()
     }
 
@@ -294,12 +294,12 @@ impl Planner {
             }
         }
         for frontend in &after.frontends {
-            let stands = find_frontend(frontends, &frontend.key);
-            draft.claims.push(Claim {
+            let present = find_frontend(frontends, &frontend.key);
+            draft.requests.push(FrontendRequest {
                 id,
                 key: frontend.key,
                 value: frontend.value(id),
-                stands: stands.map(|stands| stands.value(id)),
+                present: present.map(|present| present.value(id)),
             });
         }
     }
@@ -388,7 +388,7 @@ impl Directory for Planner {
             sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
             echo: self.node.is_echo(&slot.name),
             on_host: slot.on_host,
-            disputed: self.disputed.get(&id).copied(),
+            conflict_changed: self.conflict_changed.get(&id).copied(),
         })
     }
 }

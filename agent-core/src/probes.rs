@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::ProbeCause;
 use crate::conntrack::Conntrack;
-use crate::expect::sentinel::Contest;
+use crate::expect::sentinel::LaneConflict;
 use crate::freshness::Lags;
 use crate::limits::Limits;
 use crate::owners::{DatapathOwners, Owner};
@@ -97,9 +97,9 @@ pub struct SentinelLedger {
     /// Effect of the datapath's topology on probes.
     #[serde(rename = "bearing")]
     pub(crate) applicability: ProbeApplicability,
-    /// Lanes whose frontend another Service claims.
-    #[serde(default)]
-    contested: Vec<Contest>,
+    /// Lanes whose frontend another Service uses.
+    #[serde(default, rename = "contested")]
+    conflicts: Vec<LaneConflict>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,13 +187,13 @@ impl SentinelLedger {
             }
         }
         self.measured = None;
-        if self.voids_by_claim(trace.lane, outcome) {
+        if self.voids_by_conflict(trace.lane, outcome) {
             let lane = &mut self.lanes[place(trace.lane)];
             if !matches!(outcome, ProbeOutcome::Void(_)) {
                 // A rule of the other Service took the probe.
                 lane.run = None;
             }
-            let outcome = ProbeOutcome::Void(VoidReason::Contested);
+            let outcome = ProbeOutcome::Void(VoidReason::FrontendConflict);
             lane.note(trace, outcome, now);
             return outcome;
         }
@@ -409,7 +409,7 @@ impl SentinelLedger {
             _ if self.owners(lane.family).contains(Owner::Ipvs) => true,
             ProbePath::NodePort => {
                 let refused = self.failed_beside(cluster_ip, ProbeCause::Refused, trace.sent);
-                !refused && !self.lane(cluster_ip).claimed
+                !refused && !self.lane(cluster_ip).in_conflict
             }
             ProbePath::Pod | ProbePath::OffCluster | ProbePath::Host => false,
         }

@@ -16,7 +16,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
-use crate::effect::Judged;
+use crate::effect::VerdictUpdate;
 use crate::event::{Event, KernelSample, Service};
 use crate::evidence::{Directory, ServiceInfo};
 use crate::time::Mono;
@@ -60,12 +60,12 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn of(judged: &Judged) -> Self {
+    pub(crate) fn of(update: &VerdictUpdate) -> Self {
         Self {
-            verdict: LastVerdict::of(&judged.verdict),
-            healthz: judged.answers.healthz.status,
-            livez: judged.answers.livez.status,
-            would_fail: judged.answers.livez.would_fail,
+            verdict: LastVerdict::of(&update.verdict),
+            healthz: update.answers.healthz.status,
+            livez: update.answers.livez.status,
+            would_fail: update.answers.livez.would_fail,
         }
     }
 }
@@ -175,8 +175,8 @@ impl Recorder {
     }
 
     /// Records the result. Returns whether /healthz changed, or would have changed when enforcing.
-    pub(crate) fn judged(&mut self, judged: &Judged) -> bool {
-        let outcome = Outcome::of(judged);
+    pub(crate) fn record_update(&mut self, update: &VerdictUpdate) -> bool {
+        let outcome = Outcome::of(update);
         let before = self.outcome.replace(outcome);
         if before == Some(outcome) {
             return false;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use flate2::bufread::MultiGzDecoder;
 use thiserror::Error;
 
-use crate::effect::{Effect, Judged};
+use crate::effect::{Effect, VerdictUpdate};
 use crate::event::Event;
 use crate::node::{Judge, Node};
 use crate::record::{Line, Outcome, VERSION};
@@ -65,7 +65,7 @@ pub struct Replayed {
 #[derive(Clone, Debug)]
 pub struct Moment {
     pub at: Wall,
-    pub judged: Judged,
+    pub update: VerdictUpdate,
 }
 
 /// Replays a recording, up to a moment or to its end.
@@ -129,8 +129,8 @@ impl Replayed {
     #[deny(clippy::wildcard_enum_match_arm)]
     fn step(&mut self, event: Event, at: Mono, wall: Wall) {
         for effect in self.last.step(event, at) {
-            let judged = match effect {
-                Effect::Publish(judged) => judged,
+            let update = match effect {
+                Effect::Publish(update) => update,
                 // A replay performs no effects.
                 Effect::Maps(_)
                 | Effect::Sentinel(_)
@@ -140,10 +140,10 @@ impl Replayed {
                 | Effect::Measure(_)
                 | Effect::Log(_) => continue,
             };
-            let outcome = Outcome::of(&judged);
+            let outcome = Outcome::of(&update);
             let moment = Moment {
                 at: wall,
-                judged: *judged,
+                update: *update,
             };
             if self.outcome.replace(outcome) != Some(outcome) {
                 self.moments.push(moment.clone());

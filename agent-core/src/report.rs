@@ -25,13 +25,13 @@ use crate::topology::DatapathTopology;
 use crate::verdict::Verdict;
 
 mod answers;
-mod claims;
+mod conflicts;
 pub mod drain;
 mod peers;
 pub mod sentinel;
 
 pub use answers::{AnswerReport, Answers, FleetSeen};
-pub use claims::{CLAIMS_SHOWN, ClaimOwner, ClaimReport, ClaimsReport};
+pub use conflicts::{CONFLICTS_SHOWN, ConflictOwner, ConflictReport, ConflictsReport};
 pub use peers::{PeerReport, PeersReport};
 pub use sentinel::{SentinelReport, SentinelState};
 
@@ -83,9 +83,9 @@ pub struct Report {
     pub datapath: DatapathTopology,
     /// Numbers of expected Services, frontends and endpoints.
     pub expectations: ExpectationReport,
-    /// Contested frontends.
-    #[serde(default)]
-    pub claims: ClaimsReport,
+    /// Frontend conflicts.
+    #[serde(default, rename = "claims")]
+    pub conflicts: ConflictsReport,
     /// Source and state of the cluster view.
     pub cluster: ClusterReport,
     /// Writes to the API server; empty if none are configured.
@@ -190,7 +190,7 @@ impl OutcomeCounts {
             leaked: of(Outcome::Leaked),
             misrouted: of(Outcome::Misrouted),
             stale: of(Outcome::Stale),
-            unheard: of(Outcome::Unheard),
+            unheard: of(Outcome::AnswerNotDelivered),
             rejected: of(Outcome::Rejected),
             retransmitted: of(Outcome::Retransmitted),
             lost,
@@ -205,7 +205,7 @@ impl OutcomeCounts {
             (Failure::Misrouted, self.misrouted),
             (Failure::Stale, self.stale),
             (Failure::Lost, self.lost),
-            (Failure::Unheard, self.unheard),
+            (Failure::AnswerNotDelivered, self.unheard),
         ]
     }
 }
@@ -297,13 +297,13 @@ impl Report {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
                 started: replayed.span.0.timestamp(),
-                enforcement: moment.judged.answers.enforcement(),
+                enforcement: moment.update.answers.enforcement(),
                 unknown_policy: settings.unknown_policy,
             },
             hardening: HardeningReport::default(),
-            verdict: moment.judged.verdict.clone(),
+            verdict: moment.update.verdict.clone(),
             sentinel: replayed_sentinel(node),
-            answers: Answers::from(&moment.judged.answers),
+            answers: Answers::from(&moment.update.answers),
             fleet: FleetSeen::of(node.judge()),
             peers: PeersReport::of(node),
             port: PortReport::default(),
@@ -314,7 +314,7 @@ impl Report {
             devices: Vec::new(),
             datapath: node.judge().topology.clone(),
             expectations: ExpectationReport::default(),
-            claims: ClaimsReport::default(),
+            conflicts: ConflictsReport::default(),
             cluster: ClusterReport::default(),
             publish: PublishReport::default(),
             faults: BTreeMap::new(),

@@ -25,8 +25,8 @@ use agent_common::service::Family;
 
 use crate::cause::{Cause, State};
 use crate::cluster::Change;
-use crate::effect::Judged;
-use crate::effect::Remembered;
+use crate::effect::PersistedState;
+use crate::effect::VerdictUpdate;
 use crate::event::Event;
 use crate::node::Node;
 use crate::time::Mono;
@@ -99,7 +99,7 @@ pub struct SimNode {
     agent: Option<Agent>,
     /// Number of the agent, counted from one.
     epoch: u32,
-    remembered: Option<Remembered>,
+    persisted: Option<PersistedState>,
     /// Changes that no watch has delivered yet.
     undelivered: Vec<Change>,
     /// Whether the API server is away.
@@ -124,7 +124,7 @@ pub struct Log {
     /// Events with their times, in order.
     pub events: Vec<(Mono, Event)>,
     /// Verdicts and answers, in order.
-    pub judged: Vec<Judged>,
+    pub updates: Vec<VerdictUpdate>,
 }
 
 impl SimNode {
@@ -140,7 +140,7 @@ impl SimNode {
             probers: Probers::default(),
             agent: None,
             epoch: 0,
-            remembered: None,
+            persisted: None,
             undelivered: Vec::new(),
             silent: false,
             starved_until: BEGIN,

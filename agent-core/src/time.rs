@@ -108,9 +108,9 @@ impl Anchor {
 
 /// A duration for a sentence: `320 ms`, `3.2 s`, `45 s`, `3 min`, `2.5 h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spoken(pub Duration);
+pub struct HumanDuration(pub Duration);
 
-impl fmt::Display for Spoken {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
         match ms {
@@ -191,6 +191,9 @@ mod tests {
     #[case(180_000, "3 min")]
     #[case(7_300_000, "2 h")]
     fn durations_are_spoken(#[case] ms: u64, #[case] expected: &str) {
-        assert_eq!(Spoken(Duration::from_millis(ms)).to_string(), expected);
+        assert_eq!(
+            HumanDuration(Duration::from_millis(ms)).to_string(),
+            expected
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 use agent_core::cause::State;
-use agent_core::effect::Judged;
+use agent_core::effect::VerdictUpdate;
 use agent_core::replay::replay;
 use agent_core::sim::{Act, BEGIN, Fault, SimNode, Stack, Stream, World};
 use rstest::rstest;
@@ -37,9 +37,9 @@ fn failed(node: &SimNode) -> Option<Duration> {
     node.failed_after(BEGIN.plus(FAULT))
 }
 
-fn last(node: &SimNode) -> Judged {
-    let judged = node.log().and_then(|log| log.judged.last());
-    judged.expect("a verdict").clone()
+fn last(node: &SimNode) -> VerdictUpdate {
+    let update = node.log().and_then(|log| log.updates.last());
+    update.expect("a verdict").clone()
 }
 
 #[rstest]
@@ -54,7 +54,7 @@ fn a_family_that_nobody_uses_is_a_finding_until_it_is_dialled(#[case] user: Stre
     let mut node = node(vec![user], vec![late]);
     node.run(dialled);
     assert_eq!(failed(&node), None);
-    let Judged { verdict, .. } = last(&node);
+    let VerdictUpdate { verdict, .. } = last(&node);
     assert_eq!(verdict.state, State::Degraded);
     let reason = verdict.reason();
     let said = "IPv6 does not count (--families=used): no pod and no client outside used it";
@@ -68,7 +68,7 @@ fn a_family_that_nobody_uses_is_a_finding_until_it_is_dialled(#[case] user: Stre
     let recording = node.node().expect("an agent").recording();
     let replayed = replay(&recording, None).expect("a recording");
     assert_eq!(replayed.differs, None);
-    assert_eq!(replayed.latest.expect("a verdict").judged, last(&node));
+    assert_eq!(replayed.latest.expect("a verdict").update, last(&node));
 }
 
 #[rstest]

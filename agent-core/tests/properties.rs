@@ -10,7 +10,7 @@ mod parts {
 use std::time::Duration;
 
 use agent_core::cause::State;
-use agent_core::effect::{Effect, Judged};
+use agent_core::effect::{Effect, VerdictUpdate};
 use agent_core::node::Node;
 use agent_core::replay::replay;
 use agent_core::sim::{
@@ -96,7 +96,7 @@ proptest! {
         let judged = || {
             let mut node = SimNode::new(0, world.clone(), seed).logged();
             node.run(s(30));
-            let log = node.log().map(|log| log.judged.clone());
+            let log = node.log().map(|log| log.updates.clone());
             (log, node.truth())
         };
         let (first, second) = (judged(), judged());
@@ -107,7 +107,7 @@ proptest! {
     fn a_replay_is_the_run(world in worlds::any_at_all(), seed: u64) {
         let mut node = SimNode::new(0, world, seed).logged();
         node.run(s(30));
-        let log = node.log().map(|log| log.judged.clone()).unwrap_or_default();
+        let log = node.log().map(|log| log.updates.clone()).unwrap_or_default();
         let Some(agent) = node.node() else {
             return Ok(());
         };
@@ -115,7 +115,7 @@ proptest! {
             TestCaseError::fail(error.to_string())
         })?;
         prop_assert_eq!(replayed.differs, None);
-        let last = replayed.latest.as_ref().map(|moment| &moment.judged);
+        let last = replayed.latest.as_ref().map(|moment| &moment.update);
         prop_assert_eq!(last, log.last());
         let judge = |node: &Node| serde_json::to_string(node.judge()).unwrap_or_default();
         prop_assert!(judge(&replayed.last) == judge(agent));
@@ -127,12 +127,12 @@ proptest! {
         start in nonsense::time(),
     ) {
         let mut node = Node::new(nonsense::settings(), nonsense::start(start));
-        let mut last: Option<Judged> = None;
+        let mut last: Option<VerdictUpdate> = None;
         for (now, event) in events {
             for effect in node.step(event, now) {
-                if let Effect::Publish(judged) = effect {
-                    follows(last.as_ref(), &judged)?;
-                    last = Some(*judged);
+                if let Effect::Publish(update) = effect {
+                    follows(last.as_ref(), &update)?;
+                    last = Some(*update);
                 }
             }
         }
@@ -148,13 +148,13 @@ proptest! {
         node.run(s(30));
         let log = node.log().expect("kept");
         let mut again = Node::new(nonsense::settings(), nonsense::start(BEGIN));
-        let mut last: Option<Judged> = None;
+        let mut last: Option<VerdictUpdate> = None;
         for (place, (now, event)) in log.events.iter().enumerate() {
             let back = jumps[place % jumps.len()] * u64::from(place % 7 == 0);
             for effect in again.step(event.clone(), now.minus(ms(back))) {
-                if let Effect::Publish(judged) = effect {
-                    follows(last.as_ref(), &judged)?;
-                    last = Some(*judged);
+                if let Effect::Publish(update) = effect {
+                    follows(last.as_ref(), &update)?;
+                    last = Some(*update);
                 }
             }
         }
@@ -164,10 +164,10 @@ proptest! {
 
 /// Asserts that neither the time of a verdict nor its `since` goes back, and that `since` is not in the
 /// future.
-fn follows(last: Option<&Judged>, judged: &Judged) -> Result<(), TestCaseError> {
-    let now = &judged.verdict;
+fn follows(last: Option<&VerdictUpdate>, update: &VerdictUpdate) -> Result<(), TestCaseError> {
+    let now = &update.verdict;
     prop_assert!(now.since <= now.at);
-    if let Some(before) = last.map(|judged| &judged.verdict) {
+    if let Some(before) = last.map(|update| &update.verdict) {
         prop_assert!(before.at <= now.at, "{:?} after {:?}", now.at, before.at);
         prop_assert!(before.since <= now.since);
     }
@@ -440,8 +440,8 @@ fn one_broken_service_is_one_transition() {
         .with(s(45), Act::Repair(Fault::Emptied(0)));
     let mut node = SimNode::new(0, world, 1).logged();
     node.run(s(70));
-    let judged = &node.log().expect("kept").judged;
-    let mut states: Vec<_> = judged.iter().map(|judged| judged.verdict.state).collect();
+    let updates = &node.log().expect("kept").updates;
+    let mut states: Vec<_> = updates.iter().map(|update| update.verdict.state).collect();
     states.dedup();
     assert_eq!(
         states,

@@ -29,8 +29,8 @@ pub struct Update {
     pub problems: Vec<Problem>,
     /// Number of objects in a folder that do not matter.
     pub ignored: u64,
-    /// A Service with external IPs that was left out: the addresses that it claims are unknown.
-    pub unknown_claims: Option<ObjectName>,
+    /// A Service with external IPs that was left out: the addresses that it uses are unknown.
+    pub unknown_frontends: Option<ObjectName>,
 }
 
 /// Something in a source that could not be used as it is.

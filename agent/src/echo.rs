@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::args::EchoArgs;
-use agent_core::peers::{CUT_PORT, ECHO_PORT};
+use agent_core::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 
 mod dial;
 mod frame;
@@ -41,12 +41,12 @@ pub enum EchoError {
 /// Answers and dials until a signal ends it.
 pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
     let echo = listen(ECHO_PORT)?;
-    let cut = listen(CUT_PORT)?;
+    let large = listen(LARGE_TRANSFER_PORT)?;
     let mut term = signal(SignalKind::terminate()).map_err(EchoError::Signals)?;
     let mut int = signal(SignalKind::interrupt()).map_err(EchoError::Signals)?;
     tracing::info!(service = %said.service, "answering on port {ECHO_PORT}, connecting to the \
                                              Service once a second");
-    let answers = async { tokio::join!(serve::answer(&echo), serve::accept(&cut)) };
+    let answers = async { tokio::join!(serve::answer(&echo), serve::accept(&large)) };
     tokio::pin!(answers);
     tokio::select! {
         _ = &mut answers => {}

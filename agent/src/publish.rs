@@ -25,8 +25,8 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::metrics::{Metrics, Published};
 use agent_core::condition::{
-    Announcer, CONTESTED, ClaimAnnouncer, Pace, Refusal, Schedule, Standing, Status, Written,
-    bounded, message, standing,
+    Announcer, CONFLICT_REASON, ConflictAnnouncer, Pace, Refusal, Schedule, Standing, Status,
+    Written, bounded, message, standing,
 };
 use agent_core::eligibility::Eligibility;
 use agent_core::report::PublishReport;
@@ -149,8 +149,8 @@ struct Publisher {
     schedule: Option<Schedule>,
     /// `None` if Events are not written.
     announcer: Option<Announcer>,
-    /// The same for Events about frontends that several Services claim.
-    claims: Option<ClaimAnnouncer>,
+    /// The same for Events about frontends that several Services use.
+    conflicts: Option<ConflictAnnouncer>,
     node: NodeApi,
     recorder: Recorder,
     /// Object that Events are about.
@@ -176,9 +176,9 @@ impl Publisher {
         Self {
             schedule: settings.condition.then(schedule),
             announcer: settings.events.then(announcer),
-            claims: settings
+            conflicts: settings
                 .events
-                .then(|| ClaimAnnouncer::new(&name, settings.pace)),
+                .then(|| ConflictAnnouncer::new(&name, settings.pace)),
             node,
             recorder: Recorder::new(client, reporter),
             regarding: ObjectReference {
@@ -212,16 +212,16 @@ impl Publisher {
             let standing = standing(&report.verdict, !report.answers.livez.would_fail);
             let write = self.condition_due(&report, standing, now);
             let announce = self.event_due(&report, standing, now);
-            let claim = self.claim_due(&report, now);
-            due = write.into_iter().chain(announce).chain(claim).min();
+            let conflict = self.conflict_due(&report, now);
+            due = write.into_iter().chain(announce).chain(conflict).min();
             if write.is_some_and(|due| due <= now) {
                 self.write(&report, standing).await;
                 due = Some(now);
             } else if announce.is_some_and(|due| due <= now) {
                 self.announce(&report, standing).await;
                 due = Some(now);
-            } else if claim.is_some_and(|due| due <= now) {
-                self.announce_claims(&report).await;
+            } else if conflict.is_some_and(|due| due <= now) {
+                self.announce_conflicts(&report).await;
                 due = Some(now);
             }
         }
@@ -254,10 +254,10 @@ impl Publisher {
         announcer.due()
     }
 
-    fn claim_due(&mut self, report: &Report, now: Mono) -> Option<Mono> {
-        let claims = self.claims.as_mut()?;
-        claims.observe(report.claims.begun, report.claims.count() > 0, now);
-        claims.due()
+    fn conflict_due(&mut self, report: &Report, now: Mono) -> Option<Mono> {
+        let conflicts = self.conflicts.as_mut()?;
+        conflicts.observe(report.conflicts.begun, report.conflicts.count() > 0, now);
+        conflicts.due()
     }
 
     async fn write(&mut self, report: &Report, standing: Standing) {
@@ -293,17 +293,17 @@ impl Publisher {
         }
     }
 
-    /// Publishes one Event for all claims that began.
-    async fn announce_claims(&mut self, report: &Report) {
-        let note = bounded(report.claims.sentence().unwrap_or_default());
-        let published = self.publish(report, EventType::Warning, CONTESTED.to_owned(), note);
+    /// Publishes one Event for all conflicts that began.
+    async fn announce_conflicts(&mut self, report: &Report) {
+        let note = bounded(report.conflicts.sentence().unwrap_or_default());
+        let published = self.publish(report, EventType::Warning, CONFLICT_REASON.to_owned(), note);
         let refused = published.await.err();
-        let Some(claims) = &mut self.claims else {
+        let Some(conflicts) = &mut self.conflicts else {
             return;
         };
         match refused {
-            None => claims.announced(clock::mono()),
-            Some(refusal) => claims.failed(refusal, clock::mono()),
+            None => conflicts.announced(clock::mono()),
+            Some(refusal) => conflicts.failed(refusal, clock::mono()),
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{LEFT, part, sweep, write};
-use agent_core::effect::Remembered;
+use agent_core::effect::PersistedState;
 use agent_core::time::Wall;
 
 const FILE: &str = "state.json";
@@ -21,7 +21,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 struct Stored {
     schema: u32,
     boot_id: String,
-    remembered: Remembered,
+    #[serde(rename = "remembered")]
+    persisted: PersistedState,
 }
 
 const SCHEMA: u32 = 1;
@@ -54,12 +55,12 @@ impl Memory {
     }
 
     /// Reads the state that an agent of this boot left. An unreadable file is logged, and counts as none.
-    pub(crate) fn recall(&self) -> Option<Remembered> {
+    pub(crate) fn recall(&self) -> Option<PersistedState> {
         let path = self.path.as_ref()?;
         let read = || Ok(serde_json::from_slice::<Stored>(&fs::read(path)?)?);
         match read() {
             Ok(stored) if stored.schema == SCHEMA && stored.boot_id == self.boot_id => {
-                Some(stored.remembered)
+                Some(stored.persisted)
             }
             Ok(_) => None,
             Err(error) => {
@@ -75,12 +76,12 @@ impl Memory {
     }
 
     /// Writes the state atomically. A full disk is logged once.
-    pub(crate) fn remember(&mut self, remembered: Remembered) {
+    pub(crate) fn remember(&mut self, persisted: PersistedState) {
         let Some(path) = &self.path else { return };
         let stored = Stored {
             schema: SCHEMA,
             boot_id: self.boot_id.clone(),
-            remembered,
+            persisted,
         };
         let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?);
         let written = write().or_else(|error| {

@@ -116,7 +116,7 @@ impl Script<'_> {
 const BITS: [(Outcome, u32); 3] = [
     (Outcome::Proven, state::PROVEN),
     (Outcome::Rejected, state::REJECTED),
-    (Outcome::Unheard, state::UNHEARD),
+    (Outcome::AnswerNotDelivered, state::ANSWER_NOT_DELIVERED),
 ];
 
 type Counts = BTreeMap<(u32, SourceClass, Outcome), u32>;

@@ -10,7 +10,7 @@ use agent_core::brake::Brake;
 use agent_core::cause::State;
 use agent_core::cluster::ObjectName;
 use agent_core::damping::Damping;
-use agent_core::effect::Remembered;
+use agent_core::effect::PersistedState;
 use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
 use agent_core::ledger::Ledger;
 use agent_core::limits::Limits;
@@ -18,11 +18,11 @@ use agent_core::time::{Anchor, Mono, Wall};
 use agent_core::verdict::{CountedFamilies, Inputs, verdict};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
-    let Ok(known) = serde_json::from_slice::<Remembered>(bytes) else {
+    let Ok(known) = serde_json::from_slice::<PersistedState>(bytes) else {
         return false;
     };
     let text = serde_json::to_vec(&known).expect("what was read is written");
-    let again: Remembered = serde_json::from_slice(&text).expect("what was written is read");
+    let again: PersistedState = serde_json::from_slice(&text).expect("what was written is read");
     assert_eq!(again, known);
     // Before, at and long after the time of writing.
     let written = known.written;
@@ -34,7 +34,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     true
 }
 
-fn go_on(known: &Remembered, observed: bool, now: Mono) {
+fn go_on(known: &PersistedState, observed: bool, now: Mono) {
     let mut ledger = Ledger::restore(Limits::default(), known.ledger.clone(), observed, now);
     let mut damping = Damping::restore(Duration::from_secs(10), known.damping.clone());
     let mut brake = Brake::restore(Some(20), "node", known.brake);
@@ -103,7 +103,7 @@ impl Directory for Names {
             sentinel: false,
             echo: false,
             on_host: false,
-            disputed: None,
+            conflict_changed: None,
         })
     }
 }

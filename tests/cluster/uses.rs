@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use node_tests::cluster::{Process, base, create};
 use node_tests::manifests::{managed, slice};
 use node_tests::outage::Users;
-use node_tests::pod_probe::{CUT_PORT, ECHO_PORT, Probes};
+use node_tests::pod_probe::{ECHO_PORT, LARGE_TRANSFER_PORT, Probes};
 use node_tests::traffic::Plan;
 use node_tests::world::{Family, Place, agent_binary};
 use serde_json::{Value, json};
@@ -91,7 +91,9 @@ fn pod_probe(scene: &mut Scene) -> Probes {
         scene.world.add_pod(pod, place).expect("a pod");
     }
     let port = |(name, port)| json!({ "name": name, "port": port, "protocol": "TCP" });
-    let ports: Vec<Value> = [("echo", ECHO_PORT), ("cut", CUT_PORT)].map(port).into();
+    let ports: Vec<Value> = [("echo", ECHO_PORT), ("cut", LARGE_TRANSFER_PORT)]
+        .map(port)
+        .into();
     for family in Family::ALL {
         let endpoint = |(pod, _, node): (&str, Place, &str)| {
             json!({

@@ -194,9 +194,9 @@ fn a_flood_that_fills_the_map_at_once() {
         let first = first.expect("a sample").sample;
         let missed = first.faults[Fault::PendingFull as usize];
         assert!(missed > 0);
-        let heaviest = first.heaviest.as_ref().expect("a crowded map");
-        assert_eq!(heaviest.service, FLOODED);
-        assert!(heaviest.to_service > 32_000, "{heaviest:?}");
+        let top_talker = first.top_talker.as_ref().expect("a crowded map");
+        assert_eq!(top_talker.service, FLOODED);
+        assert!(top_talker.to_service > 32_000, "{top_talker:?}");
         for number in 4 * WAVE..5 * WAVE {
             flood(stage, number, Owed::Reject);
         }

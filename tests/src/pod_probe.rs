@@ -10,7 +10,7 @@ use crate::world::{Family, World};
 
 /// Port of its answers, and port on which it reports transfers that were cut.
 pub const ECHO_PORT: u16 = 19257;
-pub const CUT_PORT: u16 = 19258;
+pub const LARGE_TRANSFER_PORT: u16 = 19258;
 
 /// A pod, and the node that its slice names if not its own.
 pub type Placed = (&'static str, Option<&'static str>);
@@ -20,7 +20,7 @@ pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
     let mut service = Service::new("pathproof-echo", index, []);
     service.namespace = "pathproof";
     (service.port, service.target_port) = (ECHO_PORT, ECHO_PORT);
-    service.second = Some(("cut", CUT_PORT));
+    service.second = Some(("cut", LARGE_TRANSFER_PORT));
     for (pod, node) in pods {
         let mut endpoint = Endpoint::from(world.pod(pod));
         endpoint.node = node.unwrap_or(endpoint.node);

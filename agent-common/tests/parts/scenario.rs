@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::Outcome::{
-    self, Answered, Arrived, Forwarded, Leaked, Misrouted, Proven, Refused, Rejected,
-    Retransmitted, Stale, Unheard,
+    self, AnswerNotDelivered, Answered, Arrived, Forwarded, Leaked, Misrouted, Proven, Refused,
+    Rejected, Retransmitted, Stale,
 };
 use agent_common::evidence::{Fault, anomaly_flag};
 use agent_common::service::SourceClass::{self, External, Host, Pod};
@@ -617,13 +617,13 @@ fn leaks(s: &Stage) -> Vec<Scenario> {
 fn answers(s: &Stage) -> Vec<Scenario> {
     let proven = [Arrived, Forwarded, Proven];
     let answered = [Arrived, Forwarded, Proven, Answered];
-    let unheard = |name| {
+    let not_delivered = |name| {
         s.answered(name)
             .wait(1_100)
             .syn_in(Client, s.pod, s.web)
             .seen(WEB, Pod, &answered)
-            .seen(WEB, Pod, &[Unheard])
-            .reported(Unheard, 0, None)
+            .seen(WEB, Pod, &[AnswerNotDelivered])
+            .reported(AnswerNotDelivered, 0, None)
     };
     let leaves_by_the_uplink = |name, came_in| {
         scenario(name)
@@ -633,8 +633,8 @@ fn answers(s: &Stage) -> Vec<Scenario> {
             .answer_out(Uplink, s.web, s.routeless)
     };
     vec![
-        unheard("the answer is not heard"),
-        unheard("the answer is not heard, twice")
+        not_delivered("the answer is not heard"),
+        not_delivered("the answer is not heard, twice")
             .wait(200)
             .syn_in(Client, s.pod, s.web)
             .seen(WEB, Pod, &[Retransmitted]),

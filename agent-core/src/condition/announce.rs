@@ -88,10 +88,10 @@ impl Announcer {
     }
 }
 
-/// When an Event about contested frontends is due: one for all claims since the last. It has its
-/// own budget, so that authors of claims cannot spend the datapath's.
+/// When an Event about frontend conflicts is due: one for all conflicts since the last. It has its
+/// own budget, so that authors of conflicts cannot spend the datapath's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimAnnouncer {
+pub struct ConflictAnnouncer {
     node: String,
     pace: Pace,
     announced: u64,
@@ -101,7 +101,7 @@ pub struct ClaimAnnouncer {
     retry: Retry,
 }
 
-impl ClaimAnnouncer {
+impl ConflictAnnouncer {
     /// For this node, at the start of the agent.
     pub fn new(node: &str, pace: Pace) -> Self {
         Self {
@@ -115,10 +115,10 @@ impl ClaimAnnouncer {
         }
     }
 
-    /// Records how many claims began so far, and whether any is left.
-    pub fn observe(&mut self, begun: u64, stands: bool, now: Mono) {
+    /// Records how many conflicts began so far, and whether any is left.
+    pub fn observe(&mut self, begun: u64, is_any_left: bool, now: Mono) {
         self.begun = begun;
-        if !stands {
+        if !is_any_left {
             self.announced = begun;
         }
         self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
@@ -246,10 +246,10 @@ mod tests {
         assert_eq!(announcer.due(), Some(due.plus(jitter())));
     }
 
-    /// A hundred claims in one batch are one Event; a claim that ended is none.
+    /// A hundred conflicts in one batch are one Event; a conflict that ended is none.
     #[test]
-    fn claims_are_announced_once_and_within_a_budget() {
-        let mut announcer = ClaimAnnouncer::new("node-1", Pace::default());
+    fn conflicts_are_announced_once_and_within_a_budget() {
+        let mut announcer = ConflictAnnouncer::new("node-1", Pace::default());
         announcer.observe(0, false, at(1));
         assert_eq!(announcer.due(), None);
         announcer.observe(100, true, at(10));

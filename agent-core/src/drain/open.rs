@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_QUIET, ProbeRanges};
 use crate::expect::NodeContext;
 use crate::expect::node::address;
-use crate::time::{Mono, Spoken};
+use crate::time::{HumanDuration, Mono};
 use crate::view::ClusterView;
 
 /// Interval of counts while the node leaves.
@@ -116,9 +116,10 @@ impl OpenView {
         match (&self.last, &self.uncounted) {
             (_, Some(why)) => Err(why.clone()),
             (Some((counted, at)), None) if now.since(*at) <= OLD => Ok(counted),
-            (Some((_, at)), None) => {
-                Err(format!("the last count is {} old", Spoken(now.since(*at))))
-            }
+            (Some((_, at)), None) => Err(format!(
+                "the last count is {} old",
+                HumanDuration(now.since(*at))
+            )),
             (None, None) => Err("the agent has not counted them yet".into()),
         }
     }

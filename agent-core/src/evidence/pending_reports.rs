@@ -31,7 +31,7 @@ impl PendingReports {
     /// Stores a report. Returns it if it needs no confirmation: an answer that was not received.
     pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
         let sighting = sighting(anomaly)?;
-        if sighting.failure == Failure::Unheard {
+        if sighting.failure == Failure::AnswerNotDelivered {
             return Some(sighting);
         }
         let family = if sighting.client.is_ipv4() {
@@ -140,7 +140,7 @@ fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
         Outcome::Leaked => Failure::Leaked,
         Outcome::Misrouted => Failure::Misrouted,
         Outcome::Stale => Failure::Stale,
-        Outcome::Unheard => Failure::Unheard,
+        Outcome::AnswerNotDelivered => Failure::AnswerNotDelivered,
         _ => return None,
     };
     Some(of_failure(failure, anomaly))
@@ -260,8 +260,11 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_not_heard_is_no_doubt() {
-        let told = PendingReports::default().report(&anomaly(Outcome::Unheard));
-        assert_eq!(told.map(|known| known.failure), Some(Failure::Unheard));
+        let told = PendingReports::default().report(&anomaly(Outcome::AnswerNotDelivered));
+        assert_eq!(
+            told.map(|known| known.failure),
+            Some(Failure::AnswerNotDelivered)
+        );
     }
 
     /// The route returned before the SYN was retransmitted, so the answer shows nothing about the uplink.

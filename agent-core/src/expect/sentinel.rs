@@ -42,9 +42,9 @@ pub struct Sentinel {
     pub altered: Option<String>,
     /// Parts that can be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
-    /// Lanes whose frontend another Service claims.
-    #[serde(default)]
-    pub contested: Vec<Contest>,
+    /// Lanes whose frontend another Service uses.
+    #[serde(default, rename = "contested")]
+    pub conflicts: Vec<LaneConflict>,
     /// The rotator's count of the cluster's nodes.
     #[serde(default)]
     pub fleet: Option<Published>,
@@ -60,18 +60,19 @@ pub static ABSENT: Sentinel = Sentinel {
     exists: false,
     altered: None,
     families: [None; FAMILIES],
-    contested: Vec::new(),
+    conflicts: Vec::new(),
     fleet: None,
     fleet_error: None,
     enforcement: None,
 };
 
-/// A lane whose frontend another Service claims.
+/// A lane whose frontend another Service uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contest {
+pub struct LaneConflict {
     pub lane: Lane,
     /// The first such Service by name.
-    pub rival: ObjectName,
+    #[serde(rename = "rival")]
+    pub service: ObjectName,
     /// The frontend's address is also an endpoint of such a Service. Its rules then send probes to
     /// their original destination, as if there were no rule.
     pub loops: bool,
@@ -151,7 +152,7 @@ pub fn sentinel(
     let (fleet, fleet_error) = counted(state);
     Sentinel {
         exists: true,
-        contested: Vec::new(),
+        conflicts: Vec::new(),
         fleet,
         fleet_error,
         enforcement: service.enforcement.clone(),

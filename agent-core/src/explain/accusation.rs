@@ -3,20 +3,23 @@
 
 use crate::cause::{Cause, ProbeCause};
 use crate::limits::Limits;
-use crate::time::Spoken;
+use crate::time::HumanDuration;
 use crate::verdict::finding::{Beside, Evidence, Finding, Rule, Scope};
 
 /// The rule by which a family takes the node out: a sentence from docs/behaviour.md, with the
 /// numbers. Other findings name what is missing in their reason.
 pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
-    let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
+    let (lag, stale) = (
+        HumanDuration(limits.lag_after),
+        HumanDuration(limits.stale_after),
+    );
     Some(match (finding.rule, &finding.evidence) {
         (Rule::BrokenByProbes, _) if finding.cause == Some(Cause::ConntrackFull) => format!(
             "At least {} probes were lost on a path that worked before, each within {} of the \
              previous one, while the kernel dropped connections because its conntrack table was \
              full. Single probes that pass do not end this state.",
             limits.probe_failures,
-            Spoken(limits.probe_gap),
+            HumanDuration(limits.probe_gap),
         ),
         (Rule::BrokenByProbes, evidence) => {
             let how = match evidence {
@@ -40,7 +43,7 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
              causes: connections were refused by the node itself, left it untranslated, or went to an \
              address that is no endpoint. All of them worked before, and nothing succeeded since.",
             limits.broken_services,
-            Spoken(limits.broken_after),
+            HumanDuration(limits.broken_after),
         ),
         (Rule::BrokenByRoutes, _) => format!(
             "At least {} connections, over at least {}, left for at least two endpoints by an interface that \
@@ -48,13 +51,13 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
              other nodes by another interface than answered connections before. None over these routes \
              succeeded since.",
             limits.service_failures,
-            Spoken(limits.service_spread),
+            HumanDuration(limits.service_spread),
         ),
         (Rule::BrokenByConnections, _) => format!(
             "Every Service with new connections failed for at least {}. At least {} of them worked \
              before and have at least {} endpoints together, they are in at least {} namespaces \
              (fewer if fewer have traffic), and at least {} pods of this node were affected.",
-            Spoken(limits.broken_after),
+            HumanDuration(limits.broken_after),
             limits.broken_services,
             limits.broken_endpoints,
             limits.broken_namespaces,
@@ -66,7 +69,7 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
              before.",
             limits.service_failures,
             limits.broken_services,
-            Spoken(limits.broken_after),
+            HumanDuration(limits.broken_after),
         ),
         (Rule::BrokenByObstacle, _) => format!(
             "The kernel shows an obstacle (forwarding is off, a program is missing, or no endpoint of \

@@ -1,7 +1,7 @@
 //! Sentences about the criterion that keeps failed connections from accusing the node.
 
 use super::Words;
-use crate::time::Spoken;
+use crate::time::HumanDuration;
 use crate::verdict::finding::MissingCriterion;
 
 impl Words<'_> {
@@ -28,12 +28,12 @@ impl Words<'_> {
                                            fail at the same time, so a filter on the sentinel's addresses and \
                                            a NetworkPolicy may explain them"
                 .to_owned(),
-            MissingCriterion::Claimed => {
+            MissingCriterion::SentinelConflict => {
                 "another Service uses the address that the sentinel's probes dial, so a fault \
                  cannot be told from a NetworkPolicy"
                     .to_owned()
             }
-            MissingCriterion::Aside => {
+            MissingCriterion::Unprobed => {
                 "no probe takes the way of pods' connections on this node, and a \
                                NetworkPolicy may deny these"
                     .to_owned()
@@ -47,7 +47,7 @@ impl Words<'_> {
             }
             MissingCriterion::Time => format!(
                 "they have failed for less than {}",
-                Spoken(limits.broken_after)
+                HumanDuration(limits.broken_after)
             ),
         }
     }

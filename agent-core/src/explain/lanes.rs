@@ -7,7 +7,7 @@ use crate::cause::ProbeCause;
 use crate::names;
 use crate::owners::DatapathOwners;
 use crate::probes::VoidReason;
-use crate::time::{Mono, Spoken};
+use crate::time::{HumanDuration, Mono};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::finding::{
     Beside, Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule, VoidCause,
@@ -47,9 +47,9 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
 /// The state of a family's lane at `now`.
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
-    if let (LaneState::Off, Some(rival)) = (view.state, &view.rival) {
+    if let (LaneState::Off, Some(service)) = (view.state, &view.conflicting_service) {
         return format!(
-            "{name}: not judged: Service {rival} uses the address that the probes dial"
+            "{name}: not judged: Service {service} uses the address that the probes dial"
         );
     }
     match (view.state, failed(view), view.last_pass) {
@@ -133,7 +133,7 @@ fn void_reason(reason: VoidReason) -> &'static str {
         }
         VoidReason::Damaged => "the sentinel's interfaces were damaged a moment ago",
         VoidReason::Unsettled => "the sentinel changed a moment ago",
-        VoidReason::Contested => {
+        VoidReason::FrontendConflict => {
             "another Service uses the address that the probe dials, or did at the last probe that \
              passed"
         }
@@ -244,7 +244,7 @@ fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String 
 }
 
 fn passed(name: &str, at: Mono, now: Mono) -> String {
-    let ago = Spoken(now.since(at));
+    let ago = HumanDuration(now.since(at));
     format!("{name}: a sentinel probe passed {ago} ago")
 }
 
@@ -327,7 +327,7 @@ impl Words<'_> {
                      sentinel's endpoint, {} after this node received a newer port (now {})",
                     name(family, *path, *transport),
                     number(generation),
-                    Spoken(*late),
+                    HumanDuration(*late),
                     number(wanted),
                 )
             }

@@ -183,7 +183,7 @@ fn entry(cause: Cause) -> Entry {
              offload (`ethtool -K DEVICE tx-checksum-ip-generic off`), and check the CNI agent on \
              this node.",
         ),
-        Cause::Unheard => (
+        Cause::AnswerNotDelivered => (
             &[],
             "Packets are lost after they leave the node: check the uplink, its switch, and the \
              route back to the clients.",

@@ -16,7 +16,7 @@ use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::evidence::{Client, CountDelta, Directory, Place, Sample, ServiceInfo, Sighting};
-use crate::limits::{DIALLED_AFTER, DISPUTED, KEPT};
+use crate::limits::{CONFLICT_SETTLES, DIALLED_AFTER, KEPT};
 use crate::peers::PeerSample;
 use crate::time::Mono;
 
@@ -37,10 +37,10 @@ impl Ledger {
         self.sampled = Some(at);
         self.seen = Some(at);
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
-        self.outside.forget(at, directory);
+        self.external_failures.forget(at, directory);
         if sample.observer.attached == 0 {
             // Unseen connections may have been proven, so no run of failures continues.
-            self.outside.excuse();
+            self.external_failures.excuse();
             return self.end_failures();
         }
         let sample_gap = self.limits.sample_gap;
@@ -230,7 +230,7 @@ impl Ledger {
                 SourceClass::Pod => self.worked.succeed(info, count, look.at),
                 SourceClass::External => {
                     self.worked_outside.succeed(info, count, look.at);
-                    self.outside.prove((delta.service, info));
+                    self.external_failures.prove((delta.service, info));
                     (look.proven_outside).insert((info.name.clone(), info.family));
                 }
                 SourceClass::Host => {}
@@ -318,11 +318,14 @@ impl Ledger {
             let n = failed.fold(0_u32, |sum, (_, n)| sum.saturating_add(*n));
             if n > 0 {
                 let path = (delta.service, info);
-                self.outside.fail(path, (n, None), look.at, &self.limits);
+                self.external_failures
+                    .fail(path, (n, None), look.at, &self.limits);
             }
         }
-        // Stale connections count by age, as sightings. Connections with an unheard answer did succeed.
-        failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
+        // Stale connections count by age, as sightings. A connection without delivered answer did succeed.
+        failures.retain(|(failure, _)| {
+            !matches!(failure, Failure::Stale | Failure::AnswerNotDelivered)
+        });
         if failures.is_empty() {
             return;
         }
@@ -401,7 +404,7 @@ impl Ledger {
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
         match sighting.failure {
-            Failure::Unheard => return family.unhear(sighting.client, at),
+            Failure::AnswerNotDelivered => return family.answer_not_delivered(sighting.client, at),
             Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
             _ => family.fail(sighting.class, at),
         }
@@ -425,7 +428,8 @@ impl Ledger {
             && self.worked_outside.has(info, look.at)
         {
             let (path, client) = ((sighting.service, info), Some(sighting.client));
-            self.outside.fail(path, (1, client), at, &self.limits);
+            self.external_failures
+                .fail(path, (1, client), at, &self.limits);
         }
         if sighting.failure == Failure::Stale {
             return;
@@ -485,7 +489,7 @@ impl Ledger {
             (Failure::Leaked, of(Outcome::Leaked)),
             (Failure::Misrouted, of(Outcome::Misrouted)),
             (Failure::Stale, of(Outcome::Stale)),
-            (Failure::Unheard, of(Outcome::Unheard)),
+            (Failure::AnswerNotDelivered, of(Outcome::AnswerNotDelivered)),
             (Failure::Lost, delta.lost),
         ];
         let mut judged = Vec::new();
@@ -505,15 +509,16 @@ impl Ledger {
             Failure::Lost => self.observer.lost_suspended,
             Failure::Misrouted | Failure::Stale => self.observer.misrouted_suspended,
             Failure::Refused => self.observer.refused_suspended,
-            Failure::Leaked | Failure::Unheard => false,
+            Failure::Leaked | Failure::AnswerNotDelivered => false,
         }
     }
 }
 
-/// Whether another Service began or ceased to claim a frontend of this one a moment ago: connections may
+/// Whether another Service began or ceased to use a frontend of this one a moment ago: connections may
 /// have gone to either.
 fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
-    info.disputed.is_some_and(|at| now.since(at) <= DISPUTED)
+    info.conflict_changed
+        .is_some_and(|at| now.since(at) <= CONFLICT_SETTLES)
 }
 
 /// A count delta and the Service that it belongs to.

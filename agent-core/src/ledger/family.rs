@@ -32,7 +32,7 @@ pub(crate) struct FamilyLedger {
     /// itself.
     #[serde(default)]
     pub(crate) forwarded: [Option<Mono>; SOURCE_CLASSES],
-    /// Last failure by source class, without unheard ones.
+    /// Last failure by source class, without those whose answer was not delivered.
     pub(crate) failures: [Option<Mono>; SOURCE_CLASSES],
     /// Endpoints' answers that were forwarded or lost.
     #[serde(default, skip_serializing_if = "Answers::are_unknown")]
@@ -48,7 +48,8 @@ pub(crate) struct FamilyLedger {
     /// Failures since the last success.
     pub(crate) streak: Option<Streak>,
     /// Clients that did not receive their answer, each with the last time.
-    pub(crate) unheard: Vec<(IpAddr, Mono)>,
+    #[serde(rename = "unheard")]
+    pub(crate) answers_not_delivered: Vec<(IpAddr, Mono)>,
     /// First and last time in a run of connections from outside that were forwarded and not answered.
     #[serde(default)]
     pub(crate) unanswered: Option<(Mono, Mono)>,
@@ -146,16 +147,21 @@ impl FamilyLedger {
     }
 
     /// A client did not receive its answer.
-    pub(crate) fn unhear(&mut self, client: IpAddr, at: Mono) {
-        if let Some((_, last)) = self.unheard.iter_mut().find(|(known, _)| *known == client) {
+    pub(crate) fn answer_not_delivered(&mut self, client: IpAddr, at: Mono) {
+        if let Some((_, last)) = self
+            .answers_not_delivered
+            .iter_mut()
+            .find(|(known, _)| *known == client)
+        {
             *last = at.max(*last);
             return;
         }
-        if self.unheard.len() >= SOURCES_KEPT {
-            let oldest = (0..self.unheard.len()).min_by_key(|place| self.unheard[*place].1);
-            oldest.map(|place| self.unheard.swap_remove(place));
+        if self.answers_not_delivered.len() >= SOURCES_KEPT {
+            let oldest = (0..self.answers_not_delivered.len())
+                .min_by_key(|place| self.answers_not_delivered[*place].1);
+            oldest.map(|place| self.answers_not_delivered.swap_remove(place));
         }
-        self.unheard.push((client, at));
+        self.answers_not_delivered.push((client, at));
     }
 }
 
@@ -207,7 +213,7 @@ pub(crate) fn commonest(failures: &[u64; FAILURES]) -> Option<Failure> {
         Failure::Stale,
         Failure::Refused,
         Failure::Lost,
-        Failure::Unheard,
+        Failure::AnswerNotDelivered,
     ];
     let most = failures.iter().max().filter(|n| **n > 0)?;
     let is_most = |failure: &Failure| failures[*failure as usize] == *most;

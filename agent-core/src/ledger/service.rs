@@ -30,7 +30,7 @@ pub(crate) struct Track {
     pub(crate) endpoints: u32,
     /// First failure that is remembered.
     pub(crate) since: Mono,
-    /// Last failure, including unheard ones.
+    /// Last failure, including answers that were not delivered.
     pub(crate) last: Mono,
     /// Last proof after `since`.
     pub(crate) last_proof: Option<Mono>,
@@ -167,7 +167,7 @@ impl Track {
                 run.n = run.n.saturating_add(n);
             }
             // Their meaning depends on ages and clients: see `sight`.
-            Failure::Stale | Failure::Unheard => {}
+            Failure::Stale | Failure::AnswerNotDelivered => {}
         }
     }
 
@@ -227,7 +227,7 @@ impl Track {
         dialled || (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// Remembered connections to endpoints that had left.
+    /// PersistedState connections to endpoints that had left.
     pub(crate) fn stale(&self) -> impl Iterator<Item = &StaleConnection> + Clone {
         self.stale.iter().flatten()
     }

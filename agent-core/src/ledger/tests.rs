@@ -186,7 +186,7 @@ fn outcome(failure: Failure) -> Outcome {
         Failure::Leaked => Outcome::Leaked,
         Failure::Misrouted => Outcome::Misrouted,
         Failure::Stale => Outcome::Stale,
-        Failure::Unheard => Outcome::Unheard,
+        Failure::AnswerNotDelivered => Outcome::AnswerNotDelivered,
         Failure::Lost => Outcome::Arrived,
     }
 }

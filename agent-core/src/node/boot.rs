@@ -5,7 +5,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 
 use crate::cause::State;
 use crate::coverage::Hooks;
-use crate::effect::Remembered;
+use crate::effect::PersistedState;
 use crate::event::Facts;
 use crate::topology::{DatapathTopology, Seen};
 use crate::verdict::Rule;
@@ -64,7 +64,7 @@ pub(super) fn still_waits(
 
 /// The same two flags from a former agent's memory: whether the boot waited, and whether the node
 /// was ever more than Starting.
-pub(super) fn remembered(known: &Remembered) -> [bool; 2] {
+pub(super) fn persisted(known: &PersistedState) -> [bool; 2] {
     let state = known.verdict.state;
     let told = [state == State::Starting, has_served(state)];
     known.boot.unwrap_or(told)

@@ -17,8 +17,8 @@ use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
 use crate::drops::DropLedger;
 use crate::effect::{
-    Answers, Effect, Effects, Judged, Measurement, Notice, ReadEffect, Remembered, SentinelEffect,
-    UnservedServices, WriteEffect,
+    Answers, Effect, Effects, Measurement, Notice, PersistedState, ReadEffect, SentinelEffect,
+    UnservedServices, VerdictUpdate, WriteEffect,
 };
 use crate::eligibility::{Eligibility, eligibility};
 use crate::event::{Event, Facts, KernelSample, Successor};
@@ -78,7 +78,8 @@ pub struct Judge {
     /// Services that are broken while the node is not.
     #[serde(skip)]
     broken: UnservedServices,
-    remembered: Option<Mono>,
+    #[serde(rename = "remembered")]
+    persisted_at: Option<Mono>,
     /// Closed while the agent is not ready because the verdict began to fail with it.
     pub gate: UpgradeGate,
     /// The latest single failures, newest first.
@@ -89,14 +90,14 @@ impl Judge {
     pub(super) fn new(settings: Settings, start: Start) -> Self {
         let now = start.now;
         let (limits, dwell) = (settings.limits, settings.flap_dwell);
-        let known = start.remembered.as_ref();
+        let known = start.persisted.as_ref();
         let brake = known.map(|known| known.brake).unwrap_or_default();
         let switches = known.map(|known| known.switches.clone());
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
-        let [waits, served] = known.map_or([true, false], boot::remembered);
-        let (ledger, damping, eligibility) = match start.remembered {
+        let [waits, served] = known.map_or([true, false], boot::persisted);
+        let (ledger, damping, eligibility) = match start.persisted {
             None => (
                 Ledger::new(limits),
                 Damping::new(dwell),
@@ -135,7 +136,7 @@ impl Judge {
             waits,
             statuses: [0; 2],
             broken: Arc::default(),
-            remembered: None,
+            persisted_at: None,
             gate: UpgradeGate::new(before, now),
             sightings: VecDeque::new(),
             settings,
@@ -217,7 +218,7 @@ impl Judge {
         }
         self.coverage.source(self.facts.silent, self.now);
         self.coverage
-            .unknown_claims(self.facts.unknown_claims.as_ref());
+            .unknown_frontends(self.facts.unknown_frontends.as_ref());
         self.brake.source(self.facts.silent, self.now);
         self.follow_sentinel(&before, effects);
         let ledger = &mut self.ledger.sentinel;
@@ -251,8 +252,8 @@ impl Judge {
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
-        if let Some(heaviest) = &sample.heaviest {
-            self.coverage.crowd(heaviest.in_words(directory));
+        if let Some(top_talker) = &sample.top_talker {
+            self.coverage.set_top_talker(top_talker.in_words(directory));
         }
         let observer = self.coverage.health(self.facts.missing, self.now);
         let unwatched = || "only the sentinel's Service is watched (--view=sentinel)".to_owned();
@@ -387,7 +388,7 @@ impl Judge {
             effects.push(Effect::Log(Notice::UpgradeFailed));
         }
         self.remember(news, effects);
-        effects.push(Effect::Publish(Box::new(Judged {
+        effects.push(Effect::Publish(Box::new(VerdictUpdate {
             verdict,
             answers,
             changed,
@@ -425,9 +426,9 @@ impl Judge {
     fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> UnservedServices {
         if !healthy {
             // The node's fault explains the Services' failures: forget them.
-            self.ledger.outside.excuse();
+            self.ledger.external_failures.excuse();
         }
-        let broken = self.ledger.outside.broken(self.now);
+        let broken = self.ledger.external_failures.broken(self.now);
         if *broken != *self.broken {
             let new = broken.iter().filter(|of| !self.broken.contains(of));
             let notice = new.cloned().map(|(name, of)| Notice::Unserved(name, of));
@@ -442,23 +443,27 @@ impl Judge {
             true => REMEMBER,
             false => REMEMBER_TROUBLE,
         };
-        let due = self.remembered.is_none_or(|at| self.now.since(at) >= pause);
+        let due = self
+            .persisted_at
+            .is_none_or(|at| self.now.since(at) >= pause);
         // A successor's evidence is newer.
         let wanted = (changed || due) && !self.successor.exists();
         let Some(verdict) = self.last.filter(|_| wanted) else {
             return;
         };
-        self.remembered = Some(self.now);
-        effects.push(Effect::Write(WriteEffect::State(Box::new(Remembered {
-            ledger: self.ledger.memory(),
-            damping: self.damping.memory.clone(),
-            brake: self.brake.memory,
-            switches: self.switches.clone(),
-            verdict,
-            eligibility: self.eligibility.clone(),
-            written: self.now,
-            boot: Some([self.waits, self.served]),
-        }))));
+        self.persisted_at = Some(self.now);
+        effects.push(Effect::Write(WriteEffect::State(Box::new(
+            PersistedState {
+                ledger: self.ledger.memory(),
+                damping: self.damping.memory.clone(),
+                brake: self.brake.memory,
+                switches: self.switches.clone(),
+                verdict,
+                eligibility: self.eligibility.clone(),
+                written: self.now,
+                boot: Some([self.waits, self.served]),
+            },
+        ))));
     }
 }
 

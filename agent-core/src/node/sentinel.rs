@@ -15,7 +15,7 @@ use crate::effect::{
     DesiredDevices, Effect, Effects, Measurement, Notice, ReadEffect, SentinelEffect,
 };
 use crate::event::{Facts, KernelState, SentinelEvent};
-use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily};
+use crate::expect::sentinel::{LaneConflict, Sentinel, SentinelFamily};
 use crate::ledger::{OUTSIDE, Reading};
 use crate::limits::{
     FAILING_INTERVAL, KERNEL_AGE, READING_DOUBLES, READING_SERVES, SOON, SUSPECT_INTERVAL,
@@ -225,7 +225,7 @@ impl Judge {
             effects.push(Effect::Log(Notice::Ignored(error.clone())));
         }
         let as_watched = |of: &Sentinel| Sentinel {
-            contested: Vec::new(),
+            conflicts: Vec::new(),
             ..of.clone()
         };
         if as_watched(was) != as_watched(is)
@@ -239,11 +239,13 @@ impl Judge {
         {
             effects.push(Effect::Log(Notice::Altered(altered.clone())));
         }
-        let known = |lane| was.contested.iter().any(|of| of.lane == lane);
-        for Contest { lane, rival, .. } in is.contested.iter().filter(|of| !known(of.lane)) {
+        let known = |lane| was.conflicts.iter().any(|conflict| conflict.lane == lane);
+        for LaneConflict { lane, service, .. } in
+            is.conflicts.iter().filter(|conflict| !known(conflict.lane))
+        {
             let family = names::of_family(lane.family);
             let path = format!("{family} {} ({})", lane.path.name(), lane.transport.name());
-            effects.push(Effect::Log(Notice::Contested(path, rival.clone())));
+            effects.push(Effect::Log(Notice::FrontendConflict(path, service.clone())));
         }
         if before.taken != facts.taken {
             // The sentinel stops using addresses that the cluster uses otherwise.
@@ -261,7 +263,7 @@ impl Judge {
         let view = SentinelStatus { facts, state }.view(self.now);
         let ledger = &mut self.ledger.sentinel;
         ledger.view_changed(self.now, view);
-        ledger.contested(is.contested.clone(), self.now);
+        ledger.set_conflicts(is.conflicts.clone(), self.now);
         for (family, transport, generation) in is.generations() {
             ledger.want(family, transport, generation, self.now);
         }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod boot;
+mod conflicts;
 mod conntrack;
 mod coverage;
 mod drain;
@@ -9,13 +10,12 @@ mod drops;
 mod health_ports;
 mod lookups;
 mod maps;
+mod persisted;
 mod prober;
 mod programming;
 mod recheck;
-mod remembered;
 mod replay;
 mod restart;
-mod rivals;
 mod samples;
 mod scene;
 mod sentinel;

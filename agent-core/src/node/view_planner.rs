@@ -13,8 +13,8 @@ use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::{ENDPOINTS, Sighting, ip_of};
 use crate::expect::addresses::in_cluster;
+use crate::expect::conflicts::SentinelConflicts;
 use crate::expect::node::{ECHO_SERVICE, address};
-use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use crate::health_ports::{HealthPorts, PortTable};
 use crate::plan::Planner;
@@ -38,7 +38,7 @@ pub struct ViewState {
     pub changed: Option<Mono>,
     /// Number of object changes so far.
     pub changes: u64,
-    unknown_claims: Option<ObjectName>,
+    unknown_frontends: Option<ObjectName>,
 }
 
 /// The view, and the plan for the maps that follows from it.
@@ -46,16 +46,16 @@ pub(super) struct ViewPlanner {
     rule: Option<SentinelRule>,
     pub(super) view: ClusterView,
     pub(super) planner: Planner,
-    pub(super) rivals: Rivals,
+    pub(super) sentinel_conflicts: SentinelConflicts,
     health_ports: HealthPorts,
     /// Since when the source of the view does not report current changes.
     silent_since: Option<Mono>,
     programming: Programming,
     own_ports: Vec<u16>,
-    /// Number of contested frontends.
-    claims: usize,
-    /// Number of contests that began so far.
-    pub(super) claims_begun: u64,
+    /// Number of frontends in conflict.
+    conflicts: usize,
+    /// Number of conflicts that began so far.
+    pub(super) conflicts_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
     /// A successor has maintained the maps since the last plan here: they must be read before the next one.
@@ -77,13 +77,13 @@ impl ViewPlanner {
             planner: planner(rule.as_ref(), &own_ports),
             rule,
             view: ClusterView::new(),
-            rivals: Rivals::default(),
+            sentinel_conflicts: SentinelConflicts::default(),
             health_ports: HealthPorts::default(),
             silent_since: None,
             programming: Programming::default(),
             own_ports,
-            claims: 0,
-            claims_begun: 0,
+            conflicts: 0,
+            conflicts_begun: 0,
             state: ViewState::default(),
             successor: Successor::None,
             unread_maps: false,
@@ -104,7 +104,7 @@ impl ViewPlanner {
                 }
                 self.adopting = false;
                 let plan = self.planner.adopt(&self.view, installed, now);
-                self.count_claims();
+                self.count_conflicts();
                 effects.push(Effect::Maps(MapEffect::Program(plan)));
             }
             Event::Full(failed) => {
@@ -129,9 +129,12 @@ impl ViewPlanner {
                     self.date(sighting);
                 }
                 // Any pod may dial that port. A replay has no view: the recorded ones were already checked.
-                if !sample.peers.cuts.is_empty() && self.rule.is_some() {
+                if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
                     let probes = self.own_probes();
-                    sample.peers.cuts.retain(|cut| probes.contains(&cut.client));
+                    sample
+                        .peers
+                        .large_transfer_failures
+                        .retain(|failure| probes.contains(&failure.client));
                 }
                 // The routes to a deleted node are removed with it.
                 if self.rule.is_some() {
@@ -178,7 +181,7 @@ impl ViewPlanner {
         self.state.ignored = update.ignored;
         let before = self.silent_since.filter(|_| update.silent);
         self.silent_since = before.or(update.silent.then_some(now));
-        self.state.unknown_claims = update.unknown_claims;
+        self.state.unknown_frontends = update.unknown_frontends;
         if update.changes.is_empty() {
             return;
         }
@@ -187,7 +190,7 @@ impl ViewPlanner {
         let applied = self.view.apply(update.changes);
         if let Some(rule) = &self.rule {
             let sentinel = self.sentinel_in(&self.view, rule);
-            self.rivals
+            self.sentinel_conflicts
                 .follow(&self.view, &applied, &rule.service, &sentinel);
         }
         self.health_ports.follow(&self.view, &applied);
@@ -226,7 +229,7 @@ impl ViewPlanner {
             effects.push(Effect::Maps(MapEffect::Read));
         } else if synced && !self.adopting {
             let plan = self.planner.plan(&self.view, applied, now);
-            self.count_claims();
+            self.count_conflicts();
             let triggers =
                 received.map_or_else(BTreeMap::new, |at| deliveries(&self.view, applied, at));
             self.programming
@@ -243,10 +246,11 @@ impl ViewPlanner {
         effects.extend((done.into_iter()).map(|of| Effect::Measure(Measurement::Programmed(of))));
     }
 
-    fn count_claims(&mut self) {
-        let claims = self.planner.conflicts().count() + self.rivals.frontends().len();
-        self.claims_begun += claims.saturating_sub(self.claims) as u64;
-        self.claims = claims;
+    fn count_conflicts(&mut self) {
+        let conflicts =
+            self.planner.conflicts().count() + self.sentinel_conflicts.frontends().len();
+        self.conflicts_begun += conflicts.saturating_sub(self.conflicts) as u64;
+        self.conflicts = conflicts;
     }
 
     /// Deletes old removed endpoints, and takes the maps back from a successor that died.
@@ -279,9 +283,9 @@ impl ViewPlanner {
         let rule = self.rule.as_ref();
         let sentinel = rule.map(|rule| self.sentinel_in(&self.view, rule));
         Sentinel {
-            contested: match &self.state.unknown_claims {
-                Some(rival) => self.rivals.all_by(rival),
-                None => self.rivals.contested(),
+            conflicts: match &self.state.unknown_frontends {
+                Some(service) => self.sentinel_conflicts.all_lanes(service),
+                None => self.sentinel_conflicts.lanes(),
             },
             ..sentinel.unwrap_or_default()
         }
@@ -382,7 +386,7 @@ impl ViewPlanner {
             node: self.view.node().cloned(),
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),
-            unknown_claims: self.state.unknown_claims.clone(),
+            unknown_frontends: self.state.unknown_frontends.clone(),
             sentinel: self.sentinel(),
             pods_expected: self.pods_expected(),
             taken: (self.searched.as_ref()).and_then(|(_, taken)| taken.clone()),

@@ -8,7 +8,7 @@ use agent_common::evidence::{Pending, PendingKey, state};
 use agent_common::service::{Family, NEAR, SourceClass, frontend_flag};
 use serde::{Deserialize, Serialize};
 
-use super::CUT_PORT;
+use super::LARGE_TRANSFER_PORT;
 use crate::evidence::ip_of;
 
 /// Maximum length of each list of a [`PeerSample`].
@@ -33,14 +33,14 @@ pub struct PeerSample {
     /// Ids of Service ports whose endpoints on this node did not answer other pods of it, ascending.
     #[serde(default)]
     pub near_silent: Vec<u32>,
-    /// Connections to [`CUT_PORT`].
-    #[serde(default)]
-    pub cuts: Vec<Cut>,
+    /// Connections to [`LARGE_TRANSFER_PORT`].
+    #[serde(default, rename = "cuts")]
+    pub large_transfer_failures: Vec<LargeTransferFailure>,
 }
 
-/// A connection to [`CUT_PORT`]. If the client is the pod probe, a large transfer failed.
+/// A connection to [`LARGE_TRANSFER_PORT`]. If the client is the pod probe, a large transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
+pub struct LargeTransferFailure {
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     /// Id of the Service port and family.
@@ -107,8 +107,10 @@ impl PeerSample {
         }
         let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
         let peer = pending.peer();
-        if pending.frontend_port == CUT_PORT.to_be_bytes() && self.cuts.len() < LISTED {
-            self.cuts.push(Cut {
+        if pending.frontend_port == LARGE_TRANSFER_PORT.to_be_bytes()
+            && self.large_transfer_failures.len() < LISTED
+        {
+            self.large_transfer_failures.push(LargeTransferFailure {
                 family,
                 service: pending.service,
                 client: ip_of(&pending.client),
@@ -236,9 +238,11 @@ impl PeerSample {
         let near = self.near.iter().chain(&self.near_silent).copied();
         let silences = self.silences.iter().map(|silence| silence.service);
         let departures = self.departures.iter().map(|of| of.service);
-        near.chain(silences)
-            .chain(departures)
-            .chain(self.cuts.iter().map(|cut| cut.service))
+        near.chain(silences).chain(departures).chain(
+            self.large_transfer_failures
+                .iter()
+                .map(|failure| failure.service),
+        )
     }
 
     /// Whether nothing was recorded.

@@ -7,7 +7,7 @@ use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, endpoint_flag,
 };
 
-use super::draft::{Claim, Draft};
+use super::draft::{Draft, FrontendRequest};
 use super::{MapChange, Planner};
 use crate::cluster::ObjectName;
 use crate::expect::{NodeContext, PortExpectation, SourcePrefix, demand, expectation};
@@ -68,11 +68,11 @@ impl Planner {
         }
         self.sources.adopt(installed.sources);
         self.sources.settle(&self.node, &mut draft);
-        self.claim_own(&NodeContext::default(), &mut draft);
-        self.contest_beyond(view, &mut draft);
-        self.settle_claims(view, &mut draft);
+        self.reserve_own_ports(&NodeContext::default(), &mut draft);
+        self.add_conflicts_beyond(view, &mut draft);
+        self.settle_requests(view, &mut draft);
         self.use_room(view, &mut draft);
-        self.note_disputes(&mut draft, now);
+        self.note_conflict_changes(&mut draft, now);
         draft.into_changes()
     }
 
@@ -98,7 +98,7 @@ impl Planner {
     }
 
     /// Gives a Service port the id of one of its frontends in the map, and all frontends with that id. A
-    /// frontend of another kind belonged to another Service, from which a claim must not take the id.
+    /// frontend of another kind belonged to another Service, from which a request must not take the id.
     fn adopt_id(
         &mut self,
         name: &ObjectName,
@@ -157,11 +157,11 @@ impl Planner {
             }
         }
         for frontend in &port.frontends {
-            draft.claims.push(Claim {
+            draft.requests.push(FrontendRequest {
                 id,
                 key: frontend.key,
                 value: frontend.value(id),
-                stands: frontends.get(&frontend.key).copied(),
+                present: frontends.get(&frontend.key).copied(),
             });
         }
         Some(id)

@@ -1,4 +1,4 @@
-//! A plan in progress: changes by phase, and the holder of each frontend, which is its only claimant.
+//! A plan in progress: changes by phase, and the holder of each frontend, which is its only user.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use agent_common::service::{EndpointKey, FrontendKey, FrontendValue};
 use super::{MapChange, Planner};
 use crate::view::ClusterView;
 
-/// A Service port's claim on a frontend.
-pub(super) struct Claim {
+/// A Service port's request for a frontend.
+pub(super) struct FrontendRequest {
     /// Id of the Service port.
     pub(super) id: u32,
     pub(super) key: FrontendKey,
     pub(super) value: FrontendValue,
     /// Present value, if this id holds the frontend.
-    pub(super) stands: Option<FrontendValue>,
+    pub(super) present: Option<FrontendValue>,
 }
 
 /// Changes by phase. Endpoints are put before frontends that need them, and deleted after.
@@ -29,16 +29,16 @@ pub(super) struct Draft {
     retries: Vec<MapChange>,
     /// Whether further puts are retries.
     pub(super) retrying: bool,
-    /// Claims that are not decided yet.
-    pub(super) claims: Vec<Claim>,
+    /// Requests that are not decided yet.
+    pub(super) requests: Vec<FrontendRequest>,
     /// Frontends in the map without a holder.
     pub(super) released: BTreeSet<FrontendKey>,
-    /// Frontends outside the map with one claim less.
+    /// Frontends outside the map with one request less.
     pub(super) withdrawn: BTreeSet<FrontendKey>,
-    /// Frontends that several Services claim in [`Draft::claims`].
+    /// Frontends that several Services request in [`Draft::requests`].
     pub(super) twice: BTreeSet<FrontendKey>,
-    /// Ids with a frontend that began or ceased to be contested.
-    pub(super) disputed: BTreeSet<u32>,
+    /// Ids with a frontend that began or ceased to be in conflict.
+    pub(super) conflict_changed: BTreeSet<u32>,
     /// Endpoint entries that the plan frees.
     pub(super) freed_endpoints: u64,
     /// Source entries that the plan frees.
@@ -88,7 +88,7 @@ impl Draft {
 }
 
 impl Planner {
-    /// Ends an id's hold of a frontend, or its claim.
+    /// Ends an id's hold of a frontend, or its request.
     pub(super) fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
         self.shortage.frontends.remove(&(key, id));
         let waited = self.stop_waiting(id, &key);
@@ -100,9 +100,9 @@ impl Planner {
         }
     }
 
-    /// Gives every claimed frontend to its only claimant. All releases come first, because a
+    /// Gives every requested frontend to its only user. All releases come first, because a
     /// frontend may move between Services in one batch.
-    pub(super) fn settle_claims(&mut self, view: &ClusterView, draft: &mut Draft) {
+    pub(super) fn settle_requests(&mut self, view: &ClusterView, draft: &mut Draft) {
         self.settle_all(draft);
         for key in draft.released.clone() {
             self.hand_over(view, key, draft);
@@ -113,37 +113,37 @@ impl Planner {
     }
 
     pub(super) fn settle_all(&mut self, draft: &mut Draft) {
-        let claims = std::mem::take(&mut draft.claims);
-        draft.twice = self.claimed_twice(&claims);
-        for claim in claims {
-            self.settle(claim, draft);
+        let requests = std::mem::take(&mut draft.requests);
+        draft.twice = self.requested_twice(&requests);
+        for request in requests {
+            self.settle(request, draft);
         }
     }
 
-    fn settle(&mut self, claim: Claim, draft: &mut Draft) {
-        let Claim { id, key, value, .. } = claim;
+    fn settle(&mut self, request: FrontendRequest, draft: &mut Draft) {
+        let FrontendRequest { id, key, value, .. } = request;
         let put = MapChange::PutFrontend { key, value };
         match self.owners.get(&key).copied() {
             Some(owner) if owner == id => {
-                if claim.stands != Some(value) {
+                if request.present != Some(value) {
                     draft.push(put);
                 }
             }
             Some(owner) if self.is_sentinel(id) && !self.is_sentinel(owner) => {
-                self.contest(key, owner, draft);
+                self.add_conflict(key, owner, draft);
                 self.owners.insert(key, id);
                 draft.push(put);
             }
             Some(owner) => {
-                self.contest(key, id, draft);
-                if !self.is_sentinel(owner) && self.claimant(owner) != self.claimant(id) {
+                self.add_conflict(key, id, draft);
+                if !self.is_sentinel(owner) && self.service_of(owner) != self.service_of(id) {
                     self.void(key, draft);
                 }
             }
             None if !self.is_sentinel(id)
-                && (draft.twice.contains(&key) || self.has_rival(key, id)) =>
+                && (draft.twice.contains(&key) || self.is_wanted_by_another(key, id)) =>
             {
-                self.contest(key, id, draft);
+                self.add_conflict(key, id, draft);
             }
             None if self.shortage.is_blocked(id) => {
                 if self.shortage.frontends.insert((key, id)) {
@@ -163,21 +163,21 @@ impl Planner {
     /// Gives a frontend without a holder to the Service that waits for it or for room, if there is
     /// only one. If the frontend is in the map, its entry is replaced, so that it is never missing.
     pub(super) fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
-        if self.owners.contains_key(&key) || self.is_contested(&key) {
+        if self.owners.contains_key(&key) || self.has_conflict(&key) {
             return;
         }
-        let waiting = self.contested.get(&key).and_then(BTreeSet::first).copied();
-        let waiting = waiting.filter(|id| self.claimant(*id).is_some());
+        let waiting = self.conflicts.get(&key).and_then(BTreeSet::first).copied();
+        let waiting = waiting.filter(|id| self.service_of(*id).is_some());
         if let Some(heir) = waiting.or_else(|| self.shortage.waiting_for(key)) {
             self.shortage.frontends.remove(&(key, heir));
             self.stop_waiting(heir, &key);
-            draft.disputed.insert(heir);
-            self.claim_again(view, heir, key, draft);
+            draft.conflict_changed.insert(heir);
+            self.request_again(view, heir, key, draft);
         }
     }
 
-    /// Claims a frontend that the view still shows.
-    pub(super) fn claim_again(
+    /// Requests a frontend that the view still shows.
+    pub(super) fn request_again(
         &mut self,
         view: &ClusterView,
         id: u32,
@@ -185,13 +185,13 @@ impl Planner {
         draft: &mut Draft,
     ) {
         if let Some(value) = self.expected_frontend(view, id, &key) {
-            let claim = Claim {
+            let request = FrontendRequest {
                 id,
                 key,
                 value,
-                stands: None,
+                present: None,
             };
-            self.settle(claim, draft);
+            self.settle(request, draft);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::view::ClusterView;
 /// Expected entries that are missing from the maps.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
-    /// Frontends with the id that claims each.
+    /// Frontends with the id that requests each.
     pub(super) frontends: BTreeSet<(FrontendKey, u32)>,
     pub(super) endpoints: BTreeMap<EndpointKey, EndpointValue>,
     /// Service ports without an id.
@@ -92,7 +92,7 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                // Otherwise another Service claimed it in the same plan, or only its address is watched.
+                // Otherwise another Service requested it in the same plan, or only its address is watched.
                 MapChange::PutFrontend { key, value }
                     if self.owners.get(&key) == Some(&value.service) =>
                 {
@@ -191,7 +191,7 @@ impl Planner {
                 self.shortage.room.frontends -= 1;
             }
             self.shortage.frontends.remove(&(key, id));
-            self.claim_again(view, id, key, draft);
+            self.request_again(view, id, key, draft);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::evidence::Directory;
 use crate::expect::SourcePrefix;
 use crate::expect::node::address;
 
-mod claims;
+mod conflicts;
 mod departed;
 mod properties;
 mod tenants;

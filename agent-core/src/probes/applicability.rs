@@ -1,5 +1,5 @@
 //! Whether probes represent real connections: not if they take another way, and not if another
-//! Service claims their frontend.
+//! Service uses their frontend.
 
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ProbeOutcome, SentinelLedger, all_lanes, place};
 use crate::cause::ProbeCause;
 use crate::cluster::ObjectName;
-use crate::expect::sentinel::Contest;
+use crate::expect::sentinel::LaneConflict;
 use crate::time::Mono;
 use crate::topology::{DatapathTopology, Tristate};
 use crate::trace::{Lane, ProbePath};
@@ -16,7 +16,8 @@ use crate::trace::{Lane, ProbePath};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProbeApplicability {
     /// Probes from outside the node do not take the way of real connections.
-    aside: bool,
+    #[serde(rename = "aside")]
+    is_secondary: bool,
     /// Another proxy translates them than pods' connections.
     pub(crate) mixed: bool,
     /// Connections of pods may get through unobserved.
@@ -34,7 +35,7 @@ impl SentinelLedger {
     /// first: their earlier failures are no evidence.
     pub fn topology_seen(&mut self, topology: &DatapathTopology, now: Mono) {
         let applicability = ProbeApplicability {
-            aside: !topology.has_applicable_probes(),
+            is_secondary: !topology.has_applicable_probes(),
             mixed: topology.is_mixed(),
             pods_unseen: topology.hides_pods(),
             managed: topology.sentinel_managed,
@@ -42,7 +43,7 @@ impl SentinelLedger {
         };
         let before = std::mem::replace(&mut self.applicability, applicability);
         let outside = all_lanes().filter(|lane| lane.path != ProbePath::Host);
-        match (before.aside, applicability.aside) {
+        match (before.is_secondary, applicability.is_secondary) {
             (true, false) => outside.for_each(|lane| self.lanes[place(lane)].disarm()),
             (false, true) => outside
                 .filter(|lane| self.lanes[place(*lane)].armed)
@@ -53,11 +54,11 @@ impl SentinelLedger {
         }
     }
 
-    /// Records all lanes whose frontends other Services claim now.
-    pub fn contested(&mut self, contested: Vec<Contest>, now: Mono) {
-        for Contest { lane, loops, .. } in &contested {
+    /// Records all lanes whose frontends other Services use now.
+    pub fn set_conflicts(&mut self, conflicts: Vec<LaneConflict>, now: Mono) {
+        for LaneConflict { lane, loops, .. } in &conflicts {
             let ledger = &mut self.lanes[place(*lane)];
-            let begins = !std::mem::replace(&mut ledger.claimed, true);
+            let begins = !std::mem::replace(&mut ledger.in_conflict, true);
             if begins || *loops {
                 ledger.run = None;
             }
@@ -65,47 +66,50 @@ impl SentinelLedger {
                 self.applicability.inapplicable_since[lane.family as usize] = Some(now);
             }
         }
-        self.contested = contested;
+        self.conflicts = conflicts;
     }
 
-    fn contest(&self, lane: Lane) -> Option<&Contest> {
-        self.contested.iter().find(|of| of.lane == lane)
+    fn conflict(&self, lane: Lane) -> Option<&LaneConflict> {
+        self.conflicts.iter().find(|conflict| conflict.lane == lane)
     }
 
-    /// The Service that claims the frontend of this lane.
-    pub(crate) fn rival(&self, lane: Lane) -> Option<&ObjectName> {
-        self.contest(lane).map(|of| &of.rival)
+    /// The Service that also uses the frontend of this lane.
+    pub(crate) fn conflicting_service(&self, lane: Lane) -> Option<&ObjectName> {
+        self.conflict(lane).map(|conflict| &conflict.service)
     }
 
-    /// Whether a probe is void because another Service claims its frontend. A lane that is no
-    /// longer claimed must pass first, because the rules follow with a delay. A claim only adds
+    /// Whether a probe is void because another Service uses its frontend. A lane that is no
+    /// longer in conflict must pass first, because the rules follow with a delay. A conflict only adds
     /// rules, so it does not explain a probe to a cluster IP that leaves untranslated. Nor does it
     /// turn off forwarding or fill the connection table.
-    pub(super) fn voids_by_claim(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
-        let contest = self.contest(lane);
-        let (is_contested, loops) = (contest.is_some(), contest.is_some_and(|of| of.loops));
+    pub(super) fn voids_by_conflict(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
+        let conflict = self.conflict(lane);
+        let (has_conflict, loops) = (
+            conflict.is_some(),
+            conflict.is_some_and(|conflict| conflict.loops),
+        );
         let ledger = &mut self.lanes[place(lane)];
         let passed = matches!(outcome, ProbeOutcome::Passed { .. });
-        ledger.claimed &= is_contested || !passed;
+        ledger.in_conflict &= has_conflict || !passed;
         let to_cluster_ip = matches!(lane.path, ProbePath::Pod | ProbePath::OffCluster);
         let is_certain = match outcome {
             ProbeOutcome::Failed(ProbeCause::Leaked) => to_cluster_ip && !loops,
             ProbeOutcome::Failed(ProbeCause::ForwardingOff | ProbeCause::ConntrackFull) => true,
             _ => false,
         };
-        ledger.claimed && !is_certain
+        ledger.in_conflict && !is_certain
     }
 
-    /// Whether probes of a lane represent real connections. A claimed lane does only by its run,
+    /// Whether probes of a lane represent real connections. A lane in conflict does only by its run,
     /// which then holds nothing but probes that left untranslated.
     pub(crate) fn is_applicable(&self, lane: Lane) -> bool {
         let ledger = self.lane(lane);
-        self.represents_real_traffic(lane.path) && (!ledger.claimed || ledger.run.is_some())
+        self.represents_real_traffic(lane.path) && (!ledger.in_conflict || ledger.run.is_some())
     }
 
     /// Whether probes of a path take the way of real connections. The host path always does.
     pub(crate) fn represents_real_traffic(&self, path: ProbePath) -> bool {
-        path == ProbePath::Host || !self.applicability.aside
+        path == ProbePath::Host || !self.applicability.is_secondary
     }
 
     /// Whether lanes from outside the node represented this family until recently. They stop while

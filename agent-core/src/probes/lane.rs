@@ -24,9 +24,9 @@ pub(crate) struct LaneLedger {
     pub(crate) armed: bool,
     /// Frontend when it was armed: another one need not be served.
     pub(crate) frontend: Option<SocketAddr>,
-    /// Another Service claims its frontend, or did when a probe last passed.
-    #[serde(default)]
-    pub(crate) claimed: bool,
+    /// Another Service uses its frontend, or did when a probe last passed.
+    #[serde(default, rename = "claimed")]
+    pub(crate) in_conflict: bool,
     pub(crate) last_pass: Option<Mono>,
     /// When a probe last failed, whether or not that counted.
     pub(crate) last_failure: Option<Mono>,
@@ -254,8 +254,8 @@ pub(super) struct LaneMemory {
     last_counted: Option<Mono>,
     #[serde(default)]
     frontend: Option<SocketAddr>,
-    #[serde(default)]
-    claimed: bool,
+    #[serde(default, rename = "claimed")]
+    in_conflict: bool,
     #[serde(default)]
     masquerade_seen: bool,
     #[serde(default)]
@@ -273,7 +273,7 @@ impl LaneMemory {
             last_pass: ledger.last_pass,
             last_counted: ledger.last_counted,
             frontend: ledger.frontend,
-            claimed: ledger.claimed,
+            in_conflict: ledger.in_conflict,
             masquerade_seen: ledger.masquerade_seen,
             freshness: ledger.freshness.clone(),
             run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
@@ -287,7 +287,7 @@ impl LaneMemory {
             last_failure: self.run.as_ref().map(|run| run.last),
             last_counted: self.last_counted,
             frontend: self.frontend,
-            claimed: self.claimed,
+            in_conflict: self.in_conflict,
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness,
             run: self.run,
@@ -328,7 +328,7 @@ impl SentinelLedger {
     /// kubelet reaches the API server by the same route as kube-proxy. The agent takes another one,
     /// so it may receive changes when they cannot.
     pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
-        if is_silent || node.is_some_and(|node| node.unheard) {
+        if is_silent || node.is_some_and(|node| node.kubelet_silent) {
             self.source_away(now);
         } else {
             self.source_back(now);

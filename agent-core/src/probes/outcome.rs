@@ -64,8 +64,9 @@ pub enum VoidReason {
     Damaged,
     /// The sentinel changed recently, does not exist, or is altered.
     Unsettled,
-    /// Another Service claims its frontend.
-    Contested,
+    /// Another Service uses its frontend.
+    #[serde(rename = "contested")]
+    FrontendConflict,
     /// It dialled an address of the Node object, but left the node, which packets to a local
     /// address never do. The address moved to another node (a VIP), or was withdrawn.
     NotLocal,
@@ -82,7 +83,7 @@ impl VoidReason {
         VoidReason::NotEchoed,
         VoidReason::Damaged,
         VoidReason::Unsettled,
-        VoidReason::Contested,
+        VoidReason::FrontendConflict,
         VoidReason::NotLocal,
     ];
 }

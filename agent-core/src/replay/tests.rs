@@ -58,7 +58,7 @@ fn settings() -> Settings {
 struct Scene {
     node: Node,
     now: u64,
-    judged: Vec<Judged>,
+    updates: Vec<VerdictUpdate>,
     saves: usize,
 }
 
@@ -72,7 +72,7 @@ impl Scene {
         let mut scene = Self {
             node: Node::new(settings(), start),
             now: 3_600_000,
-            judged: Vec::new(),
+            updates: Vec::new(),
             saves: 0,
         };
         scene.feed(Event::Hooks(Hooks {
@@ -96,7 +96,7 @@ impl Scene {
     fn feed(&mut self, event: Event) {
         for effect in self.node.step(event, ms(self.now)) {
             match effect {
-                Effect::Publish(judged) => self.judged.push(*judged),
+                Effect::Publish(update) => self.updates.push(*update),
                 Effect::Write(WriteEffect::Recording) => self.saves += 1,
                 _ => {}
             }
@@ -130,7 +130,7 @@ impl Scene {
     }
 
     fn states(&self) -> Vec<State> {
-        let mut states: Vec<_> = self.judged.iter().map(|of| of.verdict.state).collect();
+        let mut states: Vec<_> = self.updates.iter().map(|of| of.verdict.state).collect();
         states.dedup();
         states
     }
@@ -183,13 +183,13 @@ fn incident() -> Scene {
 }
 
 /// The sequence of verdicts and status codes in a replay, from those that the live node published.
-fn changes(judged: &[Judged]) -> Vec<(crate::verdict::LastVerdict, u16, u16)> {
-    let of = |judged: &Judged| {
-        let answers = &judged.answers;
-        let short = crate::verdict::LastVerdict::of(&judged.verdict);
+fn changes(updates: &[VerdictUpdate]) -> Vec<(crate::verdict::LastVerdict, u16, u16)> {
+    let of = |update: &VerdictUpdate| {
+        let answers = &update.answers;
+        let short = crate::verdict::LastVerdict::of(&update.verdict);
         (short, answers.healthz.status, answers.livez.status)
     };
-    let mut changes: Vec<_> = judged.iter().map(of).collect();
+    let mut changes: Vec<_> = updates.iter().map(of).collect();
     changes.dedup();
     changes
 }
@@ -200,16 +200,16 @@ fn a_replay_is_the_run_bit_for_bit() {
     let replayed = replay(&scene.node.recording(), None).unwrap();
     assert_eq!(replayed.differs, None);
     assert_eq!(replayed.node, "node-1");
-    let moments: Vec<Judged> = replayed
+    let moments: Vec<VerdictUpdate> = replayed
         .moments
         .iter()
-        .map(|of| of.judged.clone())
+        .map(|of| of.update.clone())
         .collect();
-    assert_eq!(changes(&moments), changes(&scene.judged));
+    assert_eq!(changes(&moments), changes(&scene.updates));
     let bytes = |node: &Node| serde_json::to_string(node.judge()).unwrap();
     assert_eq!(bytes(&replayed.last), bytes(&scene.node));
-    let last = replayed.latest.map(|of| of.judged.verdict);
-    assert_eq!(last.as_ref(), scene.judged.last().map(|of| &of.verdict));
+    let last = replayed.latest.map(|of| of.update.verdict);
+    assert_eq!(last.as_ref(), scene.updates.last().map(|of| &of.verdict));
 }
 
 #[test]
@@ -220,12 +220,12 @@ fn a_replay_stops_at_the_requested_time() {
     let broken = whole
         .moments
         .iter()
-        .find(|of| of.judged.answers.livez.status == 503);
+        .find(|of| of.update.answers.livez.status == 503);
     let at = broken.unwrap().at;
     let part = replay(&file, Some(at)).unwrap();
     assert_eq!(part.span.1, at);
     assert_eq!(
-        part.moments.last().unwrap().judged.verdict.state,
+        part.moments.last().unwrap().update.verdict.state,
         State::Broken
     );
     assert!(part.events < whole.events);
@@ -263,8 +263,8 @@ fn the_ring_is_bounded_and_what_is_left_replays() {
     // An hour does not fit: the oldest parts are gone.
     let replayed = replay(&scene.node.recording(), None).unwrap();
     assert_eq!(replayed.differs, None);
-    let last = replayed.latest.map(|of| of.judged.verdict);
-    assert_eq!(last.as_ref(), scene.judged.last().map(|of| &of.verdict));
+    let last = replayed.latest.map(|of| of.update.verdict);
+    assert_eq!(last.as_ref(), scene.updates.last().map(|of| &of.verdict));
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn services_are_named_before_they_occur() {
     };
     let effects = node.step(Event::Sample(Box::new(sample)), ms(3_601_500));
     let judged = effects.iter().find_map(|effect| match effect {
-        Effect::Publish(judged) => Some(judged),
+        Effect::Publish(update) => Some(update),
         _ => None,
     });
     assert!(
@@ -373,12 +373,12 @@ fn redacted_recordings_come_to_the_same() {
     );
     assert_eq!(after.differs, None);
     let short = |replayed: &Replayed| {
-        let judged: Vec<Judged> = replayed
+        let updates: Vec<VerdictUpdate> = replayed
             .moments
             .iter()
-            .map(|of| of.judged.clone())
+            .map(|of| of.update.clone())
             .collect();
-        changes(&judged)
+        changes(&updates)
     };
     assert_eq!(short(&after), short(&before));
 }

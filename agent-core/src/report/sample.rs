@@ -124,7 +124,7 @@ fn beside_flushed() -> [Finding; 2] {
         last_success: Some(ago(8_900)),
     };
     let leaked = Some(Cause::Leaked);
-    let unheard = Evidence::Unheard {
+    let not_delivered = Evidence::AnswerNotDelivered {
         services: Named::of(["shop/cart:grpc"].into_iter()),
         clients: 3,
     };
@@ -132,9 +132,9 @@ fn beside_flushed() -> [Finding; 2] {
         of(Family::V4, leaked, Rule::BrokenByRules, evidence),
         of(
             Family::V4,
-            Some(Cause::Unheard),
-            Rule::DegradedUnheard,
-            unheard,
+            Some(Cause::AnswerNotDelivered),
+            Rule::DegradedAnswerNotDelivered,
+            not_delivered,
         ),
     ]
 }

@@ -191,7 +191,7 @@ fn a_replay_is_a_report() {
     let moment = replayed.moments.last().unwrap();
     let report = Report::replayed(&replayed, moment);
     assert_eq!(report.node, replayed.node);
-    assert_eq!(report.verdict, moment.judged.verdict);
+    assert_eq!(report.verdict, moment.update.verdict);
     assert_eq!(i128::from(moment.at.0), report.written.as_nanosecond());
     assert_eq!(report.answers.livez.status, 200);
     assert_eq!(report.sentinel.state, SentinelState::Probing);

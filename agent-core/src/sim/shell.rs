@@ -15,7 +15,7 @@ use crate::coverage::{Hook, Hooks, ObserverStart};
 use crate::damping::DWELL_DEFAULT;
 use crate::drain::ProbeRanges;
 use crate::drops::DropWatch;
-use crate::effect::{Effect, Judged, MapEffect, ReadEffect, SentinelEffect, WriteEffect};
+use crate::effect::{Effect, MapEffect, ReadEffect, SentinelEffect, VerdictUpdate, WriteEffect};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, KernelState, SentinelEvent, ViewUpdate};
 use crate::limits::{Limits, SAMPLE_INTERVAL};
@@ -81,7 +81,7 @@ impl SimNode {
                 continues: self.epoch > 1,
                 ..ObserverStart::default()
             },
-            remembered: self.remembered.clone(),
+            persisted: self.persisted.clone(),
         };
         self.kernel.open();
         self.follow_pods();
@@ -350,8 +350,8 @@ impl SimNode {
             Effect::Read(ReadEffect::WatchDrops(_)) => {
                 events.push_back(Event::DropWatch(DropWatch::Off))
             }
-            Effect::Publish(judged) => self.publish(*judged),
-            Effect::Write(WriteEffect::State(remembered)) => self.remembered = Some(*remembered),
+            Effect::Publish(update) => self.publish(*update),
+            Effect::Write(WriteEffect::State(persisted)) => self.persisted = Some(*persisted),
             Effect::Read(ReadEffect::SampleAfter(pause)) => {
                 if let Some(agent) = &mut self.agent {
                     agent.next_sample = pause;
@@ -365,13 +365,13 @@ impl SimNode {
         }
     }
 
-    fn publish(&mut self, judged: Judged) {
+    fn publish(&mut self, update: VerdictUpdate) {
         let answered = Answered {
-            at: judged.verdict.at,
-            livez: judged.answers.livez.status,
-            healthz: judged.answers.healthz.status,
-            state: judged.verdict.state,
-            cause: judged.verdict.cause,
+            at: update.verdict.at,
+            livez: update.answers.livez.status,
+            healthz: update.answers.healthz.status,
+            state: update.verdict.state,
+            cause: update.verdict.cause,
         };
         let at = answered.at;
         let same = |last: &Answered| Answered { at, ..*last } == answered;
@@ -379,7 +379,7 @@ impl SimNode {
             self.answers.push(answered);
         }
         if let Some(log) = &mut self.log {
-            log.judged.push(judged);
+            log.updates.push(update);
         }
     }
 }

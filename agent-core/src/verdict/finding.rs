@@ -166,7 +166,8 @@ pub enum Evidence {
         last_success: Option<Mono>,
     },
     /// Answers that did not reach their clients.
-    Unheard {
+    #[serde(rename = "unheard")]
+    AnswerNotDelivered {
         /// Services that sent the answers.
         services: Named,
         /// Number of clients that repeated their SYN.
@@ -186,7 +187,8 @@ pub enum Evidence {
         near_answers: bool,
     },
     /// Large transfers of the pod probe that failed.
-    Cuts { transfers: u32, since: Mono },
+    #[serde(rename = "cuts")]
+    LargeTransferFailures { transfers: u32, since: Mono },
     /// Message of the Node's condition.
     Network { said: Box<str> },
     /// Lanes that accuse the node.
@@ -314,10 +316,12 @@ pub enum MissingCriterion {
     Referee,
     /// The sentinel's probes fail, but with another onset, and policies may deny the connections.
     Filtered,
-    /// Other Services claim what the sentinel's probes dial, and policies may deny the connections.
-    Claimed,
+    /// Other Services use what the sentinel's probes dial, and policies may deny the connections.
+    #[serde(rename = "claimed")]
+    SentinelConflict,
     /// No probe takes the way of pods' connections, and policies may deny the connections.
-    Aside,
+    #[serde(rename = "aside")]
+    Unprobed,
     /// No pod of this node is among the clients, and a policy may deny the others.
     Pod,
     /// No failing Service worked before.

@@ -22,12 +22,15 @@ impl<'a> Case<'a> {
         let rules: [(Rule, Find<Self>); 17] = [
             (Rule::DegradedServices, Self::degraded_services),
             (Rule::DegradedByData, Self::degraded_by_data),
-            (Rule::DegradedUnheard, Self::degraded_unheard),
+            (Rule::DegradedAnswerNotDelivered, Self::degraded_unheard),
             (Rule::DegradedByPeers, Self::degraded_peers),
-            (Rule::DegradedByCuts, Self::degraded_cuts),
+            (
+                Rule::DegradedByLargeTransfers,
+                Self::degraded_by_large_transfers,
+            ),
             (Rule::DegradedContradicted, Self::degraded_contradicted),
             (Rule::DegradedFiltered, Self::degraded_filtered),
-            (Rule::DegradedAside, Self::degraded_aside),
+            (Rule::DegradedSecondaryPath, Self::degraded_secondary_path),
             (Rule::DegradedByLag, Self::degraded_by_lag),
             (Rule::SuspectByProbes, Self::suspect_by_probes),
             (Rule::SuspectByConnections, Self::suspect_by_connections),
@@ -103,17 +106,18 @@ impl<'a> Case<'a> {
     /// Answers do not reach their clients while the family is proven.
     fn degraded_unheard(&self) -> Option<Found> {
         let recent = |at: Mono| self.now.since(at) <= WINDOW;
-        let unheard = self.evidence.unheard.iter();
-        let clients = unheard.filter(|(_, at)| recent(*at)).count();
+        let not_delivered = self.evidence.answers_not_delivered.iter();
+        let clients = not_delivered.filter(|(_, at)| recent(*at)).count();
         if clients < self.ledger.limits.unheard_sources || !self.gets_through(&self.confirmed()) {
             return None;
         }
-        let asked_again =
-            |track: &&Track| track.failures[Failure::Unheard as usize] > 0 && recent(track.last);
+        let asked_again = |track: &&Track| {
+            track.failures[Failure::AnswerNotDelivered as usize] > 0 && recent(track.last)
+        };
         let tracks: Vec<&Track> = self.tracks().filter(asked_again).collect();
         let services = named(&tracks);
-        let evidence = Evidence::Unheard { services, clients };
-        Some((Some(Cause::Unheard), evidence))
+        let evidence = Evidence::AnswerNotDelivered { services, clients };
+        Some((Some(Cause::AnswerNotDelivered), evidence))
     }
 
     /// Failures without a proof after them that no other finding explains.

@@ -28,8 +28,8 @@ pub(super) enum Standing {
     /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
     Filtered,
     /// Only probes are refused at node ports, so the proxy may not serve them at that address any more. Or
-    /// only one path is misrouted, so another Service may claim the address that it dials.
-    Aside,
+    /// only one path is misrouted, so another Service may use the address that it dials.
+    SecondaryPath,
     /// No filter on the sentinel's addresses explains the failures.
     Accuses,
     /// A filter on the sentinel's addresses would explain the failures: they accuse the node only beside a
@@ -57,7 +57,7 @@ impl<'a> Case<'a> {
     }
 
     /// Lanes that take the way of real connections, TCP first.
-    fn standing_lanes(&self) -> impl Iterator<Item = Probed<'a>> {
+    fn applicable_lanes(&self) -> impl Iterator<Item = Probed<'a>> {
         let sentinel = &self.ledger.sentinel;
         let lanes = lanes_of(self.family).filter(|lane| sentinel.is_applicable(*lane));
         lanes.map(|lane| (lane, sentinel.lane(lane)))
@@ -65,23 +65,18 @@ impl<'a> Case<'a> {
 
     /// TCP lanes that represent the node.
     pub(super) fn main(&self) -> impl Iterator<Item = Probed<'a>> {
-        let is_applicable = |(lane, _): &Probed<'_>| self.ledger.sentinel.is_applicable(*lane);
-        MAIN.map(|path| self.tcp(path))
-            .into_iter()
-            .filter(is_applicable)
+        let applicable = |(lane, _): &Probed<'_>| self.ledger.sentinel.is_applicable(*lane);
+        let lanes = MAIN.map(|path| self.tcp(path));
+        lanes.into_iter().filter(applicable)
     }
 
     /// Lanes whose failures may accuse the node. The host's is one only if no other lane is armed.
     pub(super) fn accusing(&self) -> Vec<Probed<'a>> {
+        let sentinel = &self.ledger.sentinel;
         let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
-        if lanes.is_empty()
-            && !self
-                .ledger
-                .sentinel
-                .is_recently_inapplicable(self.family, self.now)
-        {
+        if lanes.is_empty() && !sentinel.is_recently_inapplicable(self.family, self.now) {
             let host = Some(self.tcp(ProbePath::Host));
-            lanes.extend(host.filter(|(_, lane)| lane.armed && !lane.claimed));
+            lanes.extend(host.filter(|(_, lane)| lane.armed && !lane.in_conflict));
         }
         lanes
     }
@@ -184,8 +179,7 @@ impl<'a> Case<'a> {
 
     /// Standing of a lane that fails alone. If only node ports are refused and no client outside is, the
     /// proxy may serve node ports on other addresses now. If only one path is misrouted, another Service
-    /// may have claimed its address: the claim may be newer than the view, or not in it (a pod's
-    /// `hostPort`).
+    /// may use its address: it may be newer than the view, or not in it (a pod's `hostPort`).
     fn fails_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
         let limits = &self.ledger.limits;
         let refused = lane.path == ProbePath::NodePort
@@ -199,7 +193,7 @@ impl<'a> Case<'a> {
         let others: Vec<_> = self.main().filter(is_other).collect();
         if others.is_empty() {
             let mut main = MAIN.into_iter().map(|path| self.tcp(path));
-            let nobody_tells = refused && main.any(|(of, ledger)| of != lane && ledger.claimed);
+            let nobody_tells = refused && main.any(|(of, ledger)| of != lane && ledger.in_conflict);
             return nobody_tells.then_some(Standing::Lacks(LaneLacking::Others));
         }
         let counts = |other: &Run| other.is_long(limits) || (astray(run) && astray(other));
@@ -213,7 +207,7 @@ impl<'a> Case<'a> {
             self.is_passing(of) && failed.is_none_or(|at| self.now.since(at) > limits.proof_overlap)
         };
         Some(match others.iter().all(passes) {
-            true => Standing::Aside,
+            true => Standing::SecondaryPath,
             false => Standing::Lacks(LaneLacking::Others),
         })
     }
@@ -300,8 +294,8 @@ impl<'a> Case<'a> {
         let standing = |failing| (failing, self.standing(failing));
         let mut standings = self.failing().into_iter().map(standing);
         let is_excuse = |of: &Standing| {
-            use Standing::{Aside, Contradicted, Filtered};
-            matches!(of, Contradicted(..) | Filtered | Aside)
+            use Standing::{Contradicted, Filtered, SecondaryPath};
+            matches!(of, Contradicted(..) | Filtered | SecondaryPath)
         };
         standings.find(|(_, of)| is_excuse(of))
     }
@@ -326,29 +320,29 @@ impl<'a> Case<'a> {
 
     /// A lane that does not represent the node fails while those that do pass: the host path, UDP, or node
     /// ports that refuse only probes.
-    pub(super) fn degraded_aside(&self) -> Option<Found> {
-        if let Some((failing, Standing::Aside)) = self.excused() {
+    pub(super) fn degraded_secondary_path(&self) -> Option<Found> {
+        if let Some((failing, Standing::SecondaryPath)) = self.excused() {
             let lane = self.failed(failing);
             return Some(caused(&failing, Evidence::Probe { lane }));
         }
-        let standing_for = self.accusing();
+        let accusing = self.accusing();
         let passing = |(_, lane): &Probed<'_>| self.is_passing(lane);
-        if !self.failing().is_empty() || !standing_for.iter().any(passing) {
+        if !self.failing().is_empty() || !accusing.iter().any(passing) {
             return None;
         }
         let limits = &self.ledger.limits;
-        let aside = self
-            .standing_lanes()
-            .filter(|(lane, _)| standing_for.iter().all(|(other, _)| other != lane))
+        let secondary = self
+            .applicable_lanes()
+            .filter(|(lane, _)| accusing.iter().all(|(other, _)| other != lane))
             .filter_map(|(lane, ledger)| Some((lane, self.run(ledger)?)))
             .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())?;
-        let lane = self.failed(aside);
-        Some(caused(&aside, Evidence::Probe { lane }))
+        let lane = self.failed(secondary);
+        Some(caused(&secondary, Evidence::Probe { lane }))
     }
 
     /// The rules of any lane do not follow the API, including UDP and the host path.
     pub(super) fn degraded_by_lag(&self) -> Option<Found> {
-        self.late(self.standing_lanes())
+        self.late(self.applicable_lanes())
     }
 
     /// The latest of these lanes, if it is late for too long.
@@ -407,7 +401,7 @@ impl<'a> Case<'a> {
 
     pub(super) fn is_passing(&self, lane: &LaneLedger) -> bool {
         let fresh = |at| self.is_within_proof_age(at);
-        lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
+        lane.armed && !lane.in_conflict && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
     pub(super) fn proven_by_probe(&self) -> Option<Found> {
@@ -456,7 +450,7 @@ impl<'a> Case<'a> {
 
     /// The first TCP lane that never worked.
     pub(super) fn never_worked_lane(&self) -> Option<NeverWorked> {
-        let mut lanes = self.standing_lanes();
+        let mut lanes = self.applicable_lanes();
         let never = |(lane, ledger): &Probed<'_>| {
             lane.transport == Transport::Tcp && ledger.never_worked().is_some()
         };

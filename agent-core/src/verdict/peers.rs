@@ -45,13 +45,13 @@ impl<'a> Case<'a> {
     }
 
     /// Small exchanges of the pod probe succeed and large ones fail, so its backends are not at fault.
-    pub(super) fn degraded_cuts(&self) -> Option<Found> {
-        let cut = self.peers().cut.as_ref()?;
-        let is_enough = cut.connections >= self.ledger.limits.service_failures;
+    pub(super) fn degraded_by_large_transfers(&self) -> Option<Found> {
+        let failed = self.peers().large_transfers.as_ref()?;
+        let is_enough = failed.connections >= self.ledger.limits.service_failures;
         is_enough.then(|| {
-            let evidence = Evidence::Cuts {
-                transfers: cut.connections,
-                since: cut.since,
+            let evidence = Evidence::LargeTransferFailures {
+                transfers: failed.connections,
+                since: failed.since,
             };
             (Some(Cause::Mtu), evidence)
         })

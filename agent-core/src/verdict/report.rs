@@ -276,9 +276,9 @@ pub struct LaneView {
     /// accuses nothing then.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub beside_cilium: bool,
-    /// The Service that claims its frontend, if any: the lane proves and accuses nothing then.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub rival: Option<String>,
+    /// The Service that also uses its frontend, if any: the lane proves and accuses nothing then.
+    #[serde(skip_serializing_if = "Option::is_none", default, rename = "rival")]
+    pub conflicting_service: Option<String>,
 }
 
 impl LaneView {

@@ -32,11 +32,13 @@ pub enum Rule {
     /// Data of single Services is not forwarded.
     DegradedByData,
     /// Clients repeat their SYN as if no answer had reached them.
-    DegradedUnheard,
+    #[serde(rename = "degraded_unheard")]
+    DegradedAnswerNotDelivered,
     /// Other nodes do not answer.
     DegradedByPeers,
     /// Large transfers of the pod probe fail while small ones succeed.
-    DegradedByCuts,
+    #[serde(rename = "degraded_by_cuts")]
+    DegradedByLargeTransfers,
     /// The Node object reports that its pods have no network.
     DegradedByNode,
     /// Probes fail while a real connection of the same path succeeds.
@@ -44,7 +46,8 @@ pub enum Rule {
     /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
     DegradedFiltered,
     /// Probes fail on a path that does not represent the node.
-    DegradedAside,
+    #[serde(rename = "degraded_aside")]
+    DegradedSecondaryPath,
     /// Probes of a path that does not represent the node reach an old generation.
     DegradedByLag,
     /// The family is at fault, but does not count for the answer.
@@ -101,13 +104,13 @@ impl Rule {
         (Rule::StaleByProbes, "stale_by_probes"),
         (Rule::DegradedServices, "degraded_services"),
         (Rule::DegradedByData, "degraded_by_data"),
-        (Rule::DegradedUnheard, "degraded_unheard"),
+        (Rule::DegradedAnswerNotDelivered, "degraded_unheard"),
         (Rule::DegradedByPeers, "degraded_by_peers"),
-        (Rule::DegradedByCuts, "degraded_by_cuts"),
+        (Rule::DegradedByLargeTransfers, "degraded_by_cuts"),
         (Rule::DegradedByNode, "degraded_by_node"),
         (Rule::DegradedContradicted, "degraded_contradicted"),
         (Rule::DegradedFiltered, "degraded_filtered"),
-        (Rule::DegradedAside, "degraded_aside"),
+        (Rule::DegradedSecondaryPath, "degraded_aside"),
         (Rule::DegradedByLag, "degraded_by_lag"),
         (Rule::DegradedUncounted, "degraded_uncounted"),
         (Rule::SuspectByProbes, "suspect_by_probes"),
@@ -148,13 +151,13 @@ impl Rule {
             Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
             Rule::DegradedServices
             | Rule::DegradedByData
-            | Rule::DegradedUnheard
+            | Rule::DegradedAnswerNotDelivered
             | Rule::DegradedByPeers
-            | Rule::DegradedByCuts
+            | Rule::DegradedByLargeTransfers
             | Rule::DegradedByNode
             | Rule::DegradedContradicted
             | Rule::DegradedFiltered
-            | Rule::DegradedAside
+            | Rule::DegradedSecondaryPath
             | Rule::DegradedByLag
             | Rule::DegradedUncounted => State::Degraded,
             Rule::SuspectByProbes | Rule::SuspectByConnections | Rule::SuspectByStale => {

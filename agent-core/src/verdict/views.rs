@@ -19,9 +19,9 @@ impl<'a> Case<'a> {
     fn view(&self, (lane, ledger): Probed<'a>) -> LaneView {
         let sentinel = &self.ledger.sentinel;
         let beside_cilium = !sentinel.represents_real_traffic(lane.path);
-        let rival = sentinel.rival(lane);
+        let conflicting_service = sentinel.conflicting_service(lane);
         let state = match self.lane_state(ledger) {
-            _ if rival.is_some() && ledger.run.is_none() => LaneState::Off,
+            _ if conflicting_service.is_some() && ledger.run.is_none() => LaneState::Off,
             // Leftover rules can make such a lane pass, which is worth reporting.
             state if state == LaneState::Passing || !beside_cilium => state,
             _ => LaneState::Off,
@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
             local: run.is_some_and(|run| run.local),
             void_cause: (state == LaneState::Void).then(|| self.void_cause(ledger)),
             beside_cilium,
-            rival: rival.map(ObjectName::to_string),
+            conflicting_service: conflicting_service.map(ObjectName::to_string),
         }
     }
 

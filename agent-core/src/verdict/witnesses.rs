@@ -125,7 +125,7 @@ impl<'a> Group<'a> {
                 Failure::Leaked => true,
                 Failure::Misrouted => !failing.misdelivered,
                 Failure::Refused => own_address && !failing.icmp,
-                Failure::Stale | Failure::Unheard | Failure::Lost => false,
+                Failure::Stale | Failure::AnswerNotDelivered | Failure::Lost => false,
             };
             let all = Failure::ALL.into_iter().zip(failures);
             let without: u64 = all.filter(|(of, _)| counts(*of)).map(|(_, n)| n).sum();
@@ -202,7 +202,7 @@ impl<'a> Case<'a> {
         let after = since.plus(self.limits().proof_overlap);
         nearer.iter().any(|path| {
             let (lane, ledger) = self.tcp(*path);
-            let silenced = ledger.armed && ledger.claimed && ledger.run.is_none();
+            let silenced = ledger.armed && ledger.in_conflict && ledger.run.is_none();
             let passes = self.is_passing(ledger) && ledger.last_pass > Some(after);
             self.ledger.sentinel.represents_real_traffic(lane.path) && (silenced || passes)
         })
@@ -253,10 +253,10 @@ impl<'a> Case<'a> {
             Some(MissingCriterion::Referee)
         } else if self.is_sentinel_filtered() && may_be_denied {
             Some(MissingCriterion::Filtered)
-        } else if self.is_referee_claimed() && may_be_denied {
-            Some(MissingCriterion::Claimed)
+        } else if self.has_referee_conflict() && may_be_denied {
+            Some(MissingCriterion::SentinelConflict)
         } else if self.is_referee_aside() && may_be_denied {
-            Some(MissingCriterion::Aside)
+            Some(MissingCriterion::Unprobed)
         } else if services.len() < limits.broken_services {
             Some(MissingCriterion::Services)
         } else if namespaces.len() < limits.broken_namespaces.min(used) {
@@ -299,20 +299,21 @@ impl<'a> Case<'a> {
         !failing.is_empty() && self.ledger.sentinel.view.counts()
     }
 
-    /// Whether other Services claim the frontends of all lanes that represent the node.
-    fn is_referee_claimed(&self) -> bool {
+    /// Whether other Services use the frontends of all lanes that represent the node.
+    fn has_referee_conflict(&self) -> bool {
         let mut main = MAIN.into_iter().map(|path| self.tcp(path));
-        main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
+        main.any(|(_, lane)| lane.armed && lane.in_conflict)
+            && self.main().all(|(_, lane)| !lane.armed)
     }
 
     /// Whether only the host path takes the way of real connections, and passes. Cilium translates at
     /// interfaces that it manages, and the sentinel's are not among them.
     fn is_referee_aside(&self) -> bool {
         let sentinel = &self.ledger.sentinel;
-        let aside = MAIN
+        let is_unprobed = MAIN
             .iter()
             .all(|path| !sentinel.represents_real_traffic(*path));
-        aside && self.is_passing(self.tcp(ProbePath::Host).1)
+        is_unprobed && self.is_passing(self.tcp(ProbePath::Host).1)
     }
 
     /// When a probe of a lane that represents the node last passed, even if the lane fails now.

@@ -23,7 +23,9 @@ use agent_core::event::{
 };
 use agent_core::evidence::{CountDelta, ServiceInfo, Sighting};
 use agent_core::expect::SourcePrefix;
-use agent_core::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelPort, SentinelRule};
+use agent_core::expect::sentinel::{
+    LaneConflict, Sentinel, SentinelFamily, SentinelPort, SentinelRule,
+};
 use agent_core::limits::Limits;
 use agent_core::node::{Settings, Start};
 use agent_core::owners::{Owner, OwnersRead};
@@ -59,13 +61,13 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// A start at this time without a remembered state.
+/// A start at this time without a persisted state.
 pub(crate) fn start(now: Mono) -> Start {
     Start {
         now,
         wall: Wall(1_700_000_000_000_000_000),
         observer: ObserverStart::default(),
-        remembered: None,
+        persisted: None,
     }
 }
 
@@ -132,10 +134,10 @@ fn maybe_time() -> impl Strategy<Value = Option<Mono>> {
     prop::option::of(time())
 }
 
-fn contest() -> impl Strategy<Value = Contest> {
-    (lane(), any::<bool>()).prop_map(|(lane, loops)| Contest {
+fn conflict() -> impl Strategy<Value = LaneConflict> {
+    (lane(), any::<bool>()).prop_map(|(lane, loops)| LaneConflict {
         lane,
-        rival: ObjectName::new("shop", "claim"),
+        service: ObjectName::new("shop", "claim"),
         loops,
     })
 }
@@ -351,7 +353,7 @@ prop_compose! {
         texts in prop::array::uniform2(prop::option::weighted(0.2, Just("otherwise".to_owned()))),
         whole in any::<bool>(),
         fleet in prop::option::of((any::<u32>(), any::<u32>())),
-        contested in prop::collection::vec(contest(), 0..3),
+        conflicts in prop::collection::vec(conflict(), 0..3),
     ) -> Facts {
         let fleet = fleet.map(|(unsound, nodes)| Published {
             count: Count { unsound, nodes },
@@ -367,8 +369,8 @@ prop_compose! {
             node,
             families: [v4, v6],
             missing: if whole { Missing::default() } else { missing },
-            unknown_claims: None,
-            sentinel: Sentinel { exists, altered, families, contested, fleet, fleet_error: None, enforcement: None },
+            unknown_frontends: None,
+            sentinel: Sentinel { exists, altered, families, conflicts, fleet, fleet_error: None, enforcement: None },
             pods_expected,
             taken,
         }
@@ -388,7 +390,7 @@ prop_compose! {
             sentinel,
             echo: dns,
             on_host,
-            disputed: None,
+            conflict_changed: None,
         });
         Service { id, known }
     }

@@ -9,7 +9,7 @@ use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
 use agent_core::coverage::Hooks;
 use agent_core::effect::{
-    Answers, Effect, Judged, MapEffect, Notice, ReadEffect, SentinelEffect, WriteEffect,
+    Answers, Effect, MapEffect, Notice, ReadEffect, SentinelEffect, VerdictUpdate, WriteEffect,
 };
 use agent_core::event::{Event, SentinelEvent, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
@@ -89,7 +89,7 @@ impl Agent {
             now: clock::mono(),
             wall: clock::wall(),
             observer: start,
-            remembered: memory.recall(),
+            persisted: memory.recall(),
         };
         let started = start.now;
         let rereads = probing.as_ref().is_some_and(Probing::rereads);
@@ -125,7 +125,7 @@ impl Agent {
             problems: update.problems.iter().map(ToString::to_string).collect(),
             silent: update.problems.iter().any(|of| of.is_silence),
             ignored: update.ignored,
-            unknown_claims: update.unknown_claims,
+            unknown_frontends: update.unknown_frontends,
             changes: update.changes,
             received: Some(clock::wall()),
         }));
@@ -259,7 +259,7 @@ impl Agent {
                 }
             }
             Effect::Read(effect) => events.extend(self.read(effect)),
-            Effect::Publish(judged) => self.publish(*judged),
+            Effect::Publish(update) => self.publish(*update),
             Effect::HealthPorts(table) => {
                 let steered = self.health_ports.iter_mut();
                 steered.for_each(|of| of.follow(&table));
@@ -342,12 +342,12 @@ impl Agent {
         Some(Event::Topology(Box::new(observer.topology(&seen))))
     }
 
-    fn publish(&mut self, judged: Judged) {
-        let Judged {
+    fn publish(&mut self, update: VerdictUpdate) {
+        let VerdictUpdate {
             verdict,
             answers,
             changed,
-        } = judged;
+        } = update;
         if changed {
             tracing::info!(
                 state = verdict.state.name(),
@@ -412,7 +412,7 @@ impl Agent {
                 missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
                 unjudged: planner.unjudged(),
             },
-            claims: report::ClaimsReport::of(node),
+            conflicts: report::ConflictsReport::of(node),
             cluster: self.cluster(),
             publish: (self.output.publishing.as_ref())
                 .map(Publishing::report)

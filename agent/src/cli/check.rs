@@ -18,7 +18,7 @@ use agent_core::evidence::CoverageLoss;
 use agent_core::explain::{self, Remedy};
 use agent_core::names;
 use agent_core::report::{Report, SentinelReport, SentinelState};
-use agent_core::time::Spoken;
+use agent_core::time::HumanDuration;
 use agent_core::trace::Transport;
 use agent_core::verdict::{FamilyVerdict, LaneState, LaneView, ServiceTrouble, Verdict};
 
@@ -186,7 +186,7 @@ impl<'a> Checked<'a> {
         };
         out.head(Style::of(state), state.name(), self.node, "");
         out.wrapped(Style::Plain, 0, &sentence(&self.sentence));
-        let time = Spoken(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        let time = HumanDuration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
         let source = match &self.source {
             Source::Itself if self.paths.is_empty() => String::new(),
             Source::Itself => {

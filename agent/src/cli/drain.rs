@@ -10,7 +10,7 @@ use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
 use agent_core::drain::{Ask, Reason};
 use agent_core::report::drain::DrainReport;
-use agent_core::time::{Mono, Spoken};
+use agent_core::time::{HumanDuration, Mono};
 
 /// Polling interval, the same as the agent's when nothing happens.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -124,7 +124,11 @@ impl Wait {
             .is_none_or(|(last, at)| last != kind || elapsed.saturating_sub(at) >= REPORT);
         due.then(|| {
             self.reported = Some((kind, elapsed));
-            format!("{} of {}: {what}", Spoken(elapsed), Spoken(self.timeout))
+            format!(
+                "{} of {}: {what}",
+                HumanDuration(elapsed),
+                HumanDuration(self.timeout)
+            )
         })
     }
 }

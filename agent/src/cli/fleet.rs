@@ -12,7 +12,7 @@ use super::{Exit, colours};
 use crate::args::{FleetArgs, FleetCommand, Output};
 use agent_core::eligibility::PRESETS;
 use agent_core::fleet::{Group, Row, Tally, age, rows};
-use agent_core::time::{Spoken, Wall};
+use agent_core::time::{HumanDuration, Wall};
 
 mod kubectl;
 
@@ -208,7 +208,7 @@ fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
         match since {
             None => "-".to_owned(),
             Some(seconds @ 172_800..) => format!("{} d", seconds / 86_400),
-            Some(seconds) => Spoken(Duration::from_secs(seconds)).to_string(),
+            Some(seconds) => HumanDuration(Duration::from_secs(seconds)).to_string(),
         },
         match &row.leaving {
             None => "yes".to_owned(),

@@ -10,7 +10,7 @@ use agent_core::eligibility::Eligibility;
 use agent_core::explain::{self, Interfaces, Remedy, label};
 use agent_core::names;
 use agent_core::report::{Answers, PortWay, Report};
-use agent_core::time::{Mono, Spoken};
+use agent_core::time::{HumanDuration, Mono};
 use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
 const SERVICES_SHOWN: usize = 8;
@@ -157,8 +157,8 @@ impl Text {
             "on {}: {} in {}, the last {} ago; {}{confirmed}",
             names::of_family(trouble.family),
             counts(&trouble.failures),
-            Spoken(now.since(trouble.since)),
-            Spoken(now.since(trouble.last_failure)),
+            HumanDuration(now.since(trouble.since)),
+            HumanDuration(now.since(trouble.last_failure)),
             counted(u64::from(trouble.endpoints), "endpoint"),
         );
         self.put(style, &trouble.service).put(Style::Plain, " ");
@@ -211,7 +211,7 @@ pub(super) fn counts(failures: &BTreeMap<Failure, u64>) -> String {
 /// `3 s ago`.
 pub(super) fn ago(at: Option<Mono>, now: Mono) -> String {
     match at {
-        Some(at) => format!("{} ago", Spoken(now.since(at))),
+        Some(at) => format!("{} ago", HumanDuration(now.since(at))),
         None => "never".to_owned(),
     }
 }
@@ -221,7 +221,7 @@ pub(super) fn fine(ns: u64) -> String {
     match ns / 1_000 {
         us @ 0..1_000 => format!("{us} µs"),
         us @ 1_000..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
-        _ => Spoken(Duration::from_nanos(ns)).to_string(),
+        _ => HumanDuration(Duration::from_nanos(ns)).to_string(),
     }
 }
 

@@ -134,13 +134,13 @@ struct Change {
 impl Timeline {
     fn of(replayed: &Replayed) -> Self {
         let change = |moment: &Moment| {
-            let verdict = &moment.judged.verdict;
+            let verdict = &moment.update.verdict;
             Change {
                 at: moment.at.to_string(),
                 state: verdict.state.name(),
                 cause: verdict.cause.map(|cause| cause.name()),
-                healthz: moment.judged.answers.healthz.status,
-                livez: moment.judged.answers.livez.status,
+                healthz: moment.update.answers.healthz.status,
+                livez: moment.update.answers.livez.status,
                 reason: verdict.reason(),
             }
         };

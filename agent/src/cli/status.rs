@@ -17,7 +17,7 @@ use agent_core::cause::State;
 use agent_core::names;
 use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
 use agent_core::text::{json, styled};
-use agent_core::time::Spoken;
+use agent_core::time::HumanDuration;
 use agent_core::topology::{DatapathTopology, Seen};
 use agent_core::verdict::{FamilyVerdict, PathState, Verdict};
 
@@ -69,7 +69,7 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
 pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     let verdict = &report.verdict;
     let mut out = Text::new(colour);
-    let since = format!("  for {}", Spoken(verdict.at.since(verdict.since)));
+    let since = format!("  for {}", HumanDuration(verdict.at.since(verdict.since)));
     let (style, state) = (Style::of(verdict.state), verdict.state.name());
     out.head(style, state, &report.node, &since);
     out.wrapped(Style::Plain, 0, &sentence(&verdict.reason()));
@@ -80,7 +80,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     {
         let text = format!(
             "This report is {} old: the agent no longer updates it; see its log and /agent/livez.",
-            Spoken(age)
+            HumanDuration(age)
         );
         out.wrapped(Style::Bad, 0, &text);
     }
@@ -99,8 +99,8 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     }
     out.list("not observed", Style::Warn, &parts::unseen(verdict));
     out.list("datapath", Style::Plain, &datapath(&report.datapath));
-    let contested = report.claims.sentence();
-    out.list("contested", Style::Warn, &Vec::from_iter(contested));
+    let conflict = report.conflicts.sentence();
+    out.list("contested", Style::Warn, &Vec::from_iter(conflict));
     out.list("problems", Style::Warn, &problems(report));
     out.section("port", Style::Faint, port(&report.port));
     peers(&mut out, report);
@@ -152,8 +152,8 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
     if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
         let text = format!(
             "{} behind the API at the last change of the sentinel's endpoint (limit {})",
-            Spoken(lag),
-            Spoken(verdict.limits.lag_after)
+            HumanDuration(lag),
+            HumanDuration(verdict.limits.lag_after)
         );
         out.section("rules", Style::Plain, &text);
     }
@@ -262,7 +262,7 @@ fn fleet(out: &mut Text, report: &Report) {
             Some(percent) => format!("brake limit {percent} %"),
             None => "brake off".to_owned(),
         };
-        let age = |at| Spoken(report.written.duration_since(at).unsigned_abs());
+        let age = |at| HumanDuration(report.written.duration_since(at).unsigned_abs());
         let counted = match fleet.counted {
             Some(at) => format!("counted {} ago", age(at)),
             None => "counted long ago".to_owned(),
@@ -300,7 +300,7 @@ fn agent(out: &mut Text, report: &Report) {
     let text = format!(
         "pathproof {}, running for {}{audit}",
         agent.version,
-        Spoken(up)
+        HumanDuration(up)
     );
     out.section("agent", Style::Faint, &text);
 }

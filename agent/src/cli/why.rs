@@ -13,7 +13,7 @@ use agent_core::cause::{ProbeCause, State, Why};
 use agent_core::explain::{self, Interfaces, Remedy, Step};
 use agent_core::names;
 use agent_core::report::{Answers, Report, SentinelReport, SentinelState};
-use agent_core::time::{Mono, Spoken};
+use agent_core::time::{HumanDuration, Mono};
 use agent_core::trace::{Lane, ProbePath, Transport};
 use agent_core::verdict::{LaneState, LaneView, Verdict};
 
@@ -183,12 +183,12 @@ impl LaneStep<'_> {
             (failures, Some(since)) if failures > 1 => format!(
                 ": {}{row} failed, the first {} ago",
                 grouped(u64::from(failures)),
-                Spoken(now.since(since)),
+                HumanDuration(now.since(since)),
             ),
             _ => ": none passed yet".to_owned(),
         });
         let last = self.view.last_failure.map_or(String::new(), |last| {
-            format!(", the last {} ago", Spoken(now.since(last)))
+            format!(", the last {} ago", HumanDuration(now.since(last)))
         });
         format!("{text}{last}.")
     }
@@ -197,7 +197,7 @@ impl LaneStep<'_> {
 pub fn render(report: &Report, colour: bool) -> String {
     let (chain, verdict) = (Chain::of(report), &report.verdict);
     let mut out = Text::new(colour);
-    let since = format!("  for {}", Spoken(verdict.at.since(verdict.since)));
+    let since = format!("  for {}", HumanDuration(verdict.at.since(verdict.since)));
     let (style, state) = (Style::of(verdict.state), verdict.state.name());
     out.head(style, state, &report.node, &since);
     out.answers(report);

@@ -154,7 +154,7 @@ impl Converter {
             }
         }
         let taints = spec.taints.into_iter().flatten();
-        let unheard = |of: &NodeCondition| (&*of.type_, &*of.status) == ("Ready", "Unknown");
+        let is_silent = |of: &NodeCondition| (&*of.type_, &*of.status) == ("Ready", "Unknown");
         Ok(Some(Facts::Node(Arc::new(NodeFacts {
             name: name.into(),
             uid: node.metadata.uid.unwrap_or_default().into(),
@@ -162,7 +162,7 @@ impl Converter {
             pod_cidrs,
             taints: taints.map(|taint| taint.key.into()).collect(),
             deleting: node.metadata.deletion_timestamp.is_some(),
-            unheard: status.conditions.iter().flatten().any(unheard),
+            kubelet_silent: status.conditions.iter().flatten().any(is_silent),
             network: status.conditions.iter().flatten().find_map(lacks_network),
             enforcement: lookup(&node.metadata.annotations, ENFORCEMENT).map(|text| cut(text, 40)),
         }))))

@@ -138,7 +138,7 @@ impl Sampler {
                 last_proofs,
                 faults,
                 forgotten_early: swept.forgotten_early,
-                heaviest: swept.heaviest,
+                top_talker: swept.top_talker,
                 outside,
                 unanswered,
                 peers,

@@ -22,14 +22,14 @@ use aya::maps::{Map, MapData};
 use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
-use agent_core::event::Heaviest;
+use agent_core::event::TopTalker;
 use agent_core::evidence::{LostData, Success, Successes, came_back};
 use agent_core::peers::PeerSample;
 use agent_core::time::Mono;
 pub(super) use answers::Answer;
 use answers::accepted_of;
 pub(super) use answers::answer_of;
-use bounds::{Candidate, heaviest, surplus};
+use bounds::{Candidate, surplus, top_talker};
 use evicted::Evicted;
 
 mod answers;
@@ -61,7 +61,7 @@ pub(super) struct Swept {
     /// may now count as first ones.
     pub(super) forgotten_early: usize,
     /// Service and client with the most entries, while the map is crowded.
-    pub(super) heaviest: Option<Heaviest>,
+    pub(super) top_talker: Option<TopTalker>,
 }
 
 /// How a sweep treats an entry.
@@ -141,7 +141,7 @@ impl Sweeper {
             each(&key, &pending, Met { is_over, is_again });
         };
         syscall::for_each(self.fd(), met).map_err(refused("sweep", self.name))?;
-        swept.heaviest = heaviest(&candidates);
+        swept.top_talker = top_talker(&candidates);
         evict.extend(surplus(candidates));
         let over = forget.len();
         forget.extend(evict);

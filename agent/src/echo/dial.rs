@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::frame::Frame;
-use agent_core::peers::{CUT_PORT, ECHO_PORT};
+use agent_core::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Timeout for the handshake and for each answer.
@@ -29,7 +29,7 @@ pub(super) enum End {
     /// The answer was complete.
     Whole,
     /// Small packets came back and large ones did not.
-    Cut,
+    SmallOnly,
     Silent,
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn run(service: &str) {
         let is_large = number % LARGE_ONE_IN == 0;
         let dialled = targets.iter().map(|ip| dial(*ip, ECHO_PORT, is_large));
         for (ip, end) in targets.iter().zip(join_all(dialled).await) {
-            if end == End::Cut {
+            if end == End::SmallOnly {
                 tell(*ip).await;
             }
             if said.is_news(*ip, end, is_large) {
@@ -110,7 +110,7 @@ pub(super) async fn dial(ip: IpAddr, port: u16, is_large: bool) -> End {
     };
     match !is_large || exchange(&mut stream, large).await {
         true => End::Whole,
-        false => End::Cut,
+        false => End::SmallOnly,
     }
 }
 
@@ -126,7 +126,7 @@ async fn exchange(stream: &mut TcpStream, frame: Frame) -> bool {
 /// Signals by a packet that a large transfer failed.
 async fn tell(ip: IpAddr) {
     // The connection is the whole signal.
-    let _ = timeout(PATIENCE, TcpStream::connect((ip, CUT_PORT))).await;
+    let _ = timeout(PATIENCE, TcpStream::connect((ip, LARGE_TRANSFER_PORT))).await;
 }
 
 /// The last logged end of connections to each address.
@@ -137,8 +137,8 @@ impl Said {
     /// Whether a connection ended differently than the ones before it.
     pub(super) fn is_news(&mut self, ip: IpAddr, end: End, is_large: bool) -> bool {
         // A small transfer does not show that large ones get through again.
-        let cut = self.0.get(&ip) == Some(&End::Cut);
-        let tells_nothing = cut && end == End::Whole && !is_large;
+        let was_small_only = self.0.get(&ip) == Some(&End::SmallOnly);
+        let tells_nothing = was_small_only && end == End::Whole && !is_large;
         !tells_nothing && self.0.insert(ip, end) != Some(end)
     }
 }
@@ -146,7 +146,7 @@ impl Said {
 fn report(ip: IpAddr, end: End) {
     match end {
         End::Whole => tracing::info!(%ip, "the Service answers"),
-        End::Cut => {
+        End::SmallOnly => {
             tracing::warn!(%ip, "the Service answers, but large transfers fail")
         }
         End::Silent => tracing::warn!(%ip, "the Service does not answer"),

@@ -36,7 +36,10 @@ async fn a_cut_transfer_differs_from_silence() {
         frame.write(&mut stream).await.unwrap();
         tokio::time::sleep(Duration::from_secs(10)).await;
     });
-    assert_eq!(dial(Ipv4Addr::LOCALHOST.into(), port, true).await, End::Cut);
+    assert_eq!(
+        dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
+        End::SmallOnly
+    );
     // The connections wait in the queue, unanswered.
     assert_eq!(
         dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
@@ -49,14 +52,14 @@ async fn a_cut_transfer_differs_from_silence() {
 fn a_changed_outcome_is_logged_once() {
     let ends = [
         (End::Whole, false),
-        (End::Cut, true),
+        (End::SmallOnly, true),
         (End::Whole, false),
-        (End::Cut, true),
+        (End::SmallOnly, true),
         (End::Silent, false),
         (End::Silent, true),
         (End::Whole, false),
         (End::Whole, true),
-        (End::Cut, true),
+        (End::SmallOnly, true),
         (End::Whole, true),
     ];
     let (mut said, ip) = (Said::default(), Ipv4Addr::LOCALHOST.into());
@@ -65,10 +68,10 @@ fn a_changed_outcome_is_logged_once() {
     let told: Vec<End> = told.map(|(end, _)| end).collect();
     let wanted = [
         End::Whole,
-        End::Cut,
+        End::SmallOnly,
         End::Silent,
         End::Whole,
-        End::Cut,
+        End::SmallOnly,
         End::Whole,
     ];
     assert_eq!(told, wanted);

@@ -35,7 +35,7 @@ use agent_core::drain::Ask;
 use agent_core::report::Report;
 use agent_core::report::drain::DrainReport;
 use agent_core::text;
-use agent_core::time::{Mono, Spoken};
+use agent_core::time::{HumanDuration, Mono};
 
 #[derive(Clone)]
 pub struct AdminState {
@@ -145,7 +145,7 @@ async fn livez(State(state): State<AdminState>) -> (StatusCode, String) {
     if state.heartbeat.is_alive(now) {
         return (StatusCode::OK, "alive\n".to_owned());
     }
-    let age = Spoken(state.heartbeat.age(now));
+    let age = HumanDuration(state.heartbeat.age(now));
     let body = format!("the agent's main loop last ran {age} ago\n");
     (StatusCode::SERVICE_UNAVAILABLE, body)
 }

@@ -29,7 +29,8 @@ pub(super) const SHOWN: usize = OUTCOMES + 1;
 /// Sums by path, then outcome; the last outcome is lost.
 pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
-/// Failures that the kernel counts. Unheard is excluded: clients outside also lose answers on the way.
+/// Failures that the kernel counts, except [`Outcome::AnswerNotDelivered`]: clients outside also lose answers
+/// on the way.
 const FAILURES: [Outcome; 4] = [
     Outcome::Refused,
     Outcome::Leaked,

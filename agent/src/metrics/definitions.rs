@@ -168,7 +168,7 @@ definitions! {
         "Current problems with the API server's objects or the manifests folder, such as files that cannot be read";
     EXPECTED_SERVICES = Gauge "pathproof_expected_services" []
         "Services that this node must route";
-    CONTESTED = Gauge "pathproof_contested_frontends" ["owner"]
+    FRONTEND_CONFLICTS = Gauge "pathproof_contested_frontends" ["owner"]
         "Frontends that are not judged because two Services use the same address (service), or because a Service uses an address that the sentinel's probes dial (sentinel) or one of the agent's own ports (node)";
     EXPECTED_MISSING = Gauge "pathproof_expected_missing" []
         "Frontends, endpoints or source prefixes that are not observed because a BPF map is full";

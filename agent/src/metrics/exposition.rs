@@ -125,13 +125,13 @@ impl Page<'_, '_> {
         ] {
             self.series(of, [([], value)])?;
         }
-        let claims = &report.claims;
-        let contested = [
-            (["service"], claims.services as f64),
-            (["sentinel"], claims.sentinel as f64),
-            (["node"], claims.node as f64),
+        let conflicts = &report.conflicts;
+        let by_owner = [
+            (["service"], conflicts.services as f64),
+            (["sentinel"], conflicts.sentinel as f64),
+            (["node"], conflicts.node as f64),
         ];
-        self.series(define::CONTESTED, contested)?;
+        self.series(define::FRONTEND_CONFLICTS, by_owner)?;
         let unjudged = [
             (["service"], expected.unjudged.service as f64),
             (["namespace"], expected.unjudged.namespace as f64),

@@ -51,7 +51,7 @@ impl Directory for Names {
             sentinel: false,
             echo: false,
             on_host: false,
-            disputed: None,
+            conflict_changed: None,
         })
     }
 }

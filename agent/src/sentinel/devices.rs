@@ -6,7 +6,7 @@
 //! pod's packet. No state is kept: leftovers of an earlier run are found by name, kind and hardware
 //! address.
 
-mod conflict;
+mod address_conflict;
 mod ensure;
 mod netlink;
 mod verify;
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::config::SentinelConfig;
 
-pub use conflict::conflict;
+pub use address_conflict::address_conflict;
 pub use ensure::{ensure, remove};
 pub use verify::verify;
 

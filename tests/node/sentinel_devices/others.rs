@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use agent_common::service::Family;
 use node_tests::scene::eventually;
-use pathproof::sentinel::devices::{DeviceError, conflict};
+use pathproof::sentinel::devices::{DeviceError, address_conflict};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Node, without};
@@ -201,7 +201,7 @@ fn a_route_of_others_is_left_alone() {
 }
 
 fn first_conflict(node: &Node) -> Option<String> {
-    let found = node.run(|| conflict(&node.config, &Family::ALL));
+    let found = node.run(|| address_conflict(&node.config, &Family::ALL));
     found.expect("the node's state")
 }
 

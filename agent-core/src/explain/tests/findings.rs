@@ -23,8 +23,8 @@ const LACKING: [MissingCriterion; 11] = [
     MissingCriterion::Filtered,
     MissingCriterion::New,
     MissingCriterion::Referee,
-    MissingCriterion::Claimed,
-    MissingCriterion::Aside,
+    MissingCriterion::SentinelConflict,
+    MissingCriterion::Unprobed,
     MissingCriterion::Namespaces,
     MissingCriterion::Services,
     MissingCriterion::Endpoints,
@@ -211,12 +211,12 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 silent,
             ]
         }
-        Rule::DegradedUnheard => vec![
-            Evidence::Unheard {
+        Rule::DegradedAnswerNotDelivered => vec![
+            Evidence::AnswerNotDelivered {
                 services: web(),
                 clients: 3,
             },
-            Evidence::Unheard {
+            Evidence::AnswerNotDelivered {
                 services: named(&[], 0),
                 clients: 3,
             },
@@ -226,7 +226,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             since: ago(4_000),
             clients: Scope::Outside,
         }],
-        Rule::DegradedByCuts => vec![Evidence::Cuts {
+        Rule::DegradedByLargeTransfers => vec![Evidence::LargeTransferFailures {
             transfers: 4,
             since: ago(12_000),
         }],
@@ -243,7 +243,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 at: ago(700),
             })
             .to_vec(),
-        Rule::DegradedFiltered | Rule::DegradedAside => {
+        Rule::DegradedFiltered | Rule::DegradedSecondaryPath => {
             let of = |path, transport| Evidence::Probe {
                 lane: lane(path, transport, ProbeCause::LostBeforeLeaving, false),
             };

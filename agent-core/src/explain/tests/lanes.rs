@@ -127,12 +127,12 @@ fn every_lane_has_its_sentence() {
         };
         said(out, Family::V6, &off);
     }
-    let contested = LaneView {
+    let in_conflict = LaneView {
         state: LaneState::Off,
-        rival: Some("shop/web".to_owned()),
+        conflicting_service: Some("shop/web".to_owned()),
         ..passing.clone()
     };
-    said(out, Family::V6, &contested);
+    said(out, Family::V6, &in_conflict);
     assert_words("lanes", &text);
 }
 

@@ -121,7 +121,7 @@ impl Model {
                 continue;
             }
             self.note(delta.service, sample.at, failure, n);
-            if matches!(failure, Failure::Stale | Failure::Unheard) {
+            if matches!(failure, Failure::Stale | Failure::AnswerNotDelivered) {
                 continue;
             }
             self.fail(family, delta.class, sample.at);
@@ -159,7 +159,7 @@ impl Model {
         }
         *heard = seen.at.max(*heard);
         let began = match seen.failure {
-            Failure::Unheard => return,
+            Failure::AnswerNotDelivered => return,
             Failure::Stale => {
                 let left = seen.left_since.expect("known");
                 if seen.arrived.since(left) > self.limits.left_grace {
@@ -241,7 +241,7 @@ impl Model {
             assert_eq!(known.failures, self.failures[family as usize]);
             assert_eq!(known.arrival, self.arrivals[family as usize]);
             assert_eq!(known.streak, self.streak(family, &names), "{family:?}");
-            assert!(known.unheard.len() <= SOURCES_KEPT);
+            assert!(known.answers_not_delivered.len() <= SOURCES_KEPT);
         }
         for track in Family::ALL
             .into_iter()

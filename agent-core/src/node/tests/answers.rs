@@ -38,19 +38,19 @@ fn a_node_that_leaves_is_answered_with_503(
     let taints = TerminatingTaints::parse(["ours/leaves"]).unwrap();
     let mut scene = Scene::probed_with(|settings, _| settings.taints = taints);
     let effects = scene.view(vec![change]);
-    let judged = effects.judged();
-    assert_eq!(judged.verdict.eligibility.name(), name);
-    assert_eq!(judged.answers.healthz.node_eligible, Some(status == 200));
-    assert_eq!(judged.answers.livez.node_eligible, None);
+    let update = effects.verdict_update();
+    assert_eq!(update.verdict.eligibility.name(), name);
+    assert_eq!(update.answers.healthz.node_eligible, Some(status == 200));
+    assert_eq!(update.answers.livez.node_eligible, None);
     assert_eq!(
         effects.statuses(),
         [status, 200],
         "the datapath still works"
     );
-    assert_eq!(judged.verdict.state, State::Proven);
+    assert_eq!(update.verdict.state, State::Proven);
     // The Node object is deleted: its last state still counts.
     let effects = scene.view(vec![Change::NodeGone]);
-    assert_eq!(effects.judged().verdict.eligibility.name(), name);
+    assert_eq!(effects.verdict_update().verdict.eligibility.name(), name);
     assert_eq!(effects.statuses(), [status, 200]);
     assert_eq!(scene.view(vec![tainted(&[])]).statuses(), [200, 200]);
 }
@@ -70,10 +70,13 @@ fn a_taint_counts_before_the_view_is_complete() {
 fn an_unknown_verdict(#[case] policy: UnknownPolicy, #[case] statuses: [u16; 2]) {
     let mut scene = Scene::with(|settings, _| settings.unknown_policy = policy);
     let effects = scene.feed(Event::Tick);
-    assert_eq!(effects.judged().verdict.eligibility, Eligibility::NeverSeen);
+    assert_eq!(
+        effects.verdict_update().verdict.eligibility,
+        Eligibility::NeverSeen
+    );
     assert_eq!(effects.statuses(), statuses);
     assert_eq!(
-        effects.judged().answers.healthz.would_fail,
+        effects.verdict_update().answers.healthz.would_fail,
         statuses[1] == 503
     );
     scene.prove();
@@ -87,7 +90,7 @@ fn a_broken_node(#[case] enforcement: Enforcement, #[case] statuses: [u16; 2]) {
     let mut scene = Scene::probed_with(|settings, _| settings.enforcement = enforcement);
     let effects = scene.fault();
     assert_eq!(effects.told(), (State::Broken, statuses));
-    let answers = &effects.judged().answers;
+    let answers = &effects.verdict_update().answers;
     assert!(answers.healthz.would_fail && answers.livez.would_fail);
     // Audit mode does not affect eligibility: a leaving node still answers 503.
     let effects = scene.view(vec![tainted(&[TAINT])]);
@@ -114,7 +117,7 @@ fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {
     let mut scene = braked(fleet);
     let effects = scene.fault();
     assert_eq!(effects.told(), (State::Broken, statuses));
-    let answers = &effects.judged().answers;
+    let answers = &effects.verdict_update().answers;
     assert!(
         answers.livez.would_fail,
         "the brake does not change the verdict"
@@ -136,7 +139,7 @@ fn a_young_503_is_taken_back_by_the_count() {
     // The next agent continues from there, before it has read the slices.
     let mut heir = scene.heir(1, |settings, _| settings.fleet_brake = Some(20));
     let effects = heir.feed(Event::Tick);
-    let answers = &effects.judged().answers;
+    let answers = &effects.verdict_update().answers;
     assert!(answers.livez.would_fail && answers.held.is_some());
     assert_eq!(effects.statuses(), [200, 200]);
 }
@@ -151,7 +154,7 @@ fn a_503_by_policy_is_not_held_back() {
     scene.synced();
     let effects = scene.view(vec![counted(FIRST_GENERATION, Some(ALL))]);
     assert_eq!(effects.told(), (State::Unknown, [503, 503]));
-    assert!(effects.judged().answers.held.is_none());
+    assert!(effects.verdict_update().answers.held.is_none());
 }
 
 /// Audit mode answers no 503, so the brake has nothing to hold back.
@@ -161,7 +164,7 @@ fn audit_needs_no_brake() {
     scene.view(vec![switched_service(30_080, "audit")]);
     let effects = scene.fault();
     assert_eq!(effects.statuses(), [200, 200]);
-    let answers = &effects.judged().answers;
+    let answers = &effects.verdict_update().answers;
     assert!(answers.held.is_none() && answers.audit.is_some());
 }
 
@@ -203,9 +206,11 @@ fn a_node_that_works_again_is_answered_with_200_a_second_later() {
 fn an_answer_names_the_families_and_when_they_were_proven() {
     let mut scene = Scene::probed();
     let effects = scene.idle();
-    let families = &effects.judged().answers.healthz.families;
+    let families = &effects.verdict_update().answers.healthz.families;
     assert_eq!(families.len(), 1);
-    let proven = effects.judged().verdict.families[0].last_proof.unwrap();
+    let proven = effects.verdict_update().verdict.families[0]
+        .last_proof
+        .unwrap();
     let anchor = scene.node.judge().anchor;
     assert_eq!(families[0].last_updated, Some(anchor.wall_of(proven)));
     assert_eq!(anchor.wall, start().wall);
@@ -214,7 +219,7 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     let shows = anchor.wall_of(ms(scene.now())).0 + hour;
     scene.feed(Event::ClockSet(Wall(shows)));
     let effects = scene.later(250).idle();
-    let families = &effects.judged().answers.healthz.families;
+    let families = &effects.verdict_update().answers.healthz.families;
     let moved = Wall(anchor.wall_of(proven).0 + hour);
     assert_eq!(families[0].last_updated, Some(moved));
 }
@@ -223,10 +228,10 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
 #[test]
 fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     let mut scene = Scene::probed();
-    assert!(!scene.later(250).idle().judged().changed);
-    assert!(!scene.view(vec![tainted(&[TAINT])]).judged().changed);
-    assert!(scene.leak(PATHS[0]).judged().changed, "suspect");
-    assert!(!scene.idle().judged().changed);
+    assert!(!scene.later(250).idle().verdict_update().changed);
+    assert!(!scene.view(vec![tainted(&[TAINT])]).verdict_update().changed);
+    assert!(scene.leak(PATHS[0]).verdict_update().changed, "suspect");
+    assert!(!scene.idle().verdict_update().changed);
 }
 
 /// Feeds outcomes of clients outside to `web`; returns the Services that fail while the node works.
@@ -237,7 +242,7 @@ fn outside(scene: &mut Scene, outcomes: &[Outcome]) -> Vec<String> {
         counts: vec![delta],
         ..KernelSample::default()
     });
-    let answers = &effects.judged().answers;
+    let answers = &effects.verdict_update().answers;
     let refused = answers.broken_services.iter();
     let refused = refused.filter(|(name, family)| !answers.serve(name, *family));
     refused.map(|(name, _)| name.to_string()).collect()
@@ -281,9 +286,16 @@ fn a_filter_and_pods_that_fail_are_no_fault_of_a_service() {
             counts: vec![delta],
             ..KernelSample::default()
         });
-        assert!(effects.judged().answers.broken_services.is_empty());
+        assert!(effects.verdict_update().answers.broken_services.is_empty());
         scene.later(600).counted("web", &[Outcome::Refused]);
-        assert!(scene.idle().judged().answers.broken_services.is_empty());
+        assert!(
+            scene
+                .idle()
+                .verdict_update()
+                .answers
+                .broken_services
+                .is_empty()
+        );
     }
 }
 
@@ -307,7 +319,7 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
             sightings: vec![sighting],
             ..KernelSample::default()
         });
-        is_broken = !effects.judged().answers.broken_services.is_empty();
+        is_broken = !effects.verdict_update().answers.broken_services.is_empty();
     }
     assert_eq!(is_broken, expected);
 }
@@ -332,7 +344,7 @@ fn clients_sent_to_a_removed_endpoint(#[case] dialled_before: bool, #[case] expe
             sighting.client_port = 40_000;
             sighting.destination = Some(SocketAddr::from(([10, 2, 0, 1], 8_080)));
             let effects = scene.sighted(sighting);
-            is_broken = !effects.judged().answers.broken_services.is_empty();
+            is_broken = !effects.verdict_update().answers.broken_services.is_empty();
         }
     }
     assert_eq!(is_broken, expected);
@@ -346,7 +358,7 @@ fn in_audit_a_service_that_fails_is_told_alone() {
         assert_eq!(outside(&mut scene, &[Outcome::Leaked]), NOBODY);
     }
     let effects = scene.idle();
-    let broken = &effects.judged().answers.broken_services;
+    let broken = &effects.verdict_update().answers.broken_services;
     assert_eq!(broken.len(), 1);
 }
 

@@ -130,14 +130,14 @@ fn a_restart_does_not_end_the_wait_of_a_boot(#[case] is_read: bool, #[case] stat
     };
     let effects = Effects(node.step(Event::Sample(Default::default()), YOUNG));
     assert_eq!(effects.told(), (state, [503, 200]));
-    let remembered = effects.remembered().cloned();
-    assert!(remembered.is_some());
+    let persisted = effects.persisted().cloned();
+    assert!(persisted.is_some());
     let now = YOUNG.plus(Duration::from_secs(5));
     let mut heir = Node::new(
         settings(),
         Start {
             now,
-            remembered,
+            persisted,
             ..start()
         },
     );
@@ -251,7 +251,7 @@ fn a_failure_does_not_end_the_wait_of_a_boot(#[case] proven: bool) {
 fn a_fault_does_not_end_the_wait_of_a_boot(#[case] state: State, #[case] expected: bool) {
     let sample = Event::Sample(Default::default());
     let effects = Effects(booted(YOUNG, None).step(sample, YOUNG));
-    let mut verdict = effects.judged().verdict.clone();
+    let mut verdict = effects.verdict_update().verdict.clone();
     verdict.state = state;
     let waits = |waited| still_waits([waited, false], &verdict, &Facts::default(), [false; 2]);
     assert_eq!([waits(true), waits(false)], [expected, false]);

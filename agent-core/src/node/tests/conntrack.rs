@@ -73,7 +73,7 @@ fn a_full_table_is_named_within_two_seconds_and_is_503() {
         }
         assert!(scene.now() - began <= 2_000);
     };
-    let verdict = &effects.judged().verdict;
+    let verdict = &effects.verdict_update().verdict;
     assert_eq!(verdict.cause, Some(Cause::ConntrackFull));
     assert_eq!(effects.statuses(), [503, 503]);
     let reason = verdict.reason();
@@ -94,7 +94,7 @@ fn a_full_table_waits_for_the_count_of_other_nodes() {
     let effects = scene.idle();
     assert_eq!(effects.state(), State::Broken);
     assert_eq!(effects.statuses(), [200, 200]);
-    let answers = &effects.judged().answers;
+    let answers = &effects.verdict_update().answers;
     assert_eq!(answers.held.map(Held::name), Some("waiting"));
 }
 
@@ -177,7 +177,10 @@ fn other_losses_are_not_called_a_full_table(#[case] table: fn(u64) -> Table) {
     };
     for _ in 0..40 {
         let effects = lose(&mut scene, &mut next);
-        assert_ne!(effects.judged().verdict.cause, Some(Cause::ConntrackFull));
+        assert_ne!(
+            effects.verdict_update().verdict.cause,
+            Some(Cause::ConntrackFull)
+        );
         assert_eq!(effects.statuses(), [200, 200]);
     }
     assert_eq!(scene.state(), State::Suspect);
@@ -206,7 +209,7 @@ fn a_lost_connection_has_the_cause_conntrack_full(#[case] table: Table, #[case] 
     assert!(scene.sighted(sighting).has("read table"));
     scene.feed(Event::Table(Some(table)));
     let effects = scene.later(250).idle();
-    assert_eq!(effects.judged().verdict.cause, Some(cause));
+    assert_eq!(effects.verdict_update().verdict.cause, Some(cause));
     assert_eq!(effects.statuses(), [200, 200]);
 }
 

@@ -8,7 +8,7 @@ use super::world::*;
 use crate::answer::UnknownPolicy;
 use crate::cause::{State, Why};
 use crate::coverage::{Hook, Hooks, ObserverStart};
-use crate::event::{Event, Heaviest, KernelSample};
+use crate::event::{Event, KernelSample, TopTalker};
 use crate::evidence::{CountDelta, CoverageLoss};
 use crate::verdict::Coverage;
 
@@ -19,7 +19,7 @@ fn suspended(scene: &mut Scene) -> [bool; 2] {
 }
 
 fn coverage(scene: &mut Scene) -> Coverage {
-    scene.idle().judged().verdict.coverage.clone()
+    scene.idle().verdict_update().verdict.coverage.clone()
 }
 
 fn has(coverage: &Coverage, loss: &CoverageLoss) -> bool {
@@ -125,7 +125,7 @@ fn connections_that_were_not_followed_are_missed_for_ten_seconds(
     let mut scene = Scene::probed();
     let mut missed = |after: u64, count: u64| {
         let effects = scene.later(after).sample(faults(fault, count));
-        let of = effects.judged().verdict.coverage.clone();
+        let of = effects.verdict_update().verdict.coverage.clone();
         (has(&of, &loss), [of.lost_suspended, of.misrouted_suspended])
     };
     assert_eq!(missed(250, 5), (true, suspends));
@@ -137,7 +137,7 @@ fn connections_that_were_not_followed_are_missed_for_ten_seconds(
 #[test]
 fn a_full_map_names_who_filled_it() {
     let mut scene = Scene::probed();
-    let heaviest = Heaviest {
+    let top_talker = TopTalker {
         entries: 30_000,
         service: scene.id("web"),
         to_service: 29_000,
@@ -145,7 +145,7 @@ fn a_full_map_names_who_filled_it() {
         from_client: 1_900,
     };
     let first = KernelSample {
-        heaviest: Some(heaviest),
+        top_talker: Some(top_talker),
         ..faults(Fault::PendingFull, 5)
     };
     let by = |of: &Coverage| {
@@ -155,7 +155,7 @@ fn a_full_map_names_who_filled_it() {
     let mut sentences = Vec::new();
     for sample in [first, faults(Fault::PendingFull, 5)] {
         let effects = scene.later(250).sample(sample);
-        sentences.extend(by(&effects.judged().verdict.coverage));
+        sentences.extend(by(&effects.verdict_update().verdict.coverage));
     }
     let said = "the connection map was full (of 30000 connections, 29000 are to default/web and 1900 \
                 are from 10.244.0.7): 5 new connections were not followed; lost connections are not \
@@ -168,7 +168,7 @@ fn what_was_not_followed_before_the_agent_began_is_not_missed() {
     let mut scene = Scene::new();
     scene.feed(Event::Hooks(hooks()));
     let effects = scene.later(3_000).sample(faults(Fault::PendingFull, 7));
-    assert!(!effects.judged().verdict.coverage.lost_suspended);
+    assert!(!effects.verdict_update().verdict.coverage.lost_suspended);
 }
 
 /// Clients repeat a SYN for two minutes, so it cannot be distinguished from a first one.
@@ -201,7 +201,7 @@ fn without_an_observer_nothing_is_known(#[case] policy: UnknownPolicy, #[case] s
     });
     scene.view(vec![tainted(&[])]);
     let effects = scene.feed(Event::Tick);
-    let verdict = &effects.judged().verdict;
+    let verdict = &effects.verdict_update().verdict;
     assert_eq!(
         (verdict.state, verdict.why),
         (State::Unknown, Some(Why::ObserverBlind))
@@ -213,7 +213,7 @@ fn without_an_observer_nothing_is_known(#[case] policy: UnknownPolicy, #[case] s
     let verdict = scene
         .later(60_000)
         .feed(Event::Tick)
-        .judged()
+        .verdict_update()
         .verdict
         .clone();
     assert_eq!(verdict.why, Some(Why::ObserverBlind));
@@ -254,7 +254,10 @@ fn pins_that_are_gone_are_reported_until_they_are_back() {
 fn a_node_without_interfaces_is_not_seen() {
     let mut scene = Scene::probed();
     scene.feed(Event::Hooks(Hooks::default()));
-    assert_eq!(scene.idle().judged().verdict.why, Some(Why::ObserverBlind));
+    assert_eq!(
+        scene.idle().verdict_update().verdict.why,
+        Some(Why::ObserverBlind)
+    );
     let lone = Hook {
         attached: true,
         first: true,
@@ -296,7 +299,7 @@ fn lost_connections_count_unless_others_were_not_followed(
     }
     let verdict = scene
         .sample(faults(Fault::PendingFull, missed))
-        .judged()
+        .verdict_update()
         .verdict
         .clone();
     assert_eq!(verdict.services.is_empty(), suspended);

@@ -64,7 +64,13 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
     maps.settle(&mut scene, effects);
     let missing = scene.node.planner().missing();
     assert!(missing.endpoints > 0, "{missing:?}");
-    let losses = scene.later(3_000).idle().judged().verdict.coverage.clone();
+    let losses = scene
+        .later(3_000)
+        .idle()
+        .verdict_update()
+        .verdict
+        .coverage
+        .clone();
     assert!(losses.misrouted_suspended);
     let endpoints = missing.endpoints;
     let has = |loss: CoverageLoss| losses.losses.iter().any(|of| of.loss == loss);
@@ -94,7 +100,13 @@ fn an_id_that_rested_is_used_at_a_check() {
     let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(effects.names(), ["program", "remember", "publish"]);
     let missing = |scene: &mut Scene| {
-        let losses = scene.idle().judged().verdict.coverage.losses.clone();
+        let losses = scene
+            .idle()
+            .verdict_update()
+            .verdict
+            .coverage
+            .losses
+            .clone();
         let lost = |loss: &CoverageLoss| matches!(loss, CoverageLoss::ServicesFull { missing: 1 });
         losses.iter().any(|of| lost(&of.loss))
     };

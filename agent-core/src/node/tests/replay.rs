@@ -70,7 +70,7 @@ fn a_replay_comes_to_the_same_verdicts() {
     assert_eq!(run(&mut replay, &events), live);
     let troubles = |node: &mut Node| {
         let effects = Effects(node.step(Event::Tick, ms(PROBED + 2_300)));
-        effects.judged().verdict.services.clone()
+        effects.verdict_update().verdict.services.clone()
     };
     assert_eq!(troubles(&mut replay), troubles(&mut scene.node));
 }
@@ -95,7 +95,7 @@ fn an_id_that_was_given_up_stands_for_nothing() {
     let mut troubles = |event: Event, at: u64| {
         replay.step(event, ms(at));
         let effects = Effects(replay.step(sampled(&scene, at), ms(at)));
-        effects.judged().verdict.services.len()
+        effects.verdict_update().verdict.services.len()
     };
     let gone = Event::Services(vec![Service {
         id: scene.id("web"),
@@ -130,12 +130,12 @@ fn services_that_are_followed_are_named_as_they_change() {
             ..KernelSample::default()
         });
     }
-    assert_eq!(scene.node.judge().ledger.outside.ids().count(), 1);
+    assert_eq!(scene.node.judge().ledger.external_failures.ids().count(), 1);
     scene.view(vec![slice("web", Protocol::Tcp, &[])]);
     for _ in 0..130 {
         scene.later(1_000).idle();
     }
-    assert_eq!(scene.node.judge().ledger.outside.ids().count(), 0);
+    assert_eq!(scene.node.judge().ledger.external_failures.ids().count(), 0);
     let replayed = replay(&scene.node.recording(), None).unwrap();
     assert_eq!(replayed.differs, None);
 }

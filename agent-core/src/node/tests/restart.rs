@@ -13,7 +13,7 @@ use crate::event::Event;
 /// The next agent, started after the previous one ended.
 fn next(scene: &mut Scene, after: u64, continues: bool) -> Scene {
     scene.later(1_000).feed(Event::Tick);
-    assert!(scene.remembered.is_some(), "written at the start");
+    assert!(scene.persisted.is_some(), "written at the start");
     scene.heir(after, |_, start| start.observer.continues = continues)
 }
 

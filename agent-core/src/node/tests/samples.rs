@@ -26,7 +26,7 @@ const BUSY: u128 = 250;
 #[case::a_connection(|scene: &mut Scene| scene.counted("web", &[Outcome::Arrived]), BUSY)]
 #[case::of_the_sentinel(|scene: &mut Scene| scene.counted("sentinel", &[Outcome::Arrived]), IDLE)]
 #[case::a_datagram(|scene: &mut Scene| scene.counted("dns", &[Outcome::Arrived]), IDLE)]
-#[case::a_sighting(|scene: &mut Scene| scene.sighted(scene.sighting(Failure::Unheard)), BUSY)]
+#[case::a_sighting(|scene: &mut Scene| scene.sighted(scene.sighting(Failure::AnswerNotDelivered)), BUSY)]
 #[case::a_probe_failed(|scene: &mut Scene| {
     scene.leak(PATHS[0]);
     scene.idle()
@@ -88,7 +88,7 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     assert_eq!(fails(scene.later(5_000), "f").state(), State::Proven);
     assert_eq!(fails(scene.later(1), "f").state(), State::Unknown);
     // The loss ends with the first sample that can be read.
-    let verdict = scene.rest(250).judged().verdict.clone();
+    let verdict = scene.rest(250).verdict_update().verdict.clone();
     let unread = |loss: &CoverageLoss| matches!(loss, CoverageLoss::NotRead { .. });
     assert_eq!(verdict.state, State::Proven);
     assert!(!verdict.coverage.losses.iter().any(|of| unread(&of.loss)));
@@ -116,7 +116,7 @@ fn failing(scene: &mut Scene, service: &str) -> State {
 fn connections_that_fail_are_judged() {
     let mut scene = Scene::probed();
     assert_eq!(failing(&mut scene, "web"), State::Degraded);
-    let verdict = scene.idle().judged().verdict.clone();
+    let verdict = scene.idle().verdict_update().verdict.clone();
     assert_eq!(verdict.cause, Some(Cause::Leaked));
     assert_eq!(verdict.services[0].service, "default/web");
 }
@@ -128,7 +128,7 @@ fn counts_of_datagrams_do_not_reach_the_verdict() {
         scene.later(250);
         scene.counted("dns", &[Outcome::Arrived, Outcome::Leaked]);
     }
-    let verdict = scene.idle().judged().verdict.clone();
+    let verdict = scene.idle().verdict_update().verdict.clone();
     assert_eq!(verdict.state, State::Proven);
     assert_eq!(verdict.services, []);
     let failures = verdict.families[0]
@@ -139,7 +139,7 @@ fn counts_of_datagrams_do_not_reach_the_verdict() {
     assert_eq!(verdict.families[0].last_failure, None);
     // The same counts of a TCP Service are failures.
     scene.counted("web", &[Outcome::Arrived, Outcome::Leaked]);
-    assert!(!scene.idle().judged().verdict.services.is_empty());
+    assert!(!scene.idle().verdict_update().verdict.services.is_empty());
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::cause::{Failure, State};
 use crate::cluster::{Change, ObjectName};
 use crate::coverage::ObserverStart;
 use crate::effect::{
-    DesiredDevices, Effect, Judged, MapEffect, Measurement, Notice, ReadEffect, Remembered,
-    SentinelEffect, WriteEffect,
+    DesiredDevices, Effect, MapEffect, Measurement, Notice, PersistedState, ReadEffect,
+    SentinelEffect, VerdictUpdate, WriteEffect,
 };
 use crate::event::{Event, KernelSample, KernelState, SentinelEvent, Successor, ViewUpdate};
 use crate::evidence::{CountDelta, Directory as _, Sighting};
@@ -71,7 +71,7 @@ pub(super) fn start() -> Start {
         now: ms(0),
         wall: Wall(1_700_000_000_000_000_000),
         observer: ObserverStart::default(),
-        remembered: None,
+        persisted: None,
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn kube_proxy() -> OwnersRead {
 pub(super) struct Scene {
     pub(super) node: Node,
     /// Memory that the node wrote last.
-    pub(super) remembered: Option<Remembered>,
+    pub(super) persisted: Option<PersistedState>,
     now: u64,
 }
 
@@ -98,7 +98,7 @@ impl Scene {
         edit(&mut settings, &mut start);
         Self {
             node: Node::new(settings, start),
-            remembered: None,
+            persisted: None,
             now: 0,
         }
     }
@@ -107,7 +107,7 @@ impl Scene {
     pub(super) fn heir(&self, after: u64, edit: impl FnOnce(&mut Settings, &mut Start)) -> Self {
         let mut heir = Self::with(|settings, start| {
             start.now = ms(self.now + after);
-            start.remembered = self.remembered.clone();
+            start.persisted = self.persisted.clone();
             edit(settings, start);
         });
         heir.at(self.now + after);
@@ -130,7 +130,7 @@ impl Scene {
 
     pub(super) fn feed(&mut self, event: Event) -> Effects {
         let effects = Effects(self.node.step(event, ms(self.now)));
-        self.remembered = effects.remembered().cloned().or(self.remembered.take());
+        self.persisted = effects.persisted().cloned().or(self.persisted.take());
         effects
     }
 
@@ -408,7 +408,7 @@ impl Effects {
     }
 
     /// The published verdict and its answers.
-    pub(super) fn judged(&self) -> &Judged {
+    pub(super) fn verdict_update(&self) -> &VerdictUpdate {
         let judged = self.0.iter().rev().find_map(|effect| match effect {
             Effect::Publish(judged) => Some(&**judged),
             _ => None,
@@ -417,12 +417,12 @@ impl Effects {
     }
 
     pub(super) fn state(&self) -> State {
-        self.judged().verdict.state
+        self.verdict_update().verdict.state
     }
 
     /// Status codes of /healthz and /livez.
     pub(super) fn statuses(&self) -> [u16; 2] {
-        let answers = &self.judged().answers;
+        let answers = &self.verdict_update().answers;
         [answers.healthz.status, answers.livez.status]
     }
 
@@ -457,9 +457,9 @@ impl Effects {
         notices.collect()
     }
 
-    pub(super) fn remembered(&self) -> Option<&Remembered> {
+    pub(super) fn persisted(&self) -> Option<&PersistedState> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Write(WriteEffect::State(remembered)) => Some(&**remembered),
+            Effect::Write(WriteEffect::State(persisted)) => Some(&**persisted),
             _ => None,
         })
     }

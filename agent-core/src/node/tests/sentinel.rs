@@ -217,17 +217,20 @@ fn a_generation_that_is_not_met_makes_the_node_stale() {
 #[rstest]
 #[case::the_source_is_silent(true, false)]
 #[case::the_node_is_unheard(false, true)]
-fn time_without_a_source_of_changes_is_not_lateness(#[case] silent: bool, #[case] unheard: bool) {
+fn time_without_a_source_of_changes_is_not_lateness(
+    #[case] silent: bool,
+    #[case] kubelet_silent: bool,
+) {
     let mut scene = Scene::probed();
     scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
-    let heard = |unheard| {
+    let heard = |kubelet_silent| {
         Change::Node(Arc::new(NodeFacts {
-            unheard,
+            kubelet_silent,
             ..node_facts()
         }))
     };
     scene.later(60_000);
-    scene.view(vec![heard(unheard)]);
+    scene.view(vec![heard(kubelet_silent)]);
     scene.source(silent);
     scene.later(60_000);
     scene.view(vec![heard(false)]);

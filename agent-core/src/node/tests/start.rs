@@ -12,13 +12,13 @@ fn a_verdict_precedes_everything_else() {
     let mut scene = Scene::new();
     let effects = scene.feed(Event::Tick);
     assert_eq!(effects.names(), ["remember", "publish", "sample after"]);
-    let verdict = &effects.judged().verdict;
+    let verdict = &effects.verdict_update().verdict;
     assert_eq!(
         (verdict.state, verdict.why),
         (State::Unknown, Some(Why::NotSampled))
     );
-    assert!(effects.judged().changed, "there was none before");
-    assert!(!scene.feed(Event::Tick).judged().changed);
+    assert!(effects.verdict_update().changed, "there was none before");
+    assert!(!scene.feed(Event::Tick).verdict_update().changed);
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn nothing_is_programmed_and_nothing_made_before_the_view_is_complete() {
     assert_eq!(scene.check().plan(), []);
     assert!(!scene.node.view().is_synced());
     scene.feed(Event::Hooks(hooks()));
-    let verdict = scene.idle().judged().verdict.clone();
+    let verdict = scene.idle().verdict_update().verdict.clone();
     assert_eq!(verdict.why, Some(Why::ViewNotSynced));
 }
 
@@ -141,11 +141,21 @@ fn the_view_keeps_count_of_its_changes() {
 fn time_that_goes_back_counts_as_the_latest() {
     let mut scene = Scene::new();
     scene.at(5_000).feed(Event::Tick);
-    let verdict = scene.at(1_000).feed(Event::Tick).judged().verdict.clone();
+    let verdict = scene
+        .at(1_000)
+        .feed(Event::Tick)
+        .verdict_update()
+        .verdict
+        .clone();
     assert_eq!(verdict.at, ms(5_000));
     assert_eq!(verdict.since, ms(5_000), "the state began then");
     assert_eq!(
-        scene.at(5_001).feed(Event::Tick).judged().verdict.at,
+        scene
+            .at(5_001)
+            .feed(Event::Tick)
+            .verdict_update()
+            .verdict
+            .at,
         ms(5_001)
     );
     assert_eq!(scene.node.judge().anchor.mono, ms(0));
@@ -171,5 +181,5 @@ fn an_agent_that_starts_on_a_sound_node() {
     }
     let effects = scene.at(PROBED).idle();
     assert_eq!(effects.told(), (State::Proven, [200, 200]));
-    assert!(effects.judged().changed && effects.has("remember"));
+    assert!(effects.verdict_update().changed && effects.has("remember"));
 }

@@ -132,8 +132,8 @@ fn four_failures_and_two_checks_accuse() {
     let mut scene = Scene::probed();
     let effects = scene.fault();
     assert_eq!(effects.state(), State::Broken);
-    assert_eq!(effects.judged().verdict.cause, Some(Cause::Leaked));
-    assert!(effects.judged().verdict.families[0].by_sentinel);
+    assert_eq!(effects.verdict_update().verdict.cause, Some(Cause::Leaked));
+    assert!(effects.verdict_update().verdict.families[0].by_sentinel);
     assert_eq!(effects.statuses(), [503, 503]);
 }
 

@@ -116,7 +116,7 @@ fn lanes_that_worked_under_another_owner_prove_nothing(
 ) {
     let mut scene = Scene::probed();
     scene.feed(owned(owners));
-    let verdict = scene.later(250).idle().judged().verdict.clone();
+    let verdict = scene.later(250).idle().verdict_update().verdict.clone();
     assert_eq!((verdict.state, verdict.why), (state, why));
     scene.fault();
     let accused = scene.idle().state() == State::Broken;
@@ -188,7 +188,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     scene.feed(cilium(Some(programs)));
     let cilium = scene.node.judge().topology.cilium.unwrap();
     assert_eq!(cilium.replacement, Tristate::Yes);
-    let verdict = scene.idle().judged().verdict.clone();
+    let verdict = scene.idle().verdict_update().verdict.clone();
     assert_eq!(verdict.why, Some(Why::DatapathChanged));
 }
 

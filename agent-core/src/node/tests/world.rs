@@ -148,12 +148,17 @@ pub(super) fn pod_probe_of(cluster_ip: &str, pod: &str, local: bool) -> [Change;
 }
 
 /// A tenant's Service with an external IP of the tenant's choice.
-pub(super) fn claim(external_ip: &str, protocol: Protocol, number: u16) -> Change {
-    claim_of("claim", external_ip, protocol, number)
+pub(super) fn conflicting(external_ip: &str, protocol: Protocol, number: u16) -> Change {
+    conflicting_as("claim", external_ip, protocol, number)
 }
 
 /// The same with another name.
-pub(super) fn claim_of(name: &str, external_ip: &str, protocol: Protocol, number: u16) -> Change {
+pub(super) fn conflicting_as(
+    name: &str,
+    external_ip: &str,
+    protocol: Protocol,
+    number: u16,
+) -> Change {
     let cluster_ip = format!("10.96.7.{}", name.as_bytes()[0]);
     let name = ObjectName::new("shop", name);
     let ports = vec![port("any", protocol, number, None)];

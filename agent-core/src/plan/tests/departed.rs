@@ -116,11 +116,11 @@ fn an_endpoint_that_two_services_lost_is_watched_for_the_last() {
 fn a_frontend_takes_the_place_of_an_address_that_is_watched() {
     let mut world = world();
     assert_eq!(check(&mut world), WATCHED);
-    let mut rival = service_facts("b", "10.96.0.2");
-    rival.external_ips = vec![ip("10.2.0.1")];
-    rival.ports[0].port = 8080;
+    let mut other = service_facts("b", "10.96.0.2");
+    other.external_ips = vec![ip("10.2.0.1")];
+    other.ports[0].port = 8080;
     world.apply(vec![
-        Change::Service(Arc::new(rival)),
+        Change::Service(Arc::new(other)),
         slice("b", &["10.2.0.3"]),
     ]);
     let mut standing = world.maps.frontends.values();

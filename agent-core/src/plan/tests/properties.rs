@@ -168,7 +168,7 @@ impl World {
                 self.run(plan);
                 // Ids are derived from frontends in the map. A port without an uncontested frontend
                 // gets another id.
-                if self.planner.contested.is_empty() && self.planner.missing() == Missing::default()
+                if self.planner.conflicts.is_empty() && self.planner.missing() == Missing::default()
                 {
                     let mut second = Planner::new();
                     let maps = self.maps.installed();
@@ -196,7 +196,7 @@ impl World {
     /// Compares the maps with expectations computed from scratch.
     fn assert_as_expected(&self) {
         let node = NodeContext::of(self.view.node());
-        let mut claims: BTreeMap<FrontendKey, Vec<FrontendValue>> = BTreeMap::new();
+        let mut wanted: BTreeMap<FrontendKey, Vec<FrontendValue>> = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
         let mut ids = BTreeSet::new();
         for (name, state) in self.view.states() {
@@ -207,7 +207,7 @@ impl World {
                 let info = self.planner.service(id).unwrap();
                 assert_eq!(info.endpoints as usize, port.endpoints.len());
                 for frontend in &port.frontends {
-                    claims
+                    wanted
                         .entry(frontend.key)
                         .or_default()
                         .push(frontend.value(id));
@@ -217,23 +217,23 @@ impl World {
         }
         assert_eq!(self.maps.current(), endpoints);
         // Frontends of several Services are in no map.
-        let names = |claims: &[FrontendValue]| -> BTreeSet<&ObjectName> {
-            let ids = claims.iter().map(|value| value.service);
-            ids.filter_map(|id| self.planner.claimant(id)).collect()
+        let names = |wanted: &[FrontendValue]| -> BTreeSet<&ObjectName> {
+            let ids = wanted.iter().map(|value| value.service);
+            ids.filter_map(|id| self.planner.service_of(id)).collect()
         };
-        let before = claims.len();
-        claims.retain(|_, claims| names(claims).len() == 1);
-        let contested = before - claims.len();
+        let before = wanted.len();
+        wanted.retain(|_, wanted| names(wanted).len() == 1);
+        let conflicts = before - wanted.len();
         let frontends = self.frontends();
-        assert!(frontends.keys().eq(claims.keys()), "{frontends:?}");
+        assert!(frontends.keys().eq(wanted.keys()), "{frontends:?}");
         for (key, value) in &frontends {
             assert!(
-                claims[key].contains(value),
+                wanted[key].contains(value),
                 "{key:?} {value:?} {:?}",
-                claims[key]
+                wanted[key]
             );
         }
-        assert_eq!(self.planner.conflicts().count(), contested);
+        assert_eq!(self.planner.conflicts().count(), conflicts);
         assert_eq!(self.maps.sources, node.sources());
         let retired = self.maps.endpoints.len() - endpoints.len();
         assert_eq!(self.planner.retired.len(), retired);

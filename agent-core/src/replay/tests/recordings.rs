@@ -39,13 +39,13 @@ fn played(name: &str) -> (State, Option<Cause>, bool, State) {
     // The last of the worst moments: causes change while a fault begins.
     let worst = moments
         .iter()
-        .max_by_key(|of| of.judged.verdict.state)
+        .max_by_key(|of| of.update.verdict.state)
         .unwrap();
-    let verdict = &worst.judged.verdict;
+    let verdict = &worst.update.verdict;
     let failed = moments
         .iter()
-        .any(|of| of.judged.answers.healthz.status == 503);
-    let last = moments.last().unwrap().judged.verdict.state;
+        .any(|of| of.update.answers.healthz.status == 503);
+    let last = moments.last().unwrap().update.verdict.state;
     (verdict.state, verdict.cause, failed, last)
 }
 
@@ -133,12 +133,12 @@ fn a_world_of_other_software_is_healthy_until_it_is_flushed(
     #[case] seconds: i64,
 ) {
     let replayed = recorded(name);
-    let answered = |of: &Moment| of.judged.answers.healthz.status;
+    let answered = |of: &Moment| of.update.answers.healthz.status;
     let failing = |of: &&Moment| answered(of) == 503;
     let first = replayed.moments.iter().find(failing).unwrap();
     let healthy = (first.at.0 - replayed.span.0.0) / 1_000_000_000;
     assert!(healthy >= seconds, "{healthy} s");
-    assert_eq!(first.judged.verdict.cause, Some(Cause::Leaked));
+    assert_eq!(first.update.verdict.cause, Some(Cause::Leaked));
     assert_eq!(replayed.moments.last().map(answered), Some(200));
 }
 
@@ -171,8 +171,8 @@ fn write_anew(path: &str) {
             Line::At(at, event) => {
                 write(Line::At(at, serde_json::to_value(&event).unwrap()));
                 for effect in node.step(event, at) {
-                    if let Effect::Publish(judged) = effect {
-                        let now = Outcome::of(&judged);
+                    if let Effect::Publish(update) = effect {
+                        let now = Outcome::of(&update);
                         if outcome.replace(now) != Some(now) {
                             write(Line::Judged(now));
                         }

@@ -191,12 +191,17 @@ pub fn dropped() -> Report {
         0,
         of(Family::V4, cause, Rule::BrokenByTwoScopes, evidence),
     );
-    let cuts = Evidence::Cuts {
+    let failures = Evidence::LargeTransferFailures {
         transfers: 4,
         since: ago(12_000),
     };
-    let cuts = of(Family::V4, Some(Cause::Mtu), Rule::DegradedByCuts, cuts);
-    verdict.families[0].findings.push(cuts);
+    let failures = of(
+        Family::V4,
+        Some(Cause::Mtu),
+        Rule::DegradedByLargeTransfers,
+        failures,
+    );
+    verdict.families[0].findings.push(failures);
     report.answers = answered(503);
     report
 }

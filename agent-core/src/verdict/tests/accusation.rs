@@ -11,7 +11,7 @@ use crate::cause::Failure::{self, Leaked, Lost, Misrouted};
 use crate::cause::State;
 use crate::cluster::ObjectName;
 use crate::evidence::Sample;
-use crate::expect::sentinel::Contest;
+use crate::expect::sentinel::LaneConflict;
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::Evidence;
 use crate::verdict::finding::MissingCriterion;
@@ -25,11 +25,11 @@ const OUTSIDERS: &[Client] = &[(WEB, External, 1), (DB, External, 2)];
 /// Paths that are closer to the pods' path than node ports.
 const NEARER: &[ProbePath] = &[ProbePath::Pod, ProbePath::OffCluster];
 
-/// A tenant's Service claims the frontend of this path's probes.
-fn contest(path: ProbePath) -> Contest {
-    Contest {
+/// A tenant's Service uses the frontend of this path's probes.
+fn conflict(path: ProbePath) -> LaneConflict {
+    LaneConflict {
         lane: lane(path, Transport::Tcp),
-        rival: ObjectName::new("shop", "claim"),
+        service: ObjectName::new("shop", "claim"),
         loops: false,
     }
 }
@@ -322,15 +322,18 @@ fn breadth_confirms_filtered_probes(
     assert!(!verdict.finding.is_certain());
 }
 
-/// Filtered node ports, denied pods, and a tenant who claims the cluster IPs that the sentinel dials. A
+/// Filtered node ports, denied pods, and a tenant who uses the cluster IPs that the sentinel dials. A
 /// policy and a fault are then indistinguishable, until nothing has succeeded for long.
 #[rstest]
-#[case::claimed(NEARER, State::Suspect)]
-#[case::nothing_is_claimed(&[], State::Broken)]
-fn a_claimed_sentinel_confirms_nothing(#[case] claimed: &[ProbePath], #[case] expected: State) {
+#[case::in_conflict(NEARER, State::Suspect)]
+#[case::nothing_is_in_conflict(&[], State::Broken)]
+fn a_sentinel_in_conflict_confirms_nothing(
+    #[case] in_conflict: &[ProbePath],
+    #[case] expected: State,
+) {
     let mut world = World::probed(&ProbePath::ALL);
-    let contested = claimed.iter().copied().map(contest).collect();
-    world.ledger.sentinel.contested(contested, ms(2_250));
+    let conflicts = in_conflict.iter().copied().map(conflict).collect();
+    world.ledger.sentinel.set_conflicts(conflicts, ms(2_250));
     let drop = |_| Fate::Drop;
     world.rounds(2_250, 4_000, &ProbePath::ALL, drop);
     for at in (4_250..=6_000).step_by(250) {
@@ -426,28 +429,28 @@ fn wrong_routes_show_in_two_namespaces(
     assert_eq!(world.verdict(7_200).state, expected);
 }
 
-/// A tenant claims the probed frontends and denies his pods the Services of two namespaces. Failures that
+/// A tenant uses the probed frontends and denies his pods the Services of two namespaces. Failures that
 /// no policy causes still accuse.
 #[rstest]
 #[case::denied(true, Lost, State::Degraded)]
 #[case::flushed(true, Leaked, State::Broken)]
-#[case::nothing_is_claimed(false, Lost, State::Broken)]
+#[case::nothing_is_in_conflict(false, Lost, State::Broken)]
 fn claiming_the_sentinels_frontends_accuses_nobody(
-    #[case] claimed: bool,
+    #[case] in_conflict: bool,
     #[case] failure: Failure,
     #[case] expected: State,
 ) {
     let mut world = refereed();
     let paths = [ProbePath::OffCluster, ProbePath::NodePort];
-    if claimed {
-        let contested = paths.map(contest).to_vec();
-        world.ledger.sentinel.contested(contested, ms(2_250));
+    if in_conflict {
+        let conflicts = paths.map(conflict).to_vec();
+        world.ledger.sentinel.set_conflicts(conflicts, ms(2_250));
     }
     fail(&mut world, TWO, failure, 4_000, 8_000);
     let verdict = world.verdict(8_000);
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
     // The last proof is too old by now.
     fail(&mut world, TWO, failure, 8_250, 40_000);
-    let lacks = (expected == State::Degraded).then_some(MissingCriterion::Claimed);
+    let lacks = (expected == State::Degraded).then_some(MissingCriterion::SentinelConflict);
     assert_eq!(lacking(&world, 40_000), lacks);
 }

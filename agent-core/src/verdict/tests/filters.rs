@@ -119,7 +119,7 @@ fn served_clients_outside_confirm_the_sentinel(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// A claim that is not in the view, or not yet: a pod's `hostPort` on the sentinel's node port, or a
+/// A conflict that is not in the view, or not yet: a pod's `hostPort` on the sentinel's node port, or a
 /// Service that is not watched.
 #[rstest]
 #[case::node_ports_alone(&[ProbePath::NodePort], State::Degraded)]

@@ -201,13 +201,13 @@ fn rules_are_not_late_while_the_api_is_away() {
 /// The control plane's load balancer fails. kubelet and kube-proxy depend on it, the agent does not.
 #[rstest]
 #[case::heard(false, State::Stale)]
-#[case::unheard(true, State::Proven)]
+#[case::kubelet_silent(true, State::Proven)]
 fn a_proxy_that_cannot_be_reached_either_is_not_late(
-    #[case] unheard: bool,
+    #[case] kubelet_silent: bool,
     #[case] expected: State,
 ) {
     let node = NodeFacts {
-        unheard,
+        kubelet_silent,
         ..NodeFacts::default()
     };
     let mut world = followed();

@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::world::*;
 use crate::cause::{Cause, State};
-use crate::peers::{Cut, PeerCount, PeerSample, Silence};
+use crate::peers::{LargeTransferFailure, PeerCount, PeerSample, Silence};
 use crate::verdict::Evidence;
 
 /// Connections of this node's pods during some time.
@@ -232,13 +232,13 @@ fn cut_transfers_name_the_mtu_until_they_cease() {
     let mut world = World::with_peers();
     for at in [1_000, 4_000, 7_000] {
         assert_ne!(world.verdict(at).state, State::Degraded);
-        let cuts = [ECHO, WEB].map(|service| Cut {
+        let failures = [ECHO, WEB].map(|service| LargeTransferFailure {
             family: Family::V4,
             service,
             client: [10, 244, 1, 9].into(),
         });
         let sample = PeerSample {
-            cuts: cuts.to_vec(),
+            large_transfer_failures: failures.to_vec(),
             ..PeerSample::default()
         };
         world.peers(&sample, at);

@@ -11,7 +11,7 @@ use super::world::*;
 use crate::answer::UnknownPolicy;
 use crate::cause::{State, Why};
 use crate::damping::Damping;
-use crate::effect::Remembered;
+use crate::effect::PersistedState;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::owners::Owner;
@@ -311,7 +311,7 @@ fn starting_ends_with_the_first_pass() {
 /// One agent ends and another starts from its state file.
 pub(super) fn restart(world: &mut World, at: u64) {
     let verdict = world.verdict(at);
-    let remembered = Remembered {
+    let persisted = PersistedState {
         brake: Default::default(),
         switches: Default::default(),
         ledger: world.ledger.memory(),
@@ -321,8 +321,8 @@ pub(super) fn restart(world: &mut World, at: u64) {
         written: ms(at),
         boot: None,
     };
-    let written = serde_json::to_string(&remembered).unwrap();
-    let read: Remembered = serde_json::from_str(&written).unwrap();
+    let written = serde_json::to_string(&persisted).unwrap();
+    let read: PersistedState = serde_json::from_str(&written).unwrap();
     world.ledger = Ledger::restore(Limits::default(), read.ledger, true, ms(at));
 }
 

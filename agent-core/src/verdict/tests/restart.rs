@@ -11,7 +11,7 @@ use crate::answer::UnknownPolicy;
 use crate::cause::Failure::Leaked;
 use crate::cause::{State, Why};
 use crate::damping::Damping;
-use crate::effect::Remembered;
+use crate::effect::PersistedState;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::verdict::{LastVerdict, Verdict};
@@ -32,7 +32,7 @@ fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
     let verdict = world.verdict(at.min(4_000));
     let mut damping = Damping::new(Duration::from_secs(10));
     damping.step(&verdict, UnknownPolicy::Open);
-    let remembered = Remembered {
+    let persisted = PersistedState {
         brake: Default::default(),
         switches: Default::default(),
         ledger: world.ledger.memory(),
@@ -42,9 +42,9 @@ fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
         written: ms(at),
         boot: None,
     };
-    let written = serde_json::to_string(&remembered).unwrap();
-    let read: Remembered = serde_json::from_str(&written).unwrap();
-    assert_eq!(read, remembered);
+    let written = serde_json::to_string(&persisted).unwrap();
+    let read: PersistedState = serde_json::from_str(&written).unwrap();
+    assert_eq!(read, persisted);
     world.ledger = Ledger::restore(Limits::default(), read.ledger, observed_meanwhile, ms(at));
 }
 

@@ -15,7 +15,7 @@ use crate::evidence::{CoverageLoss, ObserverHealth, ProgrammingSeen};
 use crate::time::Mono;
 use crate::verdict::PathState;
 
-use Failure::{Leaked, Lost, Misrouted, Refused, Stale, Unheard};
+use Failure::{AnswerNotDelivered, Leaked, Lost, Misrouted, Refused, Stale};
 use SourceClass::{External, Host, Pod};
 
 /// One failing client: Service, class, last byte of the address, failure.
@@ -492,10 +492,10 @@ fn a_services_own_proof_takes_back_a_doubt() {
 #[rstest]
 #[case::two_clients(&[1, 2], State::Degraded)]
 #[case::one_client(&[1, 1, 1], State::Proven)]
-fn unheard(#[case] clients: &[u8], #[case] expected: State) {
+fn answers_not_delivered(#[case] clients: &[u8], #[case] expected: State) {
     let mut world = World::new();
     for client in clients {
-        world.fail(WEB, External, *client, Unheard, 200);
+        world.fail(WEB, External, *client, AnswerNotDelivered, 200);
     }
     world.prove(WEB, External, 100).look(250);
     let verdict = world.verdict(250);

@@ -175,7 +175,7 @@ impl World {
             Failure::Leaked => Outcome::Leaked,
             Failure::Misrouted => Outcome::Misrouted,
             Failure::Stale => Outcome::Stale,
-            Failure::Unheard => Outcome::Unheard,
+            Failure::AnswerNotDelivered => Outcome::AnswerNotDelivered,
             Failure::Lost => return self.count(service, class, &[(Outcome::Arrived, 1)], 1),
         };
         self.count(service, class, &[(Outcome::Arrived, 1), (outcome, 1)], 0)

@@ -24,7 +24,7 @@ prop_compose! {
         addresses in prop::collection::vec(addresses(), 0..3),
         taint in prop::option::of(select(vec!["ToBeDeletedByClusterAutoscaler", "other"])),
         deleting: bool,
-        unheard: bool,
+        kubelet_silent: bool,
         ranges in prop::collection::vec(
             select(vec!["10.128.0.0/24", "10.96.0.0/12", "0.0.0.0/0", "::/0", "fd00::/64"]), 0..3),
         enforcement in switches(),
@@ -37,7 +37,7 @@ prop_compose! {
             pod_cidrs: ranges.into_iter().filter_map(|range| range.parse().ok()).collect(),
             taints: taint.map(Into::into).into_iter().collect(),
             deleting,
-            unheard,
+            kubelet_silent,
             network: network.map(Into::into),
             enforcement,
         }
@@ -146,7 +146,7 @@ prop_compose! {
             problems: problem.map(str::to_owned).into_iter().collect(),
             silent,
             ignored,
-            unknown_claims: (ignored % 2 == 1).then(|| ObjectName::new("shop", "claim")),
+            unknown_frontends: (ignored % 2 == 1).then(|| ObjectName::new("shop", "claim")),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::config::SentinelConfig;
-use crate::sentinel::devices::{Role, SentinelDevices, conflict, ensure, remove, verify};
+use crate::sentinel::devices::{Role, SentinelDevices, address_conflict, ensure, remove, verify};
 use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// Interval between checks while all is well.
@@ -221,7 +221,7 @@ impl Keeper {
     }
 
     async fn try_make(&self, families: &[Family]) -> Result<SentinelDevices, String> {
-        let found = conflict(&self.config, families).await;
+        let found = address_conflict(&self.config, families).await;
         if let Some(conflict) = found.map_err(|error| error.to_string())? {
             return Err(conflict);
         }

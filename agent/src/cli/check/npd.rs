@@ -16,7 +16,7 @@ use agent_core::eligibility::Eligibility;
 use agent_core::explain::label;
 use agent_core::report::Report;
 use agent_core::text::visible;
-use agent_core::time::Spoken;
+use agent_core::time::HumanDuration;
 
 /// Default of node-problem-detector's `max_output_length`, in bytes.
 const LONGEST: usize = 80;
@@ -41,7 +41,7 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
     if let Ok(age) = Duration::try_from(now.duration_since(report.written))
         && age > OLD
     {
-        let text = format!("the agent's last verdict is {} old", Spoken(age));
+        let text = format!("the agent's last verdict is {} old", HumanDuration(age));
         return (Exit::PluginUnknown, text);
     }
     // A leaving node is expected, whatever its datapath does, and node-problem-detector has no such state.

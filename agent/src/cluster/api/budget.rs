@@ -24,7 +24,7 @@ pub(super) struct Budget {
     accounts: HashMap<Arc<str>, Account>,
     total: usize,
     /// The first Service with external IPs that was left out.
-    pub(super) unknown_claims: Option<ObjectName>,
+    pub(super) unknown_frontends: Option<ObjectName>,
 }
 
 #[derive(Debug, Default)]
@@ -47,17 +47,17 @@ impl Budget {
             all,
             accounts: HashMap::new(),
             total: 0,
-            unknown_claims: None,
+            unknown_frontends: None,
         }
     }
 
     /// Records that an object is left out. Until the agent restarts the namespace stays closed, and the
-    /// addresses that a Service claims stay unknown.
+    /// addresses that a Service uses stay unknown.
     pub(super) fn hide(&mut self, facts: &Facts) {
         if let Facts::Service(service) = facts
             && !service.external_ips.is_empty()
         {
-            self.unknown_claims
+            self.unknown_frontends
                 .get_or_insert_with(|| service.name.clone());
         }
     }

@@ -180,7 +180,7 @@ impl Store {
         }
         let now = Update {
             problems: self.problems(),
-            unknown_claims: self.budget.unknown_claims.clone(),
+            unknown_frontends: self.budget.unknown_frontends.clone(),
             ..Update::default()
         };
         if changes.is_empty() && self.told == now {

@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use agent_common::abi::MAX_PENDING;
 use agent_common::evidence::PendingKey;
 use agent_common::service::Address;
-use agent_core::event::Heaviest;
+use agent_core::event::TopTalker;
 
 /// Unanswered connections that are kept after their loss window: per client...
 const PER_CLIENT: usize = 1_024;
@@ -53,13 +53,13 @@ pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
 }
 
 /// The Service and the client with the most entries, if the map is crowded.
-pub(super) fn heaviest(entries: &[Candidate]) -> Option<Heaviest> {
+pub(super) fn top_talker(entries: &[Candidate]) -> Option<TopTalker> {
     if entries.len() <= CROWDED {
         return None;
     }
     let (service, to_service) = most(entries.iter().map(|entry| entry.service))?;
     let (client, from_client) = most(entries.iter().map(|entry| entry.client))?;
-    Some(Heaviest {
+    Some(TopTalker {
         entries: entries.len(),
         service,
         to_service,
@@ -162,7 +162,7 @@ mod tests {
     #[case::one_service(1, true)]
     #[case::as_many_services_as_the_map_has_room_for(8, true)]
     #[case::not_over_yet(4, false)]
-    fn a_crowded_map_is_relieved_by_the_heaviest(#[case] floods: u32, #[case] waits: bool) {
+    fn a_crowded_map_is_relieved_of_the_top_talker(#[case] floods: u32, #[case] waits: bool) {
         let mut all = flood(HONEST, 100, 10, false);
         for service in 1..=floods {
             let of = flood(service + 20, 1_000, 30 / floods, false);
@@ -171,7 +171,7 @@ mod tests {
                 ..entry
             }));
         }
-        let named = heaviest(&all).expect("crowded");
+        let named = top_talker(&all).expect("crowded");
         assert!(named.service > 20 && named.to_service > 2_000, "{named:?}");
         let kept = kept(&all);
         assert_eq!(kept[&HONEST], 1_000, "{kept:?}");

@@ -29,7 +29,7 @@ fn well(service: u32, class: SourceClass) -> CountDelta {
         counts[outcome as usize] = 3;
     }
     if class == SourceClass::External {
-        for outcome in [Outcome::Unheard, Outcome::Rejected] {
+        for outcome in [Outcome::AnswerNotDelivered, Outcome::Rejected] {
             counts[outcome as usize] = 1;
         }
     }

@@ -147,7 +147,11 @@ fn sound_services_have_no_series() {
     metrics.update(sound(Mono(RECENT.as_nanos() as u64)));
     for id in 0..10 {
         record(&metrics, &names, delta(id, Outcome::Proven, 5, 0));
-        record(&metrics, &names, delta(id, Outcome::Unheard, 5, 0));
+        record(
+            &metrics,
+            &names,
+            delta(id, Outcome::AnswerNotDelivered, 5, 0),
+        );
     }
     assert!(shown(&metrics).is_empty());
     assert_eq!(

@@ -213,17 +213,17 @@ fn a_left_out_service_with_external_ips_is_reported() {
     for index in 0..20 {
         store.take(service(&format!("s{index}"), "10.96.0.1"));
     }
-    assert_eq!(store.update().unwrap().unknown_claims, None);
+    assert_eq!(store.update().unwrap().unknown_frontends, None);
     store.take(claim("z"));
     let first = Some(ObjectName::new("n", "z"));
-    assert_eq!(store.update().unwrap().unknown_claims, first);
+    assert_eq!(store.update().unwrap().unknown_frontends, first);
 
     // A Service that was kept, and is dropped with its slices.
     let mut store = limited(4_000, 100_000);
     store.take(claim("kept"));
     store.take(slice("kept-1", "kept", 1_000));
     let first = Some(ObjectName::new("n", "kept"));
-    assert_eq!(store.update().unwrap().unknown_claims, first);
+    assert_eq!(store.update().unwrap().unknown_frontends, first);
 }
 
 /// With half of its endpoints known, connections to the others would look misrouted.

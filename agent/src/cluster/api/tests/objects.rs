@@ -124,7 +124,7 @@ fn a_node_without_addresses_is_a_node(#[case] value: Value) {
 #[case::of_another(json!([{"type": "ServiceDatapathReady", "status": "Unknown"}]), false)]
 #[case::odd(json!([{}, {"type": null}]), false)]
 #[case::none(json!(null), false)]
-fn a_node_whose_kubelet_stopped_reporting(#[case] conditions: Value, #[case] unheard: bool) {
+fn a_node_whose_kubelet_stopped_reporting(#[case] conditions: Value, #[case] kubelet_silent: bool) {
     let facts = convert(
         Kind::Node,
         &json!({"metadata": {"name": "here"}, "status": {"conditions": conditions}}),
@@ -132,7 +132,7 @@ fn a_node_whose_kubelet_stopped_reporting(#[case] conditions: Value, #[case] unh
     let Ok(Some(Facts::Node(facts))) = facts else {
         panic!("{facts:?}");
     };
-    assert_eq!(facts.unheard, unheard);
+    assert_eq!(facts.kubelet_silent, kubelet_silent);
 }
 
 #[rstest]

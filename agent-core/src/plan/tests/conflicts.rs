@@ -1,40 +1,35 @@
-//! Frontends with more than one claimant.
+//! Frontends with more than one Service.
 
 use rstest::rstest;
 
 use super::*;
 
 /// A Service with an external IP.
-fn claim(name: &str, cluster_ip: &str, external_ip: &str) -> Change {
+fn conflicting(name: &str, cluster_ip: &str, external_ip: &str) -> Change {
     let mut facts = service_facts(name, cluster_ip);
     facts.external_ips = vec![ip(external_ip)];
     Change::Service(Arc::new(facts))
 }
 
-/// Claimants by frontend.
+/// Services by frontend.
 fn conflicts(planner: &Planner) -> Vec<String> {
     let name = |of: Option<&ObjectName>| of.map_or("node".to_owned(), ObjectName::to_string);
     let conflicts = planner.conflicts();
-    let said = conflicts.map(
-        |Conflict {
-             frontend,
-             claimants,
-         }| {
-            let at = IpAddr::from(frontend.address).to_canonical();
-            format!("{at}: {} {}", name(claimants[0]), name(claimants[1]))
-        },
-    );
+    let said = conflicts.map(|FrontendConflict { frontend, parties }| {
+        let at = IpAddr::from(frontend.address).to_canonical();
+        format!("{at}: {} {}", name(parties[0]), name(parties[1]))
+    });
     said.collect()
 }
 
-/// The order does not matter: the frontend has no holder until only one claimant is left.
+/// The order does not matter: the frontend has no holder until only one Service is left.
 #[rstest]
 #[case::the_claim_goes("b", "0 = 10.96.0.1 [1, 1, 1]")]
 #[case::the_other_goes("a", "1 = 10.96.0.1 [1, 1, 1]")]
-fn a_frontend_that_two_services_claim_is_in_no_map(#[case] goes: &str, #[case] back: &str) {
+fn a_frontend_that_two_services_use_is_in_no_map(#[case] goes: &str, #[case] back: &str) {
     let first = vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])];
     let second = vec![
-        claim("b", "10.96.0.2", "10.96.0.1"),
+        conflicting("b", "10.96.0.2", "10.96.0.1"),
         slice("b", &["10.2.0.2"]),
     ];
     let mut world = World::new();
@@ -61,7 +56,7 @@ fn a_frontend_that_two_services_claim_is_in_no_map(#[case] goes: &str, #[case] b
     assert_eq!(conflicts(&heir), ["10.96.0.1: ns/a ns/b"]);
 }
 
-/// A third claimant keeps it contested. Two Services may share an endpoint, and one Service may
+/// A third Service keeps it in conflict. Two Services may share an endpoint, and one Service may
 /// have two ports.
 #[test]
 fn a_contest_lasts_as_long_as_two_are_in_it() {
@@ -69,10 +64,10 @@ fn a_contest_lasts_as_long_as_two_are_in_it() {
     world.apply(vec![
         service("a", "10.96.0.1"),
         slice("a", &["10.2.0.1"]),
-        claim("b", "10.96.0.2", "10.96.0.1"),
+        conflicting("b", "10.96.0.2", "10.96.0.1"),
         slice("b", &["10.2.0.1"]),
     ]);
-    let plan = world.apply(vec![gone("a"), claim("c", "10.96.0.3", "10.96.0.1")]);
+    let plan = world.apply(vec![gone("a"), conflicting("c", "10.96.0.3", "10.96.0.1")]);
     assert!(!words(&plan).iter().any(|word| word.contains("10.96.0.1")));
     assert_eq!(conflicts(&world.planner), ["10.96.0.1: ns/b ns/c"]);
     world.apply(vec![gone("c")]);
@@ -88,25 +83,25 @@ fn a_contest_lasts_as_long_as_two_are_in_it() {
     assert_eq!(conflicts(&world.planner), [""; 0]);
 }
 
-/// Failures of both are disputed from the start of a claim, and from its end.
+/// Failures of both are excused from the start of a conflict, and from its end.
 #[test]
-fn claims_are_dated() {
+fn conflicts_are_dated() {
     let mut world = World::new();
-    let disputed = |world: &World, id: u32| world.planner.service(id).unwrap().disputed;
+    let changed = |world: &World, id: u32| world.planner.service(id).unwrap().conflict_changed;
     world.apply(vec![service("a", "10.96.0.1"), service("c", "10.96.0.3")]);
-    assert_eq!(disputed(&world, 0), None);
-    world.apply(vec![claim("b", "10.96.0.2", "10.96.0.1")]);
+    assert_eq!(changed(&world, 0), None);
+    world.apply(vec![conflicting("b", "10.96.0.2", "10.96.0.1")]);
     let begun = Some(world.now);
     assert_eq!(
-        [0, 1, 2].map(|id| disputed(&world, id)),
+        [0, 1, 2].map(|id| changed(&world, id)),
         [begun, None, begun]
     );
     world.now = world.now.plus(Duration::from_secs(60));
     world.apply(vec![gone("b")]);
-    assert_eq!(disputed(&world, 0), Some(world.now));
+    assert_eq!(changed(&world, 0), Some(world.now));
 }
 
-/// The sentinel's probes are followed one by one, so it keeps its frontends, whoever claims them
+/// The sentinel's probes are followed one by one, so it keeps its frontends, whoever uses them
 /// before or after.
 #[rstest]
 #[case::before(true)]
@@ -116,8 +111,8 @@ fn the_sentinels_frontends_stay_its_own(#[case] before: bool) {
     world.planner = Planner::new().with_sentinel(Some(ObjectName::new("ns", "s")));
     let sentinel = vec![service("s", "10.96.0.1"), slice("s", &["10.2.0.1"])];
     let tenants = vec![
-        claim("a", "10.96.0.2", "10.96.0.1"),
-        claim("t", "10.96.0.3", "10.96.0.1"),
+        conflicting("a", "10.96.0.2", "10.96.0.1"),
+        conflicting("t", "10.96.0.3", "10.96.0.1"),
     ];
     let (one, other) = match before {
         true => (tenants, sentinel),
@@ -143,13 +138,13 @@ fn the_sentinels_frontends_stay_its_own(#[case] before: bool) {
 
 /// Ports at which load balancers reach this agent.
 #[test]
-fn the_agents_own_ports_are_claimed_by_the_node() {
+fn the_agents_own_ports_are_kept_by_the_node() {
     let mut world = World::new();
     world.planner = Planner::new().with_own_ports(&[80, 19_256]);
     world.apply(vec![node(&["192.168.0.5"], &[])]);
     world.apply(vec![
-        claim("a", "10.96.0.1", "192.168.0.5"),
-        claim("b", "10.96.0.2", "192.168.0.6"),
+        conflicting("a", "10.96.0.1", "192.168.0.5"),
+        conflicting("b", "10.96.0.2", "192.168.0.6"),
     ]);
     assert_eq!(conflicts(&world.planner), ["192.168.0.5: node ns/a"]);
     assert_eq!(world.maps.frontends.len(), 3);
@@ -159,24 +154,26 @@ fn the_agents_own_ports_are_claimed_by_the_node() {
     assert_eq!(world.maps.frontends.len(), 3);
 }
 
-/// A claim made while no agent ran does not take over an id and its counts.
+/// A conflict made while no agent ran does not take over an id and its counts.
 #[test]
-fn a_claim_does_not_adopt_an_id() {
+fn a_conflict_does_not_adopt_an_id() {
     let mut world = World::new();
     world.apply(vec![service("b", "10.96.0.1"), slice("b", &["10.2.0.1"])]);
-    world.view.apply(vec![claim("a", "10.96.0.2", "10.96.0.1")]);
+    world
+        .view
+        .apply(vec![conflicting("a", "10.96.0.2", "10.96.0.1")]);
     let mut heir = Planner::new();
     heir.adopt(&world.view, world.maps.installed(), world.now);
     assert_eq!(heir.service(0).unwrap().name.to_string(), "ns/b");
 }
 
-/// "b" waits for room for a frontend that "c" claims too: neither gets room until only one is left.
+/// "b" waits for room for a frontend that "c" requests too: neither gets room until only one is left.
 #[test]
 fn a_frontend_that_is_contested_takes_no_room() {
     let mut world = World::new();
     world.maps.room = [2; 3];
     world.apply(vec![service("a", "10.96.0.4")]);
-    world.apply(vec![claim("b", "10.96.0.1", "10.96.0.3")]);
+    world.apply(vec![conflicting("b", "10.96.0.1", "10.96.0.3")]);
     assert_eq!(world.planner.missing().frontends, 1);
     world.apply(vec![service("c", "10.96.0.3")]);
     assert_eq!(world.planner.missing(), Missing::default());
@@ -191,10 +188,10 @@ fn a_frontend_that_is_contested_takes_no_room() {
 #[case::same_frontend("10.96.0.1", 1_100, true)]
 #[case::another_address("10.96.0.7", 1_100, false)]
 #[case::another_port("10.96.0.1", 70, false)]
-fn a_service_beyond_its_quota_contests_what_it_claims(
+fn a_service_beyond_its_quota_conflicts_with_what_it_uses(
     #[case] address: &str,
     #[case] ports: u16,
-    #[case] contested: bool,
+    #[case] in_conflict: bool,
 ) {
     let mut facts = service_facts("b", "10.96.0.2");
     let others = (0..70).map(|last| IpAddr::from([203, 0, 113, last]));
@@ -207,7 +204,7 @@ fn a_service_beyond_its_quota_contests_what_it_claims(
     };
     facts.ports = (1..=ports).map(port).collect();
     let beyond = Change::Service(Arc::new(facts));
-    let expected = match contested {
+    let expected = match in_conflict {
         true => vec!["10.96.0.1: ns/a ns/b".to_owned()],
         false => vec![],
     };
@@ -216,7 +213,10 @@ fn a_service_beyond_its_quota_contests_what_it_claims(
     world.apply(one.clone());
     let plan = world.apply(vec![beyond.clone()]);
     assert_eq!(world.planner.unjudged().service, 1);
-    assert_eq!(words(&plan).contains(&"no 10.96.0.1".to_owned()), contested);
+    assert_eq!(
+        words(&plan).contains(&"no 10.96.0.1".to_owned()),
+        in_conflict
+    );
     assert_eq!(conflicts(&world.planner), expected);
     let mut heir = Planner::new();
     heir.adopt(&world.view, world.maps.installed(), world.now);
@@ -225,10 +225,10 @@ fn a_service_beyond_its_quota_contests_what_it_claims(
     assert_eq!(conflicts(&world.planner), [""; 0]);
     assert_eq!(world.planner.frontend_count(), 1);
 
-    // The claim comes first.
+    // The other Service comes first.
     let mut world = World::new();
     world.apply(vec![beyond]);
     world.apply(one);
     assert_eq!(conflicts(&world.planner), expected);
-    assert_eq!(world.planner.frontend_count(), usize::from(!contested));
+    assert_eq!(world.planner.frontend_count(), usize::from(!in_conflict));
 }

@@ -1,4 +1,4 @@
-//! Services that claim the destinations of the sentinel's probes: an external IP equal to the
+//! Services that use the destinations of the sentinel's probes: an external IP equal to the
 //! sentinel's cluster IP, or to this node's address with the sentinel's node port. Anybody with
 //! write access to one namespace can create one, and the proxy decides whose rule comes first. So
 //! such a lane is no evidence about the node.
@@ -9,24 +9,24 @@ use std::net::{IpAddr, SocketAddr};
 use agent_common::service::Family;
 
 use super::node;
-use super::sentinel::{Contest, Sentinel, SentinelFamily};
+use super::sentinel::{LaneConflict, Sentinel, SentinelFamily};
 use crate::cluster::{ObjectName, Protocol, ServiceFacts};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::view::{Applied, ClusterView, ServiceState};
 
-/// The claims, by Service, updated with every change of the view.
+/// The conflicts, by Service, updated with every change of the view.
 #[derive(Debug, Default)]
-pub struct Rivals {
+pub struct SentinelConflicts {
     dialled: Vec<Dialled>,
     node: Vec<IpAddr>,
-    claims: BTreeMap<ObjectName, Vec<Claim>>,
+    by_service: BTreeMap<ObjectName, Vec<Conflict>>,
 }
 
-/// A claim on the destination of one lane.
+/// A Service uses the destination of one lane.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct Conflict {
     dialled: Dialled,
-    /// See [`Contest::loops`].
+    /// See [`LaneConflict::loops`].
     loops: bool,
 }
 
@@ -38,7 +38,7 @@ struct Dialled {
     port: u16,
 }
 
-impl Rivals {
+impl SentinelConflicts {
     /// Follows a change of the view. `own` is the sentinel's Service, and `sentinel` its present state.
     pub fn follow(
         &mut self,
@@ -52,7 +52,7 @@ impl Rivals {
         if self.dialled != dialled || self.node != addresses {
             (self.dialled, self.node) = (dialled, addresses.to_vec());
             let all = view.states().map(|(name, _)| name);
-            self.claims.clear();
+            self.by_service.clear();
             all.for_each(|name| self.look(view, own, name));
         } else {
             let changed = applied.before.keys();
@@ -60,41 +60,41 @@ impl Rivals {
         }
     }
 
-    /// Lanes that are claimed.
-    pub fn contested(&self) -> Vec<Contest> {
-        let mut lanes: BTreeMap<Lane, Contest> = BTreeMap::new();
-        for (rival, claims) in &self.claims {
-            for Claim { dialled, loops } in claims {
-                let contest = lanes.entry(dialled.lane).or_insert_with(|| Contest {
+    /// Lanes whose frontend another Service uses.
+    pub fn lanes(&self) -> Vec<LaneConflict> {
+        let mut lanes: BTreeMap<Lane, LaneConflict> = BTreeMap::new();
+        for (service, conflicts) in &self.by_service {
+            for Conflict { dialled, loops } in conflicts {
+                let conflict = lanes.entry(dialled.lane).or_insert_with(|| LaneConflict {
                     lane: dialled.lane,
-                    rival: rival.clone(),
+                    service: service.clone(),
                     loops: false,
                 });
-                contest.loops |= loops;
+                conflict.loops |= loops;
             }
         }
         lanes.into_values().collect()
     }
 
-    /// Every lane, as claimed by a Service with unknown claims.
-    pub fn all_by(&self, rival: &ObjectName) -> Vec<Contest> {
+    /// Every lane, as used by a Service with unknown frontends.
+    pub fn all_lanes(&self, service: &ObjectName) -> Vec<LaneConflict> {
         let lanes = self.dialled.iter().map(|dialled| dialled.lane);
         let lanes: BTreeSet<Lane> = lanes.collect();
-        let contest = |lane| Contest {
+        let conflict = |lane| LaneConflict {
             lane,
-            rival: rival.clone(),
+            service: service.clone(),
             loops: true,
         };
-        lanes.into_iter().map(contest).collect()
+        lanes.into_iter().map(conflict).collect()
     }
 
-    /// The sentinel's claimed frontends, each with the first Service that claims it.
+    /// The sentinel's frontends that other Services use, each with the first such Service.
     pub fn frontends(&self) -> BTreeMap<(SocketAddr, Transport), &ObjectName> {
         let mut all = BTreeMap::new();
-        for (rival, claims) in &self.claims {
-            for Claim { dialled, .. } in claims {
+        for (service, conflicts) in &self.by_service {
+            for Conflict { dialled, .. } in conflicts {
                 let at = SocketAddr::new(dialled.address, dialled.port);
-                all.entry((at, dialled.lane.transport)).or_insert(rival);
+                all.entry((at, dialled.lane.transport)).or_insert(service);
             }
         }
         all
@@ -102,19 +102,19 @@ impl Rivals {
 
     fn look(&mut self, view: &ClusterView, own: &ObjectName, name: &ObjectName) {
         let state = view.state(name).filter(|_| name != own);
-        let claim = |dialled: &Dialled| {
+        let conflict = |dialled: &Dialled| {
             let state = state?;
-            let claimed = claims(state.service.as_deref()?, dialled, &self.node);
-            claimed.then(|| Claim {
+            let is_used = uses(state.service.as_deref()?, dialled, &self.node);
+            is_used.then(|| Conflict {
                 dialled: *dialled,
                 loops: leads_back(state, dialled),
             })
         };
-        let claims: Vec<Claim> = self.dialled.iter().filter_map(claim).collect();
-        if claims.is_empty() {
-            self.claims.remove(name);
+        let conflicts: Vec<Conflict> = self.dialled.iter().filter_map(conflict).collect();
+        if conflicts.is_empty() {
+            self.by_service.remove(name);
         } else {
-            self.claims.insert(name.clone(), claims);
+            self.by_service.insert(name.clone(), conflicts);
         }
     }
 }
@@ -125,7 +125,7 @@ fn leads_back(state: &ServiceState, dialled: &Dialled) -> bool {
     endpoints.any(|endpoint| endpoint.address == address)
 }
 
-fn claims(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
+fn uses(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
     let protocol = match dialled.lane.transport {
         Transport::Tcp => Protocol::Tcp,
         Transport::Udp => Protocol::Udp,

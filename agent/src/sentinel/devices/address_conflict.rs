@@ -27,7 +27,7 @@ fn benchmark_range(family: Family) -> IpNet {
 ///
 /// # Errors
 /// A request failed.
-pub async fn conflict(
+pub async fn address_conflict(
     config: &SentinelConfig,
     families: &[Family],
 ) -> Result<Option<String>, DeviceError> {

@@ -88,15 +88,18 @@ fn what_is_written_is_what_is_answered_now() {
     let mut scene = Scene::probed();
     scene.view(vec![tainted(&[TAINT])]);
     let effects = scene.fault();
-    let remembered = effects.remembered().unwrap();
-    assert_eq!(remembered.verdict.state, State::Broken);
-    assert_eq!(remembered.verdict.since, effects.judged().verdict.since);
-    let taint = TAINT.to_owned();
-    assert_eq!(remembered.eligibility, Eligibility::Tainted { taint });
-    assert_eq!(remembered.written, ms(scene.now()));
-    let text = serde_json::to_string(remembered).unwrap();
+    let persisted = effects.persisted().unwrap();
+    assert_eq!(persisted.verdict.state, State::Broken);
     assert_eq!(
-        serde_json::from_str::<crate::effect::Remembered>(&text).unwrap(),
-        *remembered
+        persisted.verdict.since,
+        effects.verdict_update().verdict.since
+    );
+    let taint = TAINT.to_owned();
+    assert_eq!(persisted.eligibility, Eligibility::Tainted { taint });
+    assert_eq!(persisted.written, ms(scene.now()));
+    let text = serde_json::to_string(persisted).unwrap();
+    assert_eq!(
+        serde_json::from_str::<crate::effect::PersistedState>(&text).unwrap(),
+        *persisted
     );
 }

@@ -1,4 +1,4 @@
-//! Services that claim the destinations of the sentinel's probes, which must not accuse the node.
+//! Services that use the destinations of the sentinel's probes, which must not accuse the node.
 
 use agent_common::evidence::Outcome;
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::cluster::{Change, NodeFacts, ObjectName, Protocol};
 use crate::effect::Notice;
 use crate::event::{Event, ViewUpdate};
 use crate::plan::MapChange;
-use crate::report::ClaimsReport;
+use crate::report::ConflictsReport;
 use crate::trace::{ProbePath, ProbeTrace};
 
 const NODE: &str = "192.0.2.10";
@@ -79,7 +79,7 @@ fn what_another_service_claims_accuses_nobody(
 ) {
     let mut scene = scene();
     if let Some((address, protocol, port)) = claimed {
-        scene.view(vec![claim(address, protocol, port)]);
+        scene.view(vec![conflicting(address, protocol, port)]);
         scene.rest(10_000);
     }
     astray(&mut scene, path, fault);
@@ -89,7 +89,7 @@ fn what_another_service_claims_accuses_nobody(
 #[test]
 fn a_claim_is_told_once_with_its_service() {
     let mut scene = scene();
-    let effects = scene.view(vec![claim(NODE, Protocol::Tcp, 30_080)]);
+    let effects = scene.view(vec![conflicting(NODE, Protocol::Tcp, 30_080)]);
     let told: Vec<String> = effects
         .notices()
         .into_iter()
@@ -106,7 +106,7 @@ fn a_claim_is_told_once_with_its_service() {
 #[test]
 fn a_lane_that_is_released_has_to_pass_first() {
     let mut scene = scene();
-    scene.view(vec![claim(NODE, Protocol::Tcp, 30_080)]);
+    scene.view(vec![conflicting(NODE, Protocol::Tcp, 30_080)]);
     astray(&mut scene, ProbePath::NodePort, muted);
     scene.view(vec![withdrawn()]);
     astray(&mut scene, ProbePath::NodePort, muted);
@@ -127,7 +127,7 @@ fn a_lane_that_is_released_has_to_pass_first() {
 fn refused_node_ports_do_not_accuse_alone(#[case] claimed: bool, #[case] broken: bool) {
     let mut scene = scene();
     if claimed {
-        scene.view(vec![claim(CLUSTER_IP, Protocol::Tcp, 80)]);
+        scene.view(vec![conflicting(CLUSTER_IP, Protocol::Tcp, 80)]);
         scene.rest(10_000);
     }
     for _ in 0..40 {
@@ -153,7 +153,7 @@ fn a_claimed_lane_does_not_stand_for_the_next_agent() {
         restored.lane(lane).armed && restored.is_applicable(lane)
     };
     assert!(is_applicable(&scene));
-    scene.view(vec![claim(NODE, Protocol::Tcp, 30_080)]);
+    scene.view(vec![conflicting(NODE, Protocol::Tcp, 30_080)]);
     assert!(!is_applicable(&scene));
 }
 
@@ -161,7 +161,7 @@ fn a_claimed_lane_does_not_stand_for_the_next_agent() {
 #[test]
 fn the_nodes_addresses_are_followed() {
     let mut scene = scene();
-    scene.view(vec![claim("192.0.2.99", Protocol::Tcp, 30_080)]);
+    scene.view(vec![conflicting("192.0.2.99", Protocol::Tcp, 30_080)]);
     let moved = |address: &str| {
         Change::Node(std::sync::Arc::new(NodeFacts {
             addresses: vec![ip(address)],
@@ -169,17 +169,17 @@ fn the_nodes_addresses_are_followed() {
         }))
     };
     let effects = scene.view(vec![moved("192.0.2.99")]);
-    let contested = |notice: &&Notice| matches!(notice, Notice::Contested(..));
-    assert_eq!(effects.notices().into_iter().filter(contested).count(), 1);
-    assert_eq!(scene.node.sentinel().unwrap().found().contested.len(), 1);
+    let in_conflict = |notice: &&Notice| matches!(notice, Notice::FrontendConflict(..));
+    assert_eq!(effects.notices().into_iter().filter(in_conflict).count(), 1);
+    assert_eq!(scene.node.sentinel().unwrap().found().conflicts.len(), 1);
     scene.view(vec![moved(NODE)]);
-    assert_eq!(scene.node.sentinel().unwrap().found().contested, []);
+    assert_eq!(scene.node.sentinel().unwrap().found().conflicts, []);
 }
 
 /// The cluster IP and the node port are claimed.
-fn claim_all(scene: &mut Scene) {
-    scene.view(vec![claim(NODE, Protocol::Tcp, 30_080)]);
-    scene.view(vec![claim_of("other", CLUSTER_IP, Protocol::Tcp, 80)]);
+fn use_all(scene: &mut Scene) {
+    scene.view(vec![conflicting(NODE, Protocol::Tcp, 30_080)]);
+    scene.view(vec![conflicting_as("other", CLUSTER_IP, Protocol::Tcp, 80)]);
 }
 
 /// Every path fails in this way for this number of rounds.
@@ -199,7 +199,7 @@ fn rounds(scene: &mut Scene, fault: Fault, rounds: u32) -> State {
 #[test]
 fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     let mut scene = scene();
-    claim_all(&mut scene);
+    use_all(&mut scene);
     for _ in 0..200 {
         assert_ne!(rounds(&mut scene, misrouted, 1), State::Broken);
     }
@@ -216,7 +216,7 @@ fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
 #[case::it_does_not(false, true)]
 fn disabled_forwarding_is_not_excused_by_a_claim(#[case] forwards: bool, #[case] broken: bool) {
     let mut scene = scene();
-    claim_all(&mut scene);
+    use_all(&mut scene);
     for _ in 0..20 {
         scene.later(250);
         scene.kernel(Some(ms(scene.now())), Some(forwards));
@@ -239,7 +239,7 @@ fn disabled_forwarding_is_not_excused_by_a_claim(#[case] forwards: bool, #[case]
 #[test]
 fn a_claim_that_leads_back_looks_like_no_rule() {
     let mut scene = scene();
-    claim_all(&mut scene);
+    use_all(&mut scene);
     let Change::Slice(slice) = slice("other", Protocol::Tcp, &[CLUSTER_IP]) else {
         unreachable!("it is a slice");
     };
@@ -254,7 +254,7 @@ fn a_claim_that_leads_back_looks_like_no_rule() {
 fn claims_do_not_end_an_accusation() {
     let mut scene = scene();
     assert_eq!(rounds(&mut scene, leaking, 6), State::Broken);
-    claim_all(&mut scene);
+    use_all(&mut scene);
     assert_eq!(rounds(&mut scene, leaking, 6), State::Broken);
     let gone = ["claim", "other"].map(|name| Change::ServiceGone(ObjectName::new("shop", name)));
     scene.view(gone.to_vec());
@@ -274,7 +274,7 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
         scene.state()
     };
     let mut innocent = scene();
-    let effects = innocent.view(vec![claim("10.96.0.1", Protocol::Tcp, 80)]);
+    let effects = innocent.view(vec![conflicting("10.96.0.1", Protocol::Tcp, 80)]);
     let deleted = |change: &MapChange| matches!(change, MapChange::DeleteFrontend { .. });
     assert_eq!(effects.plan().iter().filter(|of| deleted(of)).count(), 1);
     assert_eq!(fail(&mut innocent, 6), State::Proven);
@@ -297,15 +297,15 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
 #[test]
 fn claims_are_named_with_their_owners() {
     let mut scene = scene();
-    assert_eq!(ClaimsReport::of(&scene.node), ClaimsReport::default());
+    assert_eq!(ConflictsReport::of(&scene.node), ConflictsReport::default());
     let claims = [
-        claim_of("a", "10.96.0.1", Protocol::Tcp, 80),
-        claim_of("b", NODE, Protocol::Tcp, 10_256),
-        claim_of("c", CLUSTER_IP, Protocol::Udp, 80),
-        claim_of("d", NODE, Protocol::Tcp, 19_256),
+        conflicting_as("a", "10.96.0.1", Protocol::Tcp, 80),
+        conflicting_as("b", NODE, Protocol::Tcp, 10_256),
+        conflicting_as("c", CLUSTER_IP, Protocol::Udp, 80),
+        conflicting_as("d", NODE, Protocol::Tcp, 19_256),
     ];
     scene.view(claims.to_vec());
-    let report = ClaimsReport::of(&scene.node);
+    let report = ConflictsReport::of(&scene.node);
     assert_eq!((report.node, report.sentinel, report.services), (2, 1, 1));
     assert_eq!(report.begun, 4);
     let said = report
@@ -322,13 +322,13 @@ fn claims_are_named_with_their_owners() {
     assert_eq!(scene.rest(250).state(), State::Proven);
 }
 
-/// A Service with unknown claims may claim anything: no lane counts, and no misrouted connection does.
+/// A Service with unknown frontends may use anything: no lane counts, and no misrouted connection does.
 #[test]
 fn claims_that_are_not_known_accuse_nobody() {
     let mut scene = scene();
     let unknown = |scene: &mut Scene, rival: Option<&str>| {
         scene.feed(Event::View(ViewUpdate {
-            unknown_claims: rival.map(|name| ObjectName::new("shop", name)),
+            unknown_frontends: rival.map(|name| ObjectName::new("shop", name)),
             ..ViewUpdate::default()
         }));
     };
@@ -339,7 +339,7 @@ fn claims_that_are_not_known_accuse_nobody() {
         astray(&mut scene, path, leaking);
         assert!(!scene.state().fails(), "{:?}", scene.state());
     }
-    let coverage = scene.idle().judged().verdict.coverage.clone();
+    let coverage = scene.idle().verdict_update().verdict.coverage.clone();
     let names = coverage.losses.iter().map(|of| of.loss.name());
     assert!(names.collect::<Vec<_>>().contains(&"claims_unknown"));
     unknown(&mut scene, None);

@@ -31,7 +31,7 @@ const FORGIVEN: Duration = Duration::from_secs(900);
 
 /// Failures by the id of the Service port and family.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct OutsidePaths(BTreeMap<u32, Run>);
+pub(crate) struct ExternalServiceFailures(BTreeMap<u32, Run>);
 
 /// Failures of one Service port since its last proof.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ struct Run {
     times: u32,
 }
 
-impl OutsidePaths {
+impl ExternalServiceFailures {
     /// Records `n` failed connections of clients outside. `once` is the client of a failure that counts
     /// once per client.
     pub(crate) fn fail(
@@ -213,69 +213,69 @@ mod tests {
     }
 
     /// web fails once at each of these seconds.
-    fn fail(paths: &mut OutsidePaths, seconds: &[u64]) {
+    fn fail(failures: &mut ExternalServiceFailures, seconds: &[u64]) {
         for at in seconds {
             let limits = Limits::default();
-            paths.fail((WEB, &info("web")), (1, None), second(*at), &limits);
+            failures.fail((WEB, &info("web")), (1, None), second(*at), &limits);
         }
     }
 
-    fn is_broken(paths: &OutsidePaths, at: u64) -> bool {
-        !paths.broken(second(at)).is_empty()
+    fn is_broken(failures: &ExternalServiceFailures, at: u64) -> bool {
+        !failures.broken(second(at)).is_empty()
     }
 
     #[test]
     fn three_failures_over_a_second_without_a_proof_between() {
-        let mut paths = OutsidePaths::default();
-        fail(&mut paths, &[1, 1, 1]);
-        assert!(!is_broken(&paths, 1), "all at once");
-        fail(&mut paths, &[2]);
+        let mut failures = ExternalServiceFailures::default();
+        fail(&mut failures, &[1, 1, 1]);
+        assert!(!is_broken(&failures, 1), "all at once");
+        fail(&mut failures, &[2]);
         let web = ObjectName::new("shop", "web");
-        assert_eq!(paths.broken(second(2)), [(web, Family::V4)]);
-        paths.prove((WEB, &info("web")));
-        assert!(!is_broken(&paths, 2), "proven again");
-        fail(&mut paths, &[3, 4]);
-        assert!(!is_broken(&paths, 4), "only two after the proof");
-        paths.prove((WEB, &info("web")));
-        fail(&mut paths, &[5, 5, 5]);
-        assert!(!is_broken(&paths, 5), "all at once after the proof");
-        let mut paths = OutsidePaths::default();
-        fail(&mut paths, &[1, 12, 23, 34]);
-        assert!(!is_broken(&paths, 34), "too far apart");
+        assert_eq!(failures.broken(second(2)), [(web, Family::V4)]);
+        failures.prove((WEB, &info("web")));
+        assert!(!is_broken(&failures, 2), "proven again");
+        fail(&mut failures, &[3, 4]);
+        assert!(!is_broken(&failures, 4), "only two after the proof");
+        failures.prove((WEB, &info("web")));
+        fail(&mut failures, &[5, 5, 5]);
+        assert!(!is_broken(&failures, 5), "all at once after the proof");
+        let mut failures = ExternalServiceFailures::default();
+        fail(&mut failures, &[1, 12, 23, 34]);
+        assert!(!is_broken(&failures, 34), "too far apart");
     }
 
     #[test]
     fn a_load_balancer_is_let_back_and_kept_away_longer_each_time_in_vain() {
-        let mut paths = OutsidePaths::default();
+        let mut failures = ExternalServiceFailures::default();
         let mut now = 1;
         let mut held = Vec::new();
         for _ in 0..7 {
-            fail(&mut paths, &[now, now + 1, now + 2]);
+            fail(&mut failures, &[now, now + 1, now + 2]);
             let confirmed = now + 2;
             now = confirmed;
-            while is_broken(&paths, now) {
+            while is_broken(&failures, now) {
                 now += 1;
             }
             held.push(now - confirmed);
         }
         assert_eq!(held, [10, 20, 40, 80, 160, 300, 300]);
         // It keeps failing while it is kept away, because some clients stayed.
-        fail(&mut paths, &[now, now + 1, now + 2, now + 200]);
-        assert!(is_broken(&paths, now + 499) && !is_broken(&paths, now + 500));
-        paths.forget(second(now + 200 + 901), &Known(&[(WEB, "web")]));
-        fail(&mut paths, &[5_000, 5_001, 5_002]);
-        assert!(!is_broken(&paths, 5_012), "forgiven");
+        fail(&mut failures, &[now, now + 1, now + 2, now + 200]);
+        assert!(is_broken(&failures, now + 499) && !is_broken(&failures, now + 500));
+        failures.forget(second(now + 200 + 901), &Known(&[(WEB, "web")]));
+        fail(&mut failures, &[5_000, 5_001, 5_002]);
+        assert!(!is_broken(&failures, 5_012), "forgiven");
     }
 
     #[test]
     fn ambiguous_failures_count_once_per_client() {
-        let mut paths = OutsidePaths::default();
+        let mut failures = ExternalServiceFailures::default();
         let limits = Limits::default();
         let mut fail = |client: u8, at: u64| {
             let client = IpAddr::from([198, 51, 100, client]);
             let of = (1, Some(client));
-            paths.fail((WEB, &info("web")), of, second(at), &limits);
-            !paths.broken(second(at)).is_empty()
+            failures.fail((WEB, &info("web")), of, second(at), &limits);
+            !failures.broken(second(at)).is_empty()
         };
         assert!(!(1..8).any(|at| fail(1, at)));
         assert!(!fail(2, 8) && fail(3, 8));
@@ -287,23 +287,23 @@ mod tests {
 
     #[test]
     fn ids_are_used_again_and_the_node_may_be_to_blame() {
-        let mut paths = OutsidePaths::default();
-        fail(&mut paths, &[1, 2]);
+        let mut failures = ExternalServiceFailures::default();
+        fail(&mut failures, &[1, 2]);
         let limits = Limits::default();
-        paths.fail((WEB, &info("api")), (1, None), second(3), &limits);
-        assert!(!is_broken(&paths, 3), "another Service");
-        fail(&mut paths, &[4, 5, 6]);
-        assert!(is_broken(&paths, 6));
-        paths.excuse();
-        assert!(!is_broken(&paths, 6));
+        failures.fail((WEB, &info("api")), (1, None), second(3), &limits);
+        assert!(!is_broken(&failures, 3), "another Service");
+        fail(&mut failures, &[4, 5, 6]);
+        assert!(is_broken(&failures, 6));
+        failures.excuse();
+        assert!(!is_broken(&failures, 6));
     }
 
     /// Each second another client is refused at the port with this id.
-    fn refuse(paths: &mut OutsidePaths, id: u32, seconds: std::ops::Range<u8>) {
+    fn refuse(failures: &mut ExternalServiceFailures, id: u32, seconds: std::ops::Range<u8>) {
         for at in seconds {
             let client = IpAddr::from([198, 51, 100, at]);
             let (of, at) = ((1, Some(client)), second(u64::from(at)));
-            paths.fail((id, &info("web")), of, at, &Limits::default());
+            failures.fail((id, &info("web")), of, at, &Limits::default());
         }
     }
 
@@ -311,62 +311,62 @@ mod tests {
     #[test]
     fn a_proof_at_another_port_clears_failures_that_a_policy_explains() {
         const OTHER: u32 = 8;
-        let mut paths = OutsidePaths::default();
-        refuse(&mut paths, OTHER, 1..4);
-        assert!(is_broken(&paths, 3));
-        paths.prove((WEB, &info("api")));
-        assert!(is_broken(&paths, 3), "another Service");
-        paths.prove((WEB, &info("web")));
-        assert!(!is_broken(&paths, 3));
-        refuse(&mut paths, OTHER, 4..6);
-        paths.prove((WEB, &info("web")));
-        refuse(&mut paths, OTHER, 6..8);
-        assert!(!is_broken(&paths, 7), "only two after the proof");
-        fail(&mut paths, &[10, 11, 12]);
-        paths.prove((OTHER, &info("web")));
+        let mut failures = ExternalServiceFailures::default();
+        refuse(&mut failures, OTHER, 1..4);
+        assert!(is_broken(&failures, 3));
+        failures.prove((WEB, &info("api")));
+        assert!(is_broken(&failures, 3), "another Service");
+        failures.prove((WEB, &info("web")));
+        assert!(!is_broken(&failures, 3));
+        refuse(&mut failures, OTHER, 4..6);
+        failures.prove((WEB, &info("web")));
+        refuse(&mut failures, OTHER, 6..8);
+        assert!(!is_broken(&failures, 7), "only two after the proof");
+        fail(&mut failures, &[10, 11, 12]);
+        failures.prove((OTHER, &info("web")));
         assert!(
-            is_broken(&paths, 12),
+            is_broken(&failures, 12),
             "no policy makes connections leave untranslated"
         );
     }
 
     #[test]
     fn a_service_that_is_made_anew_begins_anew() {
-        let mut paths = OutsidePaths::default();
-        fail(&mut paths, &[1, 2, 3]);
-        paths.forget(second(3), &Known(&[(WEB, "web")]));
-        assert!(is_broken(&paths, 3));
-        paths.forget(second(3), &Known(&[(WEB, "api")]));
-        assert!(!is_broken(&paths, 3), "another Service has the id");
-        fail(&mut paths, &[4, 5, 6]);
-        paths.forget(second(6), &Known(&[]));
-        assert!(!is_broken(&paths, 6), "the Service is gone");
+        let mut failures = ExternalServiceFailures::default();
+        fail(&mut failures, &[1, 2, 3]);
+        failures.forget(second(3), &Known(&[(WEB, "web")]));
+        assert!(is_broken(&failures, 3));
+        failures.forget(second(3), &Known(&[(WEB, "api")]));
+        assert!(!is_broken(&failures, 3), "another Service has the id");
+        fail(&mut failures, &[4, 5, 6]);
+        failures.forget(second(6), &Known(&[]));
+        assert!(!is_broken(&failures, 6), "the Service is gone");
     }
 
     /// A late failure finds room, but not by displacing a Service that is broken or failed just now.
     #[test]
     fn places_are_bounded() {
-        let mut paths = OutsidePaths::default();
+        let mut failures = ExternalServiceFailures::default();
         let limits = Limits::default();
-        fail(&mut paths, &[1, 2, 3]);
+        fail(&mut failures, &[1, 2, 3]);
         for id in 1_000..2_000 {
-            paths.fail((id, &info("api")), (1, None), second(3), &limits);
+            failures.fail((id, &info("api")), (1, None), second(3), &limits);
         }
-        assert_eq!(paths.0.len(), KEPT);
-        assert!(!paths.0.contains_key(&1_999), "no run is older");
-        paths.fail((1_999, &info("api")), (1, None), second(4), &limits);
-        assert_eq!(paths.0.len(), KEPT);
-        assert!(is_broken(&paths, 4) && paths.0.contains_key(&1_999));
+        assert_eq!(failures.0.len(), KEPT);
+        assert!(!failures.0.contains_key(&1_999), "no run is older");
+        failures.fail((1_999, &info("api")), (1, None), second(4), &limits);
+        assert_eq!(failures.0.len(), KEPT);
+        assert!(is_broken(&failures, 4) && failures.0.contains_key(&1_999));
         // Room is free once the hold is over.
-        let mut paths = OutsidePaths::default();
+        let mut failures = ExternalServiceFailures::default();
         for id in 0..KEPT as u32 {
             for at in 1..4 {
-                paths.fail((id, &info("api")), (1, None), second(at), &limits);
+                failures.fail((id, &info("api")), (1, None), second(at), &limits);
             }
         }
-        paths.fail((1_999, &info("api")), (1, None), second(12), &limits);
-        assert!(!paths.0.contains_key(&1_999), "all are broken");
-        paths.fail((1_999, &info("api")), (1, None), second(14), &limits);
-        assert!(paths.0.contains_key(&1_999));
+        failures.fail((1_999, &info("api")), (1, None), second(12), &limits);
+        assert!(!failures.0.contains_key(&1_999), "all are broken");
+        failures.fail((1_999, &info("api")), (1, None), second(14), &limits);
+        assert!(failures.0.contains_key(&1_999));
     }
 }

@@ -1,4 +1,4 @@
-//! Contested frontends in the document behind `/verdict`: their number, their claimants, and the remedy.
+//! Frontend conflicts in the document behind `/verdict`: their number, their Services, and the remedy.
 
 use agent_common::service::{FrontendKey, TCP};
 use serde::{Deserialize, Serialize};
@@ -6,82 +6,78 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::ObjectName;
 use crate::evidence::socket_of;
 use crate::node::Node;
-use crate::plan::Conflict;
+use crate::plan::FrontendConflict;
 
-/// Maximum number of claims that are named.
-pub const CLAIMS_SHOWN: usize = 20;
+/// Maximum number of conflicts that are named.
+pub const CONFLICTS_SHOWN: usize = 20;
 
-/// Numbers of contested frontends, by owner.
+/// Numbers of frontends in conflict, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimsReport {
+pub struct ConflictsReport {
     /// The agent's ports at the node's addresses.
     pub node: u64,
     /// Destinations of the sentinel's probes.
     pub sentinel: u64,
     /// Frontends of any other Services.
     pub services: u64,
-    /// Claims that appeared since the agent started.
+    /// Conflicts that appeared since the agent started.
     pub begun: u64,
-    /// The first claims, in the order of the fields above.
-    pub first: Vec<ClaimReport>,
+    /// The first conflicts, in the order of the fields above.
+    pub first: Vec<ConflictReport>,
 }
 
-/// One frontend with more than one claimant.
+/// One frontend with more than one Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimReport {
+pub struct ConflictReport {
     /// `192.0.2.10:10256/tcp`.
     pub frontend: String,
-    pub owner: ClaimOwner,
+    pub owner: ConflictOwner,
     /// `namespace/name` of the Services; the node has no entry.
     pub services: Vec<String>,
 }
 
-/// Rightful owner of a contested frontend.
+/// Rightful owner of a frontend in conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ClaimOwner {
+pub enum ConflictOwner {
     Node,
     Sentinel,
     Service,
 }
 
-impl ClaimsReport {
+impl ConflictsReport {
     pub fn of(node: &Node) -> Self {
         let rule = node.judge().settings.sentinel.as_ref();
         let sentinel = rule.map(|rule| &rule.service);
-        let probed = node.rivals().frontends();
+        let probed = node.sentinel_conflicts().frontends();
         let mut all = Self {
             sentinel: probed.len() as u64,
-            begun: node.claims_begun(),
+            begun: node.conflicts_begun(),
             ..Self::default()
         };
-        let probed = probed.into_iter().take(CLAIMS_SHOWN);
-        all.first.extend(probed.map(|((at, transport), rival)| {
+        let probed = probed.into_iter().take(CONFLICTS_SHOWN);
+        all.first.extend(probed.map(|((at, transport), other)| {
             let frontend = format!("{at}/{}", transport.name());
-            let of = sentinel.into_iter().chain([rival]);
-            ClaimReport::new(ClaimOwner::Sentinel, frontend, of)
+            let of = sentinel.into_iter().chain([other]);
+            ConflictReport::new(ConflictOwner::Sentinel, frontend, of)
         }));
-        for Conflict {
-            frontend,
-            claimants,
-        } in node.planner().conflicts()
-        {
-            let [first, second] = claimants;
+        for FrontendConflict { frontend, parties } in node.planner().conflicts() {
+            let [first, second] = parties;
             let (owner, count) = match first {
-                None => (ClaimOwner::Node, &mut all.node),
+                None => (ConflictOwner::Node, &mut all.node),
                 // The sentinel's frontends are already listed.
                 Some(first) if Some(first) == sentinel => continue,
-                Some(_) => (ClaimOwner::Service, &mut all.services),
+                Some(_) => (ConflictOwner::Service, &mut all.services),
             };
             *count += 1;
-            if *count <= CLAIMS_SHOWN as u64 {
+            if *count <= CONFLICTS_SHOWN as u64 {
                 let of = first.into_iter().chain(second);
-                let claim = ClaimReport::new(owner, spelled(frontend), of);
-                all.first.push(claim);
+                let conflict = ConflictReport::new(owner, spelled(frontend), of);
+                all.first.push(conflict);
             }
         }
-        all.first.sort_by_key(|claim| claim.owner);
-        all.first.truncate(CLAIMS_SHOWN);
+        all.first.sort_by_key(|conflict| conflict.owner);
+        all.first.truncate(CONFLICTS_SHOWN);
         all
     }
 
@@ -89,24 +85,24 @@ impl ClaimsReport {
         self.node + self.sentinel + self.services
     }
 
-    /// A sentence with the contested frontends, the consequence and the remedy; `None` without any.
+    /// A sentence with the frontends in conflict, the consequence and the remedy; `None` without any.
     pub fn sentence(&self) -> Option<String> {
-        let claim = self.first.first()?;
+        let conflict = self.first.first()?;
         let more = match self.count() {
             0 | 1 => String::new(),
             count => format!(" ({} more addresses are contested)", count - 1),
         };
-        let (at, services) = (&claim.frontend, claim.services.join(" and "));
-        let what = match claim.owner {
-            ClaimOwner::Node => format!(
+        let (at, services) = (&conflict.frontend, conflict.services.join(" and "));
+        let what = match conflict.owner {
+            ConflictOwner::Node => format!(
                 "Service {services} uses {at}, which is this agent's own port{more}: load \
                  balancers may get that Service's answer"
             ),
-            ClaimOwner::Sentinel => format!(
+            ConflictOwner::Sentinel => format!(
                 "{services} both use {at}, which the sentinel's probes dial{more}: these probes \
                  are not judged"
             ),
-            ClaimOwner::Service => format!(
+            ConflictOwner::Service => format!(
                 "{services} both use {at}{more}: connections to it are not judged, and the proxy \
                  may serve either Service"
             ),
@@ -118,9 +114,9 @@ impl ClaimsReport {
     }
 }
 
-impl ClaimReport {
+impl ConflictReport {
     fn new<'a>(
-        owner: ClaimOwner,
+        owner: ConflictOwner,
         frontend: String,
         services: impl Iterator<Item = &'a ObjectName>,
     ) -> Self {
@@ -145,30 +141,30 @@ mod tests {
     use crate::names::tests::assert_words;
 
     #[test]
-    fn claims_have_their_sentences() {
-        let claim = |owner, frontend: &str, services: &[&str]| ClaimReport {
+    fn conflicts_have_their_sentences() {
+        let conflict = |owner, frontend: &str, services: &[&str]| ConflictReport {
             frontend: frontend.to_owned(),
             owner,
             services: services.iter().map(|name| (*name).to_owned()).collect(),
         };
-        let node = claim(ClaimOwner::Node, "192.0.2.10:10256/tcp", &["shop/claim"]);
+        let node = conflict(ConflictOwner::Node, "192.0.2.10:10256/tcp", &["shop/claim"]);
         let sentinel = ["pathproof/pathproof-sentinel", "shop/claim"];
-        let sentinel = claim(ClaimOwner::Sentinel, "10.96.0.9:80/udp", &sentinel);
+        let sentinel = conflict(ConflictOwner::Sentinel, "10.96.0.9:80/udp", &sentinel);
         let service = ["default/web", "shop/claim"];
-        let service = claim(ClaimOwner::Service, "[fd00:96::1]:443/tcp", &service);
+        let service = conflict(ConflictOwner::Service, "[fd00:96::1]:443/tcp", &service);
         let mut text = String::new();
         for first in [node, sentinel, service] {
             for services in [1, 1_000] {
-                let claims = ClaimsReport {
+                let conflicts = ConflictsReport {
                     services,
                     first: vec![first.clone()],
-                    ..ClaimsReport::default()
+                    ..ConflictsReport::default()
                 };
-                text += &claims.sentence().unwrap();
+                text += &conflicts.sentence().unwrap();
                 text.push('\n');
             }
         }
         assert_words("claims", &text);
-        assert_eq!(ClaimsReport::default().sentence(), None);
+        assert_eq!(ConflictsReport::default().sentence(), None);
     }
 }
