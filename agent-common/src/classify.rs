@@ -28,8 +28,9 @@ use crate::evidence::{
 use crate::gate::Sampled;
 use crate::packet::{Kind, Segment};
 use crate::service::{
-    Address, EndpointEntry, EndpointKey, FrontendKey, FrontendKind, FrontendValue, NEAR, Owed,
-    PEER_SHIFT, Port, SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
+    Address, EndpointEntry, EndpointKey, ExpectedHandling, FrontendKey, FrontendKind,
+    FrontendValue, NEAR, PEER_SHIFT, Port, SourceClass, TCP, device_flag, endpoint_flag,
+    frontend_flag,
 };
 use crate::transition::{self, Sighting, Step, advance, detail};
 
@@ -111,18 +112,18 @@ pub trait World {
     fn delay(&self, family: u32, ns: u64);
     fn fault(&self, fault: Fault);
     /// Reports an anomaly within the limits.
-    fn report(&self, anomaly: &Evidence<'_>);
+    fn report(&self, anomaly: &AnomalyParts<'_>);
 }
 
 /// Parts of an [`Anomaly`], which is only built if it is reported.
-pub struct Evidence<'a> {
+pub struct AnomalyParts<'a> {
     fields: &'a Pending,
     segment: &'a Segment,
     outcome: Outcome,
     flags: u8,
 }
 
-impl Evidence<'_> {
+impl AnomalyParts<'_> {
     #[inline(always)]
     pub fn service(&self) -> u32 {
         self.fields.service
@@ -375,7 +376,8 @@ pub(crate) fn class_of<W: World>(
     }
     let class = world.source_class(&segment.source);
     let by_pod = flags & device_flag::PODS != 0;
-    let same = frontend.owed_to(SourceClass::Pod) == frontend.owed_to(SourceClass::External)
+    let same = frontend.expected_handling(SourceClass::Pod)
+        == frontend.expected_handling(SourceClass::External)
         || frontend.is_departed();
     if class == SourceClass::External && by_pod && same {
         return SourceClass::Pod;
@@ -403,7 +405,7 @@ pub(crate) fn pending_of<W: World>(
         client: segment.source,
         frontend: segment.destination,
         class: class as u8,
-        owed: frontend.owed_to(class),
+        owed: frontend.expected_handling(class),
         kind: frontend.kind,
         flags: frontend.flags,
         note: 0,
@@ -516,7 +518,10 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
     // one it may be right: kube-proxy sends pods of other nodes to all endpoints if it can distinguish them
     // from clients outside.
     let cluster_ip = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
-    if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly && cluster_ip {
+    if !local
+        && ExpectedHandling::from_byte(fields.owed) == ExpectedHandling::LocalOnly
+        && cluster_ip
+    {
         return transition::Kind::ToStranger;
     }
     transition::Kind::ToEndpoint
@@ -539,7 +544,9 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bo
         return of_sentinel;
     }
     let class = world.source_class(&segment.source);
-    if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
+    if class == SourceClass::External
+        || !ExpectedHandling::from_byte(frontend.expected_handling(class)).is_forward()
+    {
         return of_sentinel;
     }
     // SYNs that arrived and were not followed get here too, as do those of a source over its budget.
@@ -554,7 +561,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bo
     pending.state = state::LEAKED;
     if world.follow(key, &pending) && !of_sentinel {
         let flags = anomaly_flag::UNSEEN_ARRIVAL;
-        world.report(&Evidence {
+        world.report(&AnomalyParts {
             fields: &pending,
             segment,
             outcome: Outcome::Leaked,
@@ -773,7 +780,7 @@ fn account<W: World>(
                 transition::Kind::RefusalOut if sighting.has(detail::ICMP) => anomaly_flag::ICMP,
                 _ => 0,
             };
-            world.report(&Evidence {
+            world.report(&AnomalyParts {
                 fields,
                 segment,
                 outcome,

@@ -5,7 +5,7 @@
 
 use crate::evidence::{Pending, PendingKey, state};
 use crate::packet::Bytes;
-use crate::service::{Family, Owed, TCP};
+use crate::service::{ExpectedHandling, Family, TCP};
 
 /// Key by which dropped packets are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,7 +90,7 @@ impl Handshake {
     pub fn counts(&self, pending: &Pending) -> bool {
         let is_other = state::AMBIGUOUS | state::ALIAS | state::REJECTED;
         let is_copy = !self.is_answer && pending.state & state::ANSWER_OUT != 0;
-        Owed::from_byte(pending.owed).is_forward()
+        ExpectedHandling::from_byte(pending.owed).is_forward()
             && pending.state & is_other == 0
             && !is_copy
             && !pending.is_direct()
@@ -167,22 +167,25 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_owed_counts() {
-        let counts = |is_answer, owed: Owed, state| {
+    fn only_what_was_expected_counts() {
+        let counts = |is_answer, handling: ExpectedHandling, state| {
             let key = PendingKey::default();
             let pending = Pending {
-                owed: owed as u8,
+                owed: handling as u8,
                 state,
                 ..Pending::default()
             };
             Handshake { key, is_answer }.counts(&pending)
         };
-        assert!(counts(false, Owed::Forward, 0));
-        assert!(counts(false, Owed::Forward, state::FORWARDED));
-        assert!(counts(true, Owed::Forward, state::ANSWER_OUT));
-        assert!(!counts(false, Owed::Forward, state::ANSWER_OUT), "a copy");
-        assert!(!counts(false, Owed::Forward, state::AMBIGUOUS));
-        assert!(!counts(false, Owed::Reject, 0));
-        assert!(!counts(false, Owed::Nothing, 0));
+        assert!(counts(false, ExpectedHandling::Forward, 0));
+        assert!(counts(false, ExpectedHandling::Forward, state::FORWARDED));
+        assert!(counts(true, ExpectedHandling::Forward, state::ANSWER_OUT));
+        assert!(
+            !counts(false, ExpectedHandling::Forward, state::ANSWER_OUT),
+            "a copy"
+        );
+        assert!(!counts(false, ExpectedHandling::Forward, state::AMBIGUOUS));
+        assert!(!counts(false, ExpectedHandling::Reject, 0));
+        assert!(!counts(false, ExpectedHandling::Nothing, 0));
     }
 }

@@ -33,7 +33,7 @@ pub struct Pending {
     pub frontend: Address,
     /// [`SourceClass`](crate::service::SourceClass).
     pub class: u8,
-    /// [`Owed`](crate::service::Owed) to that class.
+    /// [`ExpectedHandling`](crate::service::ExpectedHandling) to that class.
     pub owed: u8,
     /// [`FrontendKind`](crate::service::FrontendKind).
     pub kind: u8,

@@ -72,7 +72,7 @@ impl SourceClass {
 /// Treatment that a new connection to a frontend should get, by source class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Owed {
+pub enum ExpectedHandling {
     /// Any: it may be forwarded, dropped or rejected (source ranges, a policy without local endpoints).
     Nothing = 0,
     /// Forwarded to any endpoint of the Service.
@@ -83,22 +83,25 @@ pub enum Owed {
     Reject = 3,
 }
 
-impl Owed {
+impl ExpectedHandling {
     /// Converts a byte in the maps; unknown values are `Nothing`.
     #[inline(always)]
-    pub fn from_byte(byte: u8) -> Owed {
+    pub fn from_byte(byte: u8) -> ExpectedHandling {
         match byte {
-            1 => Owed::Forward,
-            2 => Owed::LocalOnly,
-            3 => Owed::Reject,
-            _ => Owed::Nothing,
+            1 => ExpectedHandling::Forward,
+            2 => ExpectedHandling::LocalOnly,
+            3 => ExpectedHandling::Reject,
+            _ => ExpectedHandling::Nothing,
         }
     }
 
     /// Whether it is a failure of the datapath if the connection does not get through.
     #[inline(always)]
     pub fn is_forward(self) -> bool {
-        matches!(self, Owed::Forward | Owed::LocalOnly)
+        matches!(
+            self,
+            ExpectedHandling::Forward | ExpectedHandling::LocalOnly
+        )
     }
 }
 
@@ -152,7 +155,7 @@ pub struct FrontendValue {
     pub kind: u8,
     /// Bits of [`frontend_flag`].
     pub flags: u8,
-    /// [`Owed`] by [`SourceClass`].
+    /// [`ExpectedHandling`] by [`SourceClass`].
     pub owed: [u8; SOURCE_CLASSES],
     pub padding: [u8; 3],
 }
@@ -164,10 +167,10 @@ impl FrontendValue {
         self.flags & frontend_flag::DEPARTED != 0
     }
 
-    /// [`Owed`] to a source class as a byte. A shift rather than an index selects it: an index into a value
+    /// [`ExpectedHandling`] to a source class as a byte. A shift rather than an index selects it: an index into a value
     /// on the stack becomes pointer arithmetic that the verifier rejects.
     #[inline(always)]
-    pub fn owed_to(&self, class: SourceClass) -> u8 {
+    pub fn expected_handling(&self, class: SourceClass) -> u8 {
         let [pod, host, external] = self.owed;
         (u32::from_le_bytes([pod, host, external, 0]) >> (class as u32 * 8)) as u8
     }

@@ -4,7 +4,7 @@
 
 use crate::abi::{LOSS_WINDOW_NS, RETRANSMIT_NS};
 use crate::evidence::{Outcome, Pending, state};
-use crate::service::{Owed, frontend_flag};
+use crate::service::{ExpectedHandling, frontend_flag};
 
 /// A sighting of a followed connection. The bits are separate from the kind: inside it, a compiled program
 /// would have no value for bits that a kind lacks, and the verifier rejects that.
@@ -129,7 +129,7 @@ pub enum Failed {
 pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     let has = |bits: u32| fields.state & bits != 0;
     if age_ns <= LOSS_WINDOW_NS
-        || !Owed::from_byte(fields.owed).is_forward()
+        || !ExpectedHandling::from_byte(fields.owed).is_forward()
         || has(state::ALIAS | state::AMBIGUOUS | state::REJECTED)
         || is_through(fields.state)
     {
@@ -257,7 +257,7 @@ pub fn is_data_lost(state: u32) -> bool {
 /// An apparent failure. If the connection need not get through, it is no failure, which is known at once.
 #[inline(always)]
 fn doubt(old: u32, fields: &Pending, bit: u32, outcome: Outcome) -> Step {
-    if Owed::from_byte(fields.owed).is_forward() {
+    if ExpectedHandling::from_byte(fields.owed).is_forward() {
         Step {
             state: old | bit,
             doubt: Some(outcome),

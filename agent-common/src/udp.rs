@@ -19,7 +19,7 @@ use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
 use crate::packet::Segment;
 use crate::packet::udp::{Hash, MATCHABLE};
 use crate::service::{
-    Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
+    Address, ExpectedHandling, FrontendKey, FrontendKind, Port, SourceClass, UDP, device_flag,
 };
 use crate::transition::{Kind, Sighting, advance, detail};
 
@@ -198,7 +198,9 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
         return;
     }
     let class = world.source_class(&segment.source);
-    if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
+    if class == SourceClass::External
+        || !ExpectedHandling::from_byte(frontend.expected_handling(class)).is_forward()
+    {
         return;
     }
     if !world.take_rate(frontend.service) {

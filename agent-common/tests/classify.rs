@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use agent_common::abi::{BUDGET_PER_WINDOW, LOSS_WINDOW_NS};
-use agent_common::classify::{Connection, Direction, Evidence, World, observe};
+use agent_common::classify::{AnomalyParts, Connection, Direction, World, observe};
 use agent_common::evidence::{
     ACCEPTED_SHIFT, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag,
     delay_bucket, state,
 };
 use agent_common::packet::{Link, Segment, parse};
 use agent_common::service::{
-    Address, EndpointEntry, EndpointKey, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
-    SourceClass, device_flag, frontend_flag,
+    Address, EndpointEntry, EndpointKey, ExpectedHandling, Family, FrontendKey, FrontendKind,
+    FrontendValue, SourceClass, device_flag, frontend_flag,
 };
 use agent_common::transition::{Failed, Kind, Sighting, advance, failed};
 use collections::{Handle, Node, steps};
@@ -233,7 +233,7 @@ fn a_full_map_is_counted_and_causes_no_verdict() {
 #[rstest]
 #[case::by_its_device(device_flag::PODS, scenario::WEB, SourceClass::Pod)]
 #[case::by_any_other(0, scenario::WEB, SourceClass::External)]
-#[case::owed_another_thing(device_flag::PODS, scenario::NO_LOCAL, SourceClass::External)]
+#[case::to_be_handled_otherwise(device_flag::PODS, scenario::NO_LOCAL, SourceClass::External)]
 fn a_pod_is_known_by_its_device(
     #[case] flags: u32,
     #[case] service: u32,
@@ -338,7 +338,7 @@ impl World for Busy<'_> {
         prove(family: u32, class: u8);
         delay(family: u32, ns: u64);
         fault(fault: Fault);
-        report(anomaly: &Evidence<'_>);
+        report(anomaly: &AnomalyParts<'_>);
     }
 
     fn connection(&self, key: &PendingKey) -> Option<Moved> {
@@ -467,9 +467,9 @@ proptest! {
             prop_assert_eq!(step.outcome, None);
             prop_assert_eq!(step.doubt, None);
         }
-        let is_owed = matches!(Owed::from_byte(owed), Owed::Forward | Owed::LocalOnly);
+        let is_expected_to_pass = matches!(ExpectedHandling::from_byte(owed), ExpectedHandling::Forward | ExpectedHandling::LocalOnly);
         if step.doubt.is_some() {
-            prop_assert!(is_owed && step.state & state::FAILING != old & state::FAILING);
+            prop_assert!(is_expected_to_pass && step.state & state::FAILING != old & state::FAILING);
         }
     }
 }

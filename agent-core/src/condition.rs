@@ -132,7 +132,7 @@ impl Reason {
 
 /// The part of the condition whose change causes a write or an Event: everything except the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Standing {
+pub struct ConditionState {
     pub status: Status,
     pub reason: Reason,
     /// Whether the node is being removed.
@@ -140,7 +140,7 @@ pub struct Standing {
 }
 
 /// The standing for a verdict. `sound` is whether /livez answers 200, or would without audit.
-pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
+pub fn condition(verdict: &Verdict, sound: bool) -> ConditionState {
     let status = match verdict.state {
         State::Unknown | State::Starting => Status::Unknown,
         _ if sound => Status::True,
@@ -153,7 +153,7 @@ pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
         (Status::False, State::Proven | State::Degraded) => Reason::Recovering,
         (_, state) => Reason::of(state, verdict.cause, verdict.why),
     };
-    Standing {
+    ConditionState {
         status,
         reason,
         leaving,
@@ -170,9 +170,9 @@ pub fn says_leaving(message: &str) -> bool {
 
 /// The message, at most [`MESSAGE_MAX`] bytes: the verdict's sentence, and the first other finding
 /// if it fits. `lenience` is why /livez answers 200 in spite of the verdict.
-pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) -> String {
-    let recovering = standing.reason == Reason::Recovering;
-    let mut text = match (standing.leaving, recovering) {
+pub fn message(verdict: &Verdict, condition: ConditionState, lenience: Option<&str>) -> String {
+    let recovering = condition.reason == Reason::Recovering;
+    let mut text = match (condition.leaving, recovering) {
         (true, true) => format!("{}{LEAVING_MARK} ", verdict.eligibility),
         (true, false) => format!("{}{LEAVING_MARK}: ", verdict.eligibility),
         (false, true) => "the datapath ".to_owned(),
@@ -182,7 +182,7 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
         text.push_str("works again, but not for long enough yet: ");
     }
     text.push_str(&verdict.reason());
-    if standing.status == Status::False
+    if condition.status == Status::False
         && let Some(why) = lenience
     {
         text.push_str(&format!(" (/livez still answers 200: {why})"));

@@ -195,7 +195,7 @@ impl UpgradeGate {
 
     /// Records a state. A failure that began early keeps the gate closed for as long as it lasts.
     /// Returns whether the gate just closed.
-    pub fn judge(&mut self, state: State, now: Mono) -> bool {
+    pub fn record_state(&mut self, state: State, now: Mono) -> bool {
         let before = self.closed;
         let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);
         self.closed = state.fails() && (self.closed || early);

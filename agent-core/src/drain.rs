@@ -186,10 +186,10 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
                            drain it anyway, pass the time since the drain began as waited=SECONDS";
 
-/// Reason for the answer. Only [`Reason::Quiet`] is 200.
+/// Reason for the answer. Only [`DrainReason::Quiet`] is 200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Reason {
+pub enum DrainReason {
     /// No new connection for the quiet time and, if the caller waits for open ones, none in use.
     Quiet,
     /// Connections are open, and the caller waits for them.
@@ -206,8 +206,8 @@ pub enum Reason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    pub reason: Reason,
+pub struct DrainAnswer {
+    pub reason: DrainReason,
     /// Since when the node is leaving: by its Node object or the caller, whichever is earlier.
     pub since: Option<Mono>,
     /// Observed time without a new connection; zero if the node is not leaving.
@@ -218,22 +218,22 @@ pub struct Finding {
 
 impl DrainView {
     /// Answers a caller. Unobserved time, and time before the node began to leave, is not quiet.
-    pub fn judge(&self, ask: &Ask, now: Mono) -> Finding {
+    pub fn answer(&self, ask: &Ask, now: Mono) -> DrainAnswer {
         let told = ask.waited.map(|waited| now.minus(waited));
         let since = self.since.into_iter().chain(told).min();
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
         let (mut reason, mut message) = match (since, self.unseen(now)) {
-            (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
+            (None, _) => (DrainReason::NotLeaving, NOT_LEAVING.to_owned()),
             (_, Some(why)) => (
-                Reason::Blind,
+                DrainReason::Blind,
                 format!("cannot tell whether new connections arrive: {why}"),
             ),
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
-        if reason == Reason::Quiet && ask.until == Until::Open {
+        if reason == DrainReason::Quiet && ask.until == Until::Open {
             (reason, message) = self.tell_open(message, ask.idle, now);
         }
-        Finding {
+        DrainAnswer {
             reason,
             since,
             quiet_for,
@@ -259,28 +259,28 @@ impl DrainView {
     }
 
     /// The answer to a caller that also waits for open connections, if no new one arrives.
-    fn tell_open(&self, quiet: String, idle: Duration, now: Mono) -> (Reason, String) {
+    fn tell_open(&self, quiet: String, idle: Duration, now: Mono) -> (DrainReason, String) {
         let counted = match self.open_connections(now) {
             Ok(counted) => counted,
             Err(why) => {
                 let message = format!("cannot count open connections: {why}");
-                return (Reason::Blind, message);
+                return (DrainReason::Blind, message);
             }
         };
         let begun = self.open.last.as_ref().map(|(_, begun)| *begun);
         if begun < self.last.map(|last| last.plus(HANDSHAKE)) {
             let message = "the last connection arrived after open ones were last counted";
-            return (Reason::Waiting, message.to_owned());
+            return (DrainReason::Waiting, message.to_owned());
         }
         let after = HumanDuration(idle);
         match counted.split(idle) {
-            (0, 0) => (Reason::Quiet, format!("{quiet}, and none is open")),
+            (0, 0) => (DrainReason::Quiet, format!("{quiet}, and none is open")),
             (0, n) => (
-                Reason::Quiet,
+                DrainReason::Quiet,
                 format!("{quiet}, and the {n} open ones have been idle for {after}"),
             ),
             (active, n) => (
-                Reason::Open,
+                DrainReason::Open,
                 format!(
                     "{active} connections from outside were in use within {after}, {n} more are open and idle"
                 ),
@@ -302,13 +302,19 @@ impl DrainView {
         }
     }
 
-    fn tell(&self, since: Mono, quiet: Duration, wanted: Duration, now: Mono) -> (Reason, String) {
+    fn tell(
+        &self,
+        since: Mono,
+        quiet: Duration,
+        wanted: Duration,
+        now: Mono,
+    ) -> (DrainReason, String) {
         if quiet >= wanted {
             let message = format!(
                 "no new connection from outside for {}",
                 HumanDuration(quiet)
             );
-            return (Reason::Quiet, message);
+            return (DrainReason::Quiet, message);
         }
         // A connection from before the quiet time could begin is no reason to wait.
         let begun = self.watched.map_or(since, |watched| since.max(watched));
@@ -316,12 +322,12 @@ impl DrainView {
             let ago = HumanDuration(now.since(last));
             let message =
                 format!("new connections from outside still arrive, the last one {ago} ago");
-            return (Reason::Connections, message);
+            return (DrainReason::Connections, message);
         }
         let (quiet, wanted) = (HumanDuration(quiet), HumanDuration(wanted));
         let message =
             format!("no new connection from outside for {quiet} of the required {wanted}");
-        (Reason::Waiting, message)
+        (DrainReason::Waiting, message)
     }
 }
 

@@ -44,7 +44,7 @@ pub enum Event {
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
-    Facts(Box<Facts>),
+    Facts(Box<ViewFacts>),
     /// The Services behind ids, before the ids first occur in a recording.
     Services(Vec<Service>),
     /// Whether the uncached sentinel, requested at that time, differs from the one that the watches
@@ -107,7 +107,7 @@ pub struct ViewUpdate {
 
 /// The part of the cluster view that the judge needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ViewFacts {
     /// The initial view was delivered completely.
     pub synced: bool,
     /// The source does not report current changes.
@@ -134,7 +134,7 @@ pub struct Facts {
     pub taken: Option<String>,
 }
 
-impl Facts {
+impl ViewFacts {
     /// The sentinel, or none before the view is complete: the view may hold only half of it.
     pub fn sentinel(&self) -> &Sentinel {
         match self.synced {

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
-    PEER_SHIFT, Port, SOURCE_CLASSES, TCP, UDP, endpoint_flag, frontend_flag,
+    Address, EndpointKey, EndpointValue, ExpectedHandling, Family, FrontendKey, FrontendKind,
+    FrontendValue, PEER_SHIFT, Port, SOURCE_CLASSES, TCP, UDP, endpoint_flag, frontend_flag,
 };
 
 use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFacts};
@@ -32,7 +32,7 @@ pub struct Frontend {
     /// Which of the Service's addresses it is.
     pub kind: FrontendKind,
     /// Expected handling, by source class.
-    pub owed: [Owed; SOURCE_CLASSES],
+    pub handling: [ExpectedHandling; SOURCE_CLASSES],
     /// Bits of [`frontend_flag`].
     pub flags: u8,
 }
@@ -44,7 +44,7 @@ impl Frontend {
             service,
             kind: self.kind as u8,
             flags: self.flags,
-            owed: self.owed.map(|owed| owed as u8),
+            owed: self.handling.map(|handling| handling as u8),
             padding: [0; 3],
         }
     }
@@ -208,7 +208,7 @@ fn port_expectation(
             padding: 0,
         },
         kind,
-        owed: owed(service, kind, &sets),
+        handling: expected_handling(service, kind, &sets),
         flags,
     };
     let mut frontends: Vec<Frontend> = served.into_iter().map(frontend).collect();
@@ -231,9 +231,9 @@ fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
         if next.key != kept.key {
             return false;
         }
-        for (kept, next) in kept.owed.iter_mut().zip(next.owed) {
+        for (kept, next) in kept.handling.iter_mut().zip(next.handling) {
             if *kept != next {
-                *kept = Owed::Nothing;
+                *kept = ExpectedHandling::Nothing;
             }
         }
         true
@@ -242,28 +242,36 @@ fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
 }
 
 /// Expected handling of connections for a kind of frontend, by source class.
-fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owed; SOURCE_CLASSES] {
+fn expected_handling(
+    service: &ServiceFacts,
+    kind: FrontendKind,
+    sets: &EndpointSets,
+) -> [ExpectedHandling; SOURCE_CLASSES] {
     // The destination cannot be checked, nor whether there is any.
     if service.is_global {
-        return [Owed::Nothing; SOURCE_CLASSES];
+        return [ExpectedHandling::Nothing; SOURCE_CLASSES];
     }
     if !sets.has_any {
-        return [Owed::Reject; SOURCE_CLASSES];
+        return [ExpectedHandling::Reject; SOURCE_CLASSES];
     }
     let local = if sets.has_local {
-        Owed::LocalOnly
+        ExpectedHandling::LocalOnly
     } else {
-        Owed::Nothing
+        ExpectedHandling::Nothing
     };
     match kind {
         FrontendKind::ClusterIp if service.internal_local => [local; SOURCE_CLASSES],
-        FrontendKind::ClusterIp => [Owed::Forward; SOURCE_CLASSES],
+        FrontendKind::ClusterIp => [ExpectedHandling::Forward; SOURCE_CLASSES],
         // Admission depends on the source address, which classes do not show.
-        FrontendKind::LoadBalancer if service.has_source_ranges => [Owed::Nothing; SOURCE_CLASSES],
+        FrontendKind::LoadBalancer if service.has_source_ranges => {
+            [ExpectedHandling::Nothing; SOURCE_CLASSES]
+        }
         // kube-proxy treats connections of pods and of the node itself to an external address as if
         // they came from outside: they may go to all endpoints of the cluster, whatever the policy.
-        _ if service.external_local => [Owed::Forward, Owed::Forward, local],
-        _ => [Owed::Forward; SOURCE_CLASSES],
+        _ if service.external_local => {
+            [ExpectedHandling::Forward, ExpectedHandling::Forward, local]
+        }
+        _ => [ExpectedHandling::Forward; SOURCE_CLASSES],
     }
 }
 

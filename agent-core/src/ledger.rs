@@ -29,7 +29,7 @@ use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
-use answers::Answers;
+use answers::AnswerForwarding;
 pub(crate) use data::DataLoss;
 pub(crate) use external_failures::ExternalServiceFailures;
 pub(crate) use family::{FamilyLedger, Streak, commonest};
@@ -114,7 +114,7 @@ impl Ledger {
         let (remembered, worked) = match memory.sampled.is_some_and(long_ago) {
             true => {
                 for family in &mut families {
-                    family.answers = Answers::default();
+                    family.answers = AnswerForwarding::default();
                 }
                 Default::default()
             }

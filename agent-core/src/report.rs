@@ -30,10 +30,10 @@ pub mod drain;
 mod peers;
 pub mod sentinel;
 
-pub use answers::{AnswerReport, Answers, FleetSeen};
+pub use answers::{AnswerReport, AnswersReport, FleetSeen};
 pub use conflicts::{CONFLICTS_SHOWN, ConflictOwner, ConflictReport, ConflictsReport};
 pub use peers::{PeerReport, PeersReport};
-pub use sentinel::{SentinelReport, SentinelState};
+pub use sentinel::{SentinelCondition, SentinelReport};
 
 pub const SCHEMA: u32 = 1;
 
@@ -60,7 +60,7 @@ pub struct Report {
     /// State and addresses of the sentinel; the results of its probes are in the verdict's lanes.
     pub sentinel: SentinelReport,
     /// Answers that follow from the verdict.
-    pub answers: Answers,
+    pub answers: AnswersReport,
     /// Count of the cluster's failing nodes, for the fleet brake.
     #[serde(default)]
     pub fleet: FleetSeen,
@@ -303,7 +303,7 @@ impl Report {
             hardening: HardeningReport::default(),
             verdict: moment.update.verdict.clone(),
             sentinel: replayed_sentinel(node),
-            answers: Answers::from(&moment.update.answers),
+            answers: AnswersReport::from(&moment.update.answers),
             fleet: FleetSeen::of(node.judge()),
             peers: PeersReport::of(node),
             port: PortReport::default(),

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use agent_common::abi;
-use agent_common::classify::{Connection, Evidence, MAX_TRIES, World};
+use agent_common::classify::{AnomalyParts, Connection, MAX_TRIES, World};
 use agent_common::evidence::{
     Anomaly, DELAY_BUCKETS, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts,
     TOUCH_CHUNK, TOUCH_WORDS, delay_bucket, proof_slot,
@@ -336,7 +336,7 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
     }
 
     #[inline(always)]
-    fn report(&self, anomaly: &Evidence<'_>) {
+    fn report(&self, anomaly: &AnomalyParts<'_>) {
         let Some(counts) = self.counts(anomaly.service()) else {
             return;
         };

@@ -25,8 +25,8 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::metrics::{Metrics, Published};
 use agent_core::condition::{
-    Announcer, CONFLICT_REASON, ConflictAnnouncer, Pace, Refusal, Schedule, Standing, Status,
-    Written, bounded, message, standing,
+    Announcer, CONFLICT_REASON, ConditionState, ConflictAnnouncer, Pace, Refusal, Schedule, Status,
+    Written, bounded, condition, message,
 };
 use agent_core::eligibility::Eligibility;
 use agent_core::report::PublishReport;
@@ -209,16 +209,16 @@ impl Publisher {
         let now = clock::mono();
         let mut due = None;
         if let Some(report) = report {
-            let standing = standing(&report.verdict, !report.answers.livez.would_fail);
-            let write = self.condition_due(&report, standing, now);
-            let announce = self.event_due(&report, standing, now);
+            let condition = condition(&report.verdict, !report.answers.livez.would_fail);
+            let write = self.condition_due(&report, condition, now);
+            let announce = self.event_due(&report, condition, now);
             let conflict = self.conflict_due(&report, now);
             due = write.into_iter().chain(announce).chain(conflict).min();
             if write.is_some_and(|due| due <= now) {
-                self.write(&report, standing).await;
+                self.write(&report, condition).await;
                 due = Some(now);
             } else if announce.is_some_and(|due| due <= now) {
-                self.announce(&report, standing).await;
+                self.announce(&report, condition).await;
                 due = Some(now);
             } else if conflict.is_some_and(|due| due <= now) {
                 self.announce_conflicts(&report).await;
@@ -237,20 +237,25 @@ impl Publisher {
         }
     }
 
-    fn condition_due(&mut self, report: &Report, standing: Standing, now: Mono) -> Option<Mono> {
+    fn condition_due(
+        &mut self,
+        report: &Report,
+        condition: ConditionState,
+        now: Mono,
+    ) -> Option<Mono> {
         let schedule = self.schedule.as_mut()?;
         if let Some(uid) = &report.node_uid {
             schedule.of(uid);
         }
-        schedule.observe(standing, now, clock::wall());
+        schedule.observe(condition, now, clock::wall());
         schedule.due()
     }
 
-    fn event_due(&mut self, report: &Report, standing: Standing, now: Mono) -> Option<Mono> {
+    fn event_due(&mut self, report: &Report, condition: ConditionState, now: Mono) -> Option<Mono> {
         // A starting agent has not seen the Node yet, so it must not announce that the node is not leaving.
         let is_known = report.verdict.eligibility != Eligibility::NeverSeen;
         let announcer = self.announcer.as_mut().filter(|_| is_known)?;
-        announcer.observe(standing, now);
+        announcer.observe(condition, now);
         announcer.due()
     }
 
@@ -260,35 +265,35 @@ impl Publisher {
         conflicts.due()
     }
 
-    async fn write(&mut self, report: &Report, standing: Standing) {
+    async fn write(&mut self, report: &Report, condition: ConditionState) {
         let Some(schedule) = &mut self.schedule else {
             return;
         };
         let wall = clock::wall();
         let transition = schedule.transition().unwrap_or(wall);
-        let words = words(report, standing);
-        let result = self.node.write(standing, words, wall, transition).await;
+        let words = words(report, condition);
+        let result = self.node.write(condition, words, wall, transition).await;
         match &result {
-            Ok(()) => schedule.wrote(standing, transition, clock::mono()),
+            Ok(()) => schedule.wrote(condition, transition, clock::mono()),
             Err(fault) => schedule.failed(fault.refusal, clock::mono()),
         }
         self.outcomes
             .note(Published::Condition, &report.node, result);
     }
 
-    async fn announce(&mut self, report: &Report, standing: Standing) {
+    async fn announce(&mut self, report: &Report, condition: ConditionState) {
         // Recovery and leaving are expected states.
-        let type_ = match standing.status {
+        let type_ = match condition.status {
             Status::False => EventType::Warning,
             Status::True | Status::Unknown => EventType::Normal,
         };
-        let (reason, note) = (standing.reason.name(), words(report, standing));
+        let (reason, note) = (condition.reason.name(), words(report, condition));
         let refused = self.publish(report, type_, reason, note).await.err();
         let Some(announcer) = &mut self.announcer else {
             return;
         };
         match refused {
-            None => announcer.announced(standing, clock::mono()),
+            None => announcer.announced(condition, clock::mono()),
             Some(refusal) => announcer.failed(refusal, clock::mono()),
         }
     }
@@ -329,7 +334,7 @@ impl Publisher {
     }
 }
 
-fn words(report: &Report, standing: Standing) -> String {
+fn words(report: &Report, condition: ConditionState) -> String {
     let lenience = report.answers.lenience();
-    message(&report.verdict, standing, lenience.as_deref())
+    message(&report.verdict, condition, lenience.as_deref())
 }

@@ -28,7 +28,7 @@ use agent_core::answer::Enforcement;
 use agent_core::fleet::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
 };
-use agent_core::fleet::withdrawal::{LABEL, Rule, Step, VALUE};
+use agent_core::fleet::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
 use agent_core::switches::{ENFORCEMENT, Switches};
 use agent_core::time::Wall;
 
@@ -164,7 +164,7 @@ impl Rotator {
             return maintained;
         };
         let mut steps = match self.config.withdraw {
-            Withdraw::Label => nodes.withdrawals(self.rule(), clock::mono()),
+            Withdraw::Label => nodes.withdrawals(self.withdrawal_limits(), clock::mono()),
             Withdraw::Off => Vec::new(),
         };
         // Withdrawal may be switched off in the Service, so it must have been read.
@@ -230,8 +230,8 @@ impl Rotator {
         self.switches.as_ref().is_some_and(audits)
     }
 
-    fn rule(&self) -> Rule {
-        Rule {
+    fn withdrawal_limits(&self) -> WithdrawalLimits {
+        WithdrawalLimits {
             after: self.config.withdraw_after,
             share: self.config.withdraw_share,
             recalls: self.recalls(),

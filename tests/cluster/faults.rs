@@ -341,11 +341,11 @@ fn table(name: &str, mode: Mode, faults: &[Fault]) {
     let Some(mut scene) = Scene::proven(name, mode, &["--flap-dwell", "0"]) else {
         return;
     };
-    judge(name, &mut scene, faults);
+    run_table(name, &mut scene, faults);
 }
 
 /// Injects the faults one after another in a proven scene, then prints and judges the table.
-pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
+pub(crate) fn run_table(title: &str, scene: &mut Scene, faults: &[Fault]) {
     scene.traffic();
     thread::sleep(settled().max(quiet::asked().unwrap_or_default()));
     scene.wait_proven();

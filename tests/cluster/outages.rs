@@ -211,7 +211,7 @@ impl Cell {
 }
 
 /// Runs these outages in one world, one after another.
-fn judge(test: &str, mode: Mode, cells: &[(Use, &[Fault])]) {
+fn assert_outages(test: &str, mode: Mode, cells: &[(Use, &[Fault])]) {
     let Some(mut outages) = Outages::start(test, mode) else {
         return;
     };
@@ -252,13 +252,13 @@ fn forwarding_dropped_and_a_frozen_proxy_are_503() {
         (Use::OnePod, &[Fault::ProxyFrozen]),
     ];
     let test = "forwarding_dropped_and_a_frozen_proxy_are_503";
-    judge(test, Mode::Nftables, &cells);
+    assert_outages(test, Mode::Nftables, &cells);
 }
 
 #[test]
 fn removed_routes_are_503() {
     let cells: [(Use, &[Fault]); 1] = [(Use::PodProbe, &[Fault::RoutesRemoved])];
-    judge("removed_routes_are_503", Mode::Iptables, &cells);
+    assert_outages("removed_routes_are_503", Mode::Iptables, &cells);
 }
 
 /// `cargo xtask test --uses` runs this.
@@ -270,6 +270,6 @@ mod nightly {
     #[case::iptables(Mode::Iptables)]
     fn each_fault_is_503_to_each_user(#[case] mode: Mode) {
         let cells = Use::ALL.map(|users| (users, &Fault::ALL[..]));
-        judge("each_fault_is_503_to_each_user", mode, &cells);
+        assert_outages("each_fault_is_503_to_each_user", mode, &cells);
     }
 }

@@ -12,7 +12,7 @@ use node_tests::skip;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::faults::{Fault, hold_lock, judge, leave};
+use crate::faults::{Fault, hold_lock, leave, run_table};
 use crate::health_ports::agree_at_ports;
 use crate::kube_proxy_cleanup::clean;
 use crate::kube_proxy_compat::other_flags;
@@ -141,7 +141,7 @@ fn faults_show_beside(#[case] release: Release, #[case] mode: Mode) {
     scene.start_agent(&["--flap-dwell", "0"]);
     scene.wait_proven();
     let title = format!("kube-proxy {}, {}", release.version, mode.name());
-    judge(&title, &mut scene, &Fault::ALL);
+    run_table(&title, &mut scene, &Fault::ALL);
 }
 
 /// kube-proxy itself answers 503 if it cannot write rules for a minute.

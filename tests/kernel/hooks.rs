@@ -6,7 +6,7 @@ use agent_common::abi::program;
 use agent_common::evidence::Fault::{self, LaterFragment, Malformed, TooDeep, Truncated};
 use agent_common::evidence::{Anomaly, Outcome, Pending, anomaly_flag, state};
 use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{FrontendKind, Owed, PEER_SHIFT, SourceClass};
+use agent_common::service::{ExpectedHandling, FrontendKind, PEER_SHIFT, SourceClass};
 use aya::{TestRun as _, TestRunOptions};
 use node_tests::observer::{LO, monotonic};
 use node_tests::packet::{self, Extension, Packet, QINQ, VLAN, mapped};
@@ -202,7 +202,7 @@ fn a_connection_to_the_field() {
                 client: mapped(client(family).ip()),
                 frontend: mapped(frontend(family).ip()),
                 class: SourceClass::Pod as u8,
-                owed: Owed::Forward as u8,
+                owed: ExpectedHandling::Forward as u8,
                 kind: FrontendKind::ClusterIp as u8,
                 ..Pending::default()
             };

@@ -5,7 +5,7 @@ use std::thread;
 
 use agent_common::abi::FOLLOW_ALL;
 use agent_common::evidence::{Fault, Outcome};
-use agent_common::service::{Owed, PEER_SHIFT, endpoint_flag};
+use agent_common::service::{ExpectedHandling, PEER_SHIFT, endpoint_flag};
 use agent_core::cause::Failure;
 use agent_core::event::KernelSample;
 use agent_core::evidence::Place;
@@ -109,19 +109,19 @@ const WAVE: u32 = 10_000;
 const CLIENTS: u32 = 250;
 const SECOND: u64 = 1_000_000_000;
 
-fn owe(stage: &mut Stage, owed: Owed) {
+fn expect_handling(stage: &mut Stage, handling: ExpectedHandling) {
     let mut value = cluster_ip(FLOODED, 0);
-    value.owed = [owed as u8; 3];
+    value.owed = [handling as u8; 3];
     stage.put_frontend(at(FLOODED_AT), value);
 }
 
 /// A SYN of the flood comes in, and is forwarded if that is expected.
-fn flood(stage: &Stage, number: u32, owed: Owed) {
+fn flood(stage: &Stage, number: u32, handling: ExpectedHandling) {
     let client = Ipv4Addr::from(0x0af4_0100 + number % CLIENTS);
     let client = SocketAddr::from((client, 1_024 + (number / CLIENTS) as u16));
     let syn = |to| packet::syn(client, at(to), 1_000 + number * 7);
     stage.comes(&syn(FLOODED_AT), stage.at.client);
-    if owed.is_forward() {
+    if handling.is_forward() {
         stage.goes(&syn("10.244.9.9:80"), stage.at.pods);
     }
 }
@@ -134,11 +134,11 @@ fn failures(look: &KernelSample) -> Vec<(u32, Failure)> {
 /// More unanswered SYNs than the map has room for, within the time in which they may be retransmitted. The
 /// map never becomes full, retransmissions are recognized, and faults of any Service are still seen.
 #[rstest]
-#[case::to_a_service_without_endpoints(Owed::Reject, WAVE)]
-#[case::to_a_silent_endpoint(Owed::Forward, WAVE + 4_096)]
-fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
+#[case::to_a_service_without_endpoints(ExpectedHandling::Reject, WAVE)]
+#[case::to_a_silent_endpoint(ExpectedHandling::Forward, WAVE + 4_096)]
+fn a_flood_that_nobody_answers(#[case] handling: ExpectedHandling, #[case] most: u32) {
     on_stage(&[(FOLLOW_ALL, 1)], |stage| {
-        owe(stage, owed);
+        expect_handling(stage, handling);
         let endpoint = at("10.244.9.9:80");
         stage.put_endpoint(FLOODED, endpoint, 0);
         let mut sampler = stage.sampler();
@@ -153,19 +153,19 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
         };
         for wave in 0..4 {
             for number in 0..WAVE {
-                flood(stage, wave * WAVE + number, owed);
+                flood(stage, wave * WAVE + number, handling);
             }
             assert_eq!(look(), []);
         }
 
         // Now the Service has endpoints, and the rules lead to one that left.
-        owe(stage, Owed::Forward);
+        expect_handling(stage, ExpectedHandling::Forward);
         stage.put_endpoint(FLOODED, endpoint, endpoint_flag::LEFT);
         for number in 0..20 {
-            flood(stage, number, Owed::Forward);
+            flood(stage, number, ExpectedHandling::Forward);
         }
         assert_eq!(look(), [], "retransmissions are no failures");
-        flood(stage, 5 * WAVE, Owed::Forward);
+        flood(stage, 5 * WAVE, ExpectedHandling::Forward);
         assert_eq!(look(), [(FLOODED, Failure::Stale)]);
         let pod = "10.244.0.5:40001";
         stage.comes(&syn(pod, "10.96.0.1:80", 5), stage.at.client);
@@ -179,7 +179,7 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
 #[test]
 fn a_flood_that_fills_the_map_at_once() {
     on_stage(&[(FOLLOW_ALL, 1)], |stage| {
-        owe(stage, Owed::Forward);
+        expect_handling(stage, ExpectedHandling::Forward);
         let mut sampler = stage.sampler();
         sampler.sample(Mono(monotonic())).expect("a first sample");
         for number in 0..100_u16 {
@@ -188,7 +188,7 @@ fn a_flood_that_fills_the_map_at_once() {
             stage.comes(&honest, stage.at.client);
         }
         for number in 0..4 * WAVE {
-            flood(stage, number, Owed::Reject);
+            flood(stage, number, ExpectedHandling::Reject);
         }
         let first = sampler.sample(Mono(monotonic() + SECOND / 10));
         let first = first.expect("a sample").sample;
@@ -198,7 +198,7 @@ fn a_flood_that_fills_the_map_at_once() {
         assert_eq!(top_talker.service, FLOODED);
         assert!(top_talker.to_service > 32_000, "{top_talker:?}");
         for number in 4 * WAVE..5 * WAVE {
-            flood(stage, number, Owed::Reject);
+            flood(stage, number, ExpectedHandling::Reject);
         }
         let second = sampler.sample(Mono(monotonic() + 2 * SECOND));
         let second = second.expect("a sample").sample;

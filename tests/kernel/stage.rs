@@ -6,7 +6,9 @@ use std::ops::{Deref, DerefMut};
 use agent_common::abi::{map, program};
 use agent_common::evidence::{Fault, Outcome, Pending};
 use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
+use agent_common::service::{
+    ExpectedHandling, FrontendKind, FrontendValue, SourceClass, device_flag,
+};
 use agent_common::transition::{Failed, failed};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};
 use node_tests::packet::Packet;
@@ -71,7 +73,7 @@ pub(crate) fn cluster_ip(service: u32, flags: u8) -> FrontendValue {
         service,
         kind: FrontendKind::ClusterIp as u8,
         flags,
-        owed: [Owed::Forward as u8; 3],
+        owed: [ExpectedHandling::Forward as u8; 3],
         ..FrontendValue::default()
     }
 }

@@ -6,7 +6,9 @@ use agent_common::abi::{map, program};
 use agent_common::evidence::Fault;
 use agent_common::evidence::Outcome::{self, Answered, Arrived, Forwarded, Proven, Retransmitted};
 use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{FrontendKind, FrontendValue, Owed, endpoint_flag, frontend_flag};
+use agent_common::service::{
+    ExpectedHandling, FrontendKind, FrontendValue, endpoint_flag, frontend_flag,
+};
 use agent_common::transition::Failed;
 use node_tests::packet::{self, Extension, Packet, VLAN};
 use node_tests::traffic::dns::{self, question};
@@ -163,7 +165,12 @@ fn to_an_endpoint_that_left_by_its_own_address(
         let of = ends(V4);
         let value = FrontendValue {
             kind: FrontendKind::ExternalIp as u8,
-            owed: [Owed::Forward, Owed::Nothing, Owed::Nothing].map(|owed| owed as u8),
+            owed: [
+                ExpectedHandling::Forward,
+                ExpectedHandling::Nothing,
+                ExpectedHandling::Nothing,
+            ]
+            .map(|owed| owed as u8),
             ..cluster_ip(NAMES, frontend_flag::DEPARTED)
         };
         stage.put_udp_frontend(of.left, value);

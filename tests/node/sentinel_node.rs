@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use agent_common::packet::Link;
 use agent_common::probe::Stage::{self, Collected};
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
-    SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
+    Address, EndpointKey, EndpointValue, ExpectedHandling, Family, FrontendKey, FrontendKind,
+    FrontendValue, SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
 };
 use agent_core::cluster::ObjectName;
 use agent_core::expect::SourcePrefix;
@@ -303,7 +303,7 @@ fn expectations(config: &SentinelConfig) -> Vec<MapChange> {
                     service,
                     kind: kind as u8,
                     flags: frontend_flag::SENTINEL,
-                    owed: [Owed::Forward as u8; 3],
+                    owed: [ExpectedHandling::Forward as u8; 3],
                     padding: [0; 3],
                 },
             });

@@ -11,8 +11,8 @@ impl Missed {
     /// Columns of [`Missed::figure`].
     pub const FIGURE: &str = "figure | value | unit | promise | met | peer | ratio";
 
-    /// Judges a row. Returns the word for its table.
-    pub fn judge(&mut self, row: impl Into<String>, is_met: bool) -> &'static str {
+    /// Records a row. Returns the word for its table.
+    pub fn record(&mut self, row: impl Into<String>, is_met: bool) -> &'static str {
         if is_met {
             return "yes";
         }
@@ -39,7 +39,7 @@ impl Missed {
         }
         let (promise, met) = promise.map_or_else(Default::default, |most| {
             let promise = format!("{statistic} at most {most:.2}");
-            (promise, self.judge(name, value <= most))
+            (promise, self.record(name, value <= most))
         });
         let (peer, ratio) = peer.map_or_else(Default::default, |(name, peer)| {
             (format!("{name}: {peer:.2}"), format!("{:.2}", value / peer))
@@ -79,9 +79,9 @@ mod tests {
         let mut missed = Missed::default();
         missed.figure("no promise", "MiB", &[99.0], None, None);
         missed.figure("met", "MiB", &[16.0], Some(16.0), None);
-        assert_eq!(missed.judge("met too", true), "yes");
+        assert_eq!(missed.record("met too", true), "yes");
         assert_eq!(missed.0, [""; 0]);
-        assert_eq!(missed.judge("time", false), "NO");
+        assert_eq!(missed.record("time", false), "NO");
         missed.figure("no number", "MiB", &[f64::NAN], Some(16.0), None);
         assert_eq!(missed.0, ["time", "no number"]);
     }

@@ -32,12 +32,12 @@ pub struct Change {
 /// A poller that runs until it is dropped.
 #[derive(Debug)]
 pub struct Poll<T> {
-    seen: Arc<Mutex<Answers<T>>>,
+    seen: Arc<Mutex<Polled<T>>>,
     worker: Worker,
 }
 
 #[derive(Debug)]
-struct Answers<T> {
+struct Polled<T> {
     asked: u64,
     changes: Vec<(Instant, T)>,
 }
@@ -52,7 +52,7 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         ask: impl Fn() -> Option<(Instant, T)> + Send + 'static,
     ) -> Result<Self> {
         let (asked, changes) = (0, Vec::new());
-        let seen = Arc::new(Mutex::new(Answers { asked, changes }));
+        let seen = Arc::new(Mutex::new(Polled { asked, changes }));
         let answers = Arc::clone(&seen);
         let worker = Worker::within(ns, name, move |stop| {
             while !stop.load(Ordering::Relaxed) {
@@ -115,7 +115,7 @@ fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: PartialEq> Answers<T> {
+impl<T: PartialEq> Polled<T> {
     /// Records an answer. An equal one keeps the time of its predecessor.
     fn note(&mut self, answer: Option<(Instant, T)>) {
         self.asked += 1;

@@ -26,7 +26,7 @@ use crate::tally::{Counted, Reader, Tally};
 use crate::test::Args;
 use machine::{End, Line, Machine};
 use package::{Kernel, Unpacked};
-use page::{Feature, Found};
+use page::{Feature, KernelRun};
 use payload::{FEATURES, Payload};
 
 /// The kernel for a whole Kubernetes: it supports memory control only by cgroup v2.
@@ -46,7 +46,7 @@ pub(crate) fn run(names: &[String], args: &Args) -> Result<Counted> {
     let kernels = kernels.into_iter().map(Kernel::ready);
     let kernels: Vec<Unpacked> = kernels.collect::<Result<_>>()?;
     // In parallel: each waits for packets much of the time.
-    let found: Vec<Found> = thread::scope(|scope| {
+    let found: Vec<KernelRun> = thread::scope(|scope| {
         let runs = kernels.iter().map(|kernel| {
             let payload = &payloads[&kernel.kernel.arch];
             scope.spawn(move || on(kernel, payload, args.filter.as_deref()))
@@ -77,7 +77,7 @@ pub(crate) fn run(names: &[String], args: &Args) -> Result<Counted> {
 }
 
 /// Writes the page, or compares it with the results, which counts as a test.
-fn page(found: &[Found], write: bool) -> Result<Tally> {
+fn page(found: &[KernelRun], write: bool) -> Result<Tally> {
     if write {
         page::write(found)?;
         return Ok(Tally::default());
@@ -94,7 +94,7 @@ fn page(found: &[Found], write: bool) -> Result<Tally> {
 }
 
 /// Runs the tests on one kernel; a failed boot is retried once.
-fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Found> {
+fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<KernelRun> {
     let wanted = payload.wanted(kernel.kernel, filter)?;
     let control_plane = payload.control_plane(&wanted)?;
     let jobs = payload.jobs(&wanted, control_plane.is_some());
@@ -122,7 +122,7 @@ fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Foun
 }
 
 /// One run; `None` if no program started.
-fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
+fn once(machine: &Machine<'_>) -> Result<Option<KernelRun>> {
     let kernel = machine.kernel;
     let name = kernel.kernel.name;
     let start = Instant::now();
@@ -160,7 +160,7 @@ fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
             bad = true;
         }
     }
-    Ok(Some(Found {
+    Ok(Some(KernelRun {
         kernel: kernel.kernel,
         package: kernel.package.clone(),
         version: kernel.version.clone(),

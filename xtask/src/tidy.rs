@@ -20,16 +20,16 @@ pub(crate) use tree::tracked;
 
 /// One violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
+struct Violation {
     path: String,
     /// Line, counted from 1; 0 for the whole file.
     line: usize,
     message: String,
 }
 
-impl Finding {
+impl Violation {
     fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Finding {
+        Violation {
             path: path.to_owned(),
             line,
             message: message.into(),
@@ -37,9 +37,9 @@ impl Finding {
     }
 }
 
-type Rule = fn(&Tree, &mut Vec<Finding>);
+type Check = fn(&Tree, &mut Vec<Violation>);
 
-const RULES: [Rule; 17] = [
+const CHECKS: [Check; 17] = [
     deps::core,
     deps::modules,
     deps::crates,
@@ -61,18 +61,18 @@ const RULES: [Rule; 17] = [
 
 pub(crate) fn run() -> Result<()> {
     let tree = Tree::read(&run::root())?;
-    let mut findings = Vec::new();
-    RULES.iter().for_each(|rule| rule(&tree, &mut findings));
-    findings.sort();
-    findings.dedup();
-    for one in &findings {
+    let mut violations = Vec::new();
+    CHECKS.iter().for_each(|rule| rule(&tree, &mut violations));
+    violations.sort();
+    violations.dedup();
+    for one in &violations {
         match one.line {
             0 => println!("{}: {}", one.path, one.message),
             line => println!("{}:{line}: {}", one.path, one.message),
         }
     }
-    if !findings.is_empty() {
-        bail!("{} findings", findings.len());
+    if !violations.is_empty() {
+        bail!("{} findings", violations.len());
     }
     println!("tidy: {} files, no findings", tree.len());
     Ok(())
@@ -83,10 +83,10 @@ mod tests {
     use super::*;
 
     /// Runs one rule over files given as (path, text) and returns its messages.
-    pub(super) fn check(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
-        let mut findings = Vec::new();
-        rule(&Tree::of(files), &mut findings);
-        findings
+    pub(super) fn check(rule: Check, files: &[(&str, &str)]) -> Vec<String> {
+        let mut violations = Vec::new();
+        rule(&Tree::of(files), &mut violations);
+        violations
             .into_iter()
             .map(|f| format!("{}:{}: {}", f.path, f.line, f.message))
             .collect()
@@ -94,7 +94,12 @@ mod tests {
 
     /// Checks that the fault is found exactly once, at this line, and that the similar text is accepted.
     #[track_caller]
-    pub(super) fn fault_and_twin(rule: Rule, path: &str, (fault, line): (&str, usize), twin: &str) {
+    pub(super) fn fault_and_twin(
+        rule: Check,
+        path: &str,
+        (fault, line): (&str, usize),
+        twin: &str,
+    ) {
         let found = check(rule, &[(path, fault)]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use agent_common::abi::BUDGET_PER_WINDOW;
-use agent_common::classify::{Connection, Direction, Evidence, World, observe};
+use agent_common::classify::{AnomalyParts, Connection, Direction, World, observe};
 use agent_common::evidence::{Fault, Outcome, Pending, PendingKey, proof_slot};
 use agent_common::packet::{Link, Segment, parse};
 use agent_common::service::{
@@ -294,7 +294,7 @@ impl World for Node {
         *self.seen.borrow_mut().faults.entry(fault).or_default() += 1;
     }
 
-    fn report(&self, anomaly: &Evidence<'_>) {
+    fn report(&self, anomaly: &AnomalyParts<'_>) {
         let record = anomaly.record(self.now(), self.device());
         assert_eq!(record.service, anomaly.service());
         let outcome = Outcome::from_byte(record.outcome).expect("an outcome");

@@ -15,7 +15,7 @@ use agent_common::evidence::Outcome::{
 use agent_common::evidence::{Fault, anomaly_flag};
 use agent_common::service::SourceClass::{self, External, Host, Pod};
 use agent_common::service::{
-    Address, Family, FrontendKind, FrontendValue, Owed, endpoint_flag, frontend_flag,
+    Address, ExpectedHandling, Family, FrontendKind, FrontendValue, endpoint_flag, frontend_flag,
 };
 use agent_common::transition::Failed;
 
@@ -163,9 +163,9 @@ impl Stage {
 
     /// Every frontend with its value in the map.
     pub fn frontends(&self) -> [(SocketAddr, FrontendValue); 7] {
+        use ExpectedHandling::{Forward, LocalOnly, Nothing, Reject};
         use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
-        use Owed::{Forward, LocalOnly, Nothing, Reject};
-        let frontend = |at, service, kind: FrontendKind, owed: [Owed; 3], flags| {
+        let frontend = |at, service, kind: FrontendKind, owed: [ExpectedHandling; 3], flags| {
             let value = FrontendValue {
                 service,
                 kind: kind as u8,
@@ -349,7 +349,7 @@ pub fn all(family: Family) -> Vec<Scenario> {
         first_syns,
         one_connection,
         shared,
-        owed,
+        expected_handling,
         fast_open,
         leaks,
         answers,
@@ -522,7 +522,7 @@ fn shared(s: &Stage) -> Vec<Scenario> {
 }
 
 /// The expected outcome depends on the source of a connection (finding 15).
-fn owed(s: &Stage) -> Vec<Scenario> {
+fn expected_handling(s: &Stage) -> Vec<Scenario> {
     vec![
         scenario("policy Local without a local endpoint: refused to the outside [15]")
             .syn_in(Uplink, s.outside, s.no_local)

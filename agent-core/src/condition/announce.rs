@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::schedule::{Budget, Pace, Refusal, Retry, spread};
-use super::{Reason, Standing, Status, Written};
+use super::{ConditionState, Reason, Status, Written};
 use crate::time::Mono;
 
 /// Events: this many at once...
@@ -15,7 +15,7 @@ const AT_ONCE: u32 = 6;
 const EACH: Duration = Duration::from_secs(60);
 
 /// The subjects of Events: whether the datapath is accused, and whether the node is leaving.
-fn subject(of: Standing) -> (bool, bool) {
+fn subject(of: ConditionState) -> (bool, bool) {
     (of.status == Status::False, of.leaving)
 }
 
@@ -28,7 +28,7 @@ pub struct Announcer {
     node: String,
     pace: Pace,
     announced: (bool, bool),
-    current: Option<(Standing, Mono)>,
+    current: Option<(ConditionState, Mono)>,
     budget: Budget,
     retry: Retry,
 }
@@ -50,24 +50,24 @@ impl Announcer {
     }
 
     /// Records the current standing. Call it whenever that may have changed.
-    pub fn observe(&mut self, standing: Standing, now: Mono) {
+    pub fn observe(&mut self, condition: ConditionState, now: Mono) {
         let since = match self.current {
-            Some((before, since)) if subject(before) == subject(standing) => since,
+            Some((before, since)) if subject(before) == subject(condition) => since,
             _ => now,
         };
-        self.current = Some((standing, since));
+        self.current = Some((condition, since));
     }
 
     /// Time at which an Event is due, if one is.
     pub fn due(&self) -> Option<Mono> {
-        let (standing, since) = self.current?;
+        let (condition, since) = self.current?;
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
         // An agent without memory knows nothing at first, which is no recovery.
-        let settle = match standing.status {
+        let settle = match condition.status {
             Status::Unknown => self.pace.settle,
             Status::True | Status::False => Duration::ZERO,
         };
-        (subject(standing) != self.announced).then(|| {
+        (subject(condition) != self.announced).then(|| {
             since
                 .plus(settle + jitter)
                 .max(self.budget.free_at())
@@ -75,9 +75,9 @@ impl Announcer {
         })
     }
 
-    /// The API server accepted an Event about `standing`.
-    pub fn announced(&mut self, standing: Standing, now: Mono) {
-        self.announced = subject(standing);
+    /// The API server accepted an Event about `condition`.
+    pub fn announced(&mut self, condition: ConditionState, now: Mono) {
+        self.announced = subject(condition);
         self.budget.spend(now);
         self.retry = Retry::default();
     }
@@ -169,23 +169,23 @@ mod tests {
         jitter
     }
 
-    fn of(status: Status, reason: Reason, leaving: bool) -> Standing {
-        Standing {
+    fn of(status: Status, reason: Reason, leaving: bool) -> ConditionState {
+        ConditionState {
             status,
             reason,
             leaving,
         }
     }
 
-    fn sound() -> Standing {
+    fn sound() -> ConditionState {
         of(Status::True, Reason::Proven, false)
     }
 
-    fn broken(cause: Cause) -> Standing {
+    fn broken(cause: Cause) -> ConditionState {
         of(Status::False, Reason::Broken(Some(cause)), false)
     }
 
-    fn unknown() -> Standing {
+    fn unknown() -> ConditionState {
         of(Status::Unknown, Reason::Unknown(None), false)
     }
 
@@ -199,10 +199,13 @@ mod tests {
     #[case::broken(broken(Cause::Lost), true)]
     #[case::leaving(of(Status::True, Reason::Leaving, true), true)]
     #[case::leaving_unknown(of(Status::Unknown, Reason::Leaving, true), true)]
-    fn an_event_is_about_accusation_and_removal(#[case] standing: Standing, #[case] due: bool) {
+    fn an_event_is_about_accusation_and_removal(
+        #[case] condition: ConditionState,
+        #[case] due: bool,
+    ) {
         let mut announcer = announcer();
         assert_eq!(announcer.due(), None, "nothing stands yet");
-        announcer.observe(standing, at(100));
+        announcer.observe(condition, at(100));
         assert_eq!(announcer.due().is_some(), due);
     }
 
@@ -276,13 +279,13 @@ mod tests {
     fn a_flapping_node_spends_its_budget() {
         let mut announcer = announcer();
         for number in 0..AT_ONCE {
-            let standing = match number % 2 {
+            let condition = match number % 2 {
                 0 => broken(Cause::Leaked),
                 _ => sound(),
             };
-            announcer.observe(standing, at(1_000));
+            announcer.observe(condition, at(1_000));
             assert_eq!(announcer.due(), Some(at(1_000).plus(jitter())));
-            announcer.announced(standing, at(1_000));
+            announcer.announced(condition, at(1_000));
         }
         announcer.observe(broken(Cause::Leaked), at(1_000));
         assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Reason, Standing, Status};
+use super::{ConditionState, Reason, Status};
 use crate::time::{Mono, Wall};
 
 /// Intervals of the writes.
@@ -68,7 +68,7 @@ pub struct Written {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Current {
-    standing: Standing,
+    condition: ConditionState,
     since: Mono,
     status_since: Mono,
     status_wall: Wall,
@@ -122,14 +122,14 @@ impl Schedule {
     }
 
     /// Records the current standing. Call it whenever that may have changed.
-    pub fn observe(&mut self, standing: Standing, now: Mono, wall: Wall) {
+    pub fn observe(&mut self, condition: ConditionState, now: Mono, wall: Wall) {
         let before = self.current;
-        if before.is_some_and(|before| before.standing == standing) {
+        if before.is_some_and(|before| before.condition == condition) {
             return;
         }
-        let same = before.filter(|before| before.standing.status == standing.status);
+        let same = before.filter(|before| before.condition.status == condition.status);
         self.current = Some(Current {
-            standing,
+            condition,
             since: now,
             status_since: same.map_or(now, |same| same.status_since),
             status_wall: same.map_or(wall, |same| same.status_wall),
@@ -151,19 +151,19 @@ impl Schedule {
         let settled = current.since.plus(self.pace.settle).plus(jitter);
         let Some(written) = &self.written else {
             // Any condition is better than none, but an agent that just started knows nothing yet.
-            return Some(match current.standing.status {
+            return Some(match current.condition.status {
                 Status::Unknown => settled,
                 Status::True | Status::False => current.status_since.plus(jitter),
             });
         };
-        if is_urgent(written.status, current.standing.status) {
+        if is_urgent(written.status, current.condition.status) {
             return Some(current.status_since.plus(jitter));
         }
         if self.uncertain {
             return Some(current.since);
         }
-        let same = written.status == current.standing.status
-            && written.reason == Some(current.standing.reason);
+        let same = written.status == current.condition.status
+            && written.reason == Some(current.condition.reason);
         (!same).then(|| settled.max(self.calm.free_at()))
     }
 
@@ -172,20 +172,20 @@ impl Schedule {
         let current = self.current.as_ref()?;
         let kept = self
             .written
-            .filter(|written| written.status == current.standing.status);
+            .filter(|written| written.status == current.condition.status);
         Some(kept.map_or(current.status_wall, |written| written.transition))
     }
 
-    /// The API server accepted `standing`, with this transition time.
-    pub fn wrote(&mut self, standing: Standing, transition: Wall, now: Mono) {
+    /// The API server accepted `condition`, with this transition time.
+    pub fn wrote(&mut self, condition: ConditionState, transition: Wall, now: Mono) {
         let before = self.written.replace(Written {
-            status: standing.status,
-            reason: Some(standing.reason),
+            status: condition.status,
+            reason: Some(condition.reason),
             transition,
         });
         let calm = before.is_some_and(|before| {
-            !is_urgent(before.status, standing.status)
-                && (before.status, before.reason) != (standing.status, Some(standing.reason))
+            !is_urgent(before.status, condition.status)
+                && (before.status, before.reason) != (condition.status, Some(condition.reason))
         });
         if calm {
             self.calm.spend(now);

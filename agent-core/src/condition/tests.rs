@@ -55,24 +55,24 @@ fn wall(seconds: u64) -> Wall {
     Wall(1_795_305_600_000_000_000 + (seconds * 1_000_000_000) as i64)
 }
 
-fn stands(status: Status, reason: Reason) -> Standing {
-    Standing {
+fn condition_of(status: Status, reason: Reason) -> ConditionState {
+    ConditionState {
         status,
         reason,
         leaving: reason == Reason::Leaving,
     }
 }
 
-fn sound() -> Standing {
-    stands(Status::True, Reason::Proven)
+fn sound() -> ConditionState {
+    condition_of(Status::True, Reason::Proven)
 }
 
-fn broken() -> Standing {
-    stands(Status::False, Reason::Broken(Some(Cause::Leaked)))
+fn broken() -> ConditionState {
+    condition_of(Status::False, Reason::Broken(Some(Cause::Leaked)))
 }
 
-fn unknown() -> Standing {
-    stands(Status::Unknown, Reason::Unknown(Some(Why::Idle)))
+fn unknown() -> ConditionState {
+    condition_of(Status::Unknown, Reason::Unknown(Some(Why::Idle)))
 }
 
 #[rstest]
@@ -175,17 +175,17 @@ fn the_status_follows_livez_and_leaving_is_a_reason(
     #[case] reason: &str,
     #[case] leaving: &str,
 ) {
-    let here = standing(&verdict(state, cause, why, Eligibility::Eligible), sound);
+    let here = condition(&verdict(state, cause, why, Eligibility::Eligible), sound);
     assert_eq!((here.status.name(), &*here.reason.name()), (status, reason));
     for node in [tainted(), Eligibility::Deleting] {
-        let gone = standing(&verdict(state, cause, why, node), sound);
+        let gone = condition(&verdict(state, cause, why, node), sound);
         assert_eq!(
             (gone.status.name(), &*gone.reason.name()),
             (status, leaving)
         );
         assert!(gone.leaving);
     }
-    let unseen = standing(&verdict(state, cause, why, Eligibility::NeverSeen), sound);
+    let unseen = condition(&verdict(state, cause, why, Eligibility::NeverSeen), sound);
     assert_eq!(unseen, here);
 }
 
@@ -193,7 +193,7 @@ fn the_status_follows_livez_and_leaving_is_a_reason(
 fn the_message_has_the_verdict_and_one_more_finding() {
     let of = |node, state, sound, lenience| {
         let verdict = verdict(state, Some(Cause::Leaked), None, node);
-        message(&verdict, standing(&verdict, sound), lenience)
+        message(&verdict, condition(&verdict, sound), lenience)
     };
     let enforce = None;
     assert_eq!(
@@ -260,14 +260,18 @@ fn behaviour_md_lists_every_reason() {
 }
 
 /// A node's schedule, second by second, with an API server that accepts everything.
-fn writes(schedule: &mut Schedule, seconds: u64, stands: impl Fn(u64) -> Standing) -> Vec<u64> {
+fn writes(
+    schedule: &mut Schedule,
+    seconds: u64,
+    condition_of: impl Fn(u64) -> ConditionState,
+) -> Vec<u64> {
     let mut writes = Vec::new();
     for second in 0..seconds {
-        let standing = stands(second);
-        schedule.observe(standing, at(second), wall(second));
+        let condition = condition_of(second);
+        schedule.observe(condition, at(second), wall(second));
         if schedule.due().is_some_and(|due| due <= at(second)) {
             let transition = schedule.transition().unwrap();
-            schedule.wrote(standing, transition, at(second));
+            schedule.wrote(condition, transition, at(second));
             writes.push(second);
         }
     }
@@ -290,14 +294,14 @@ fn most_in_an_hour(writes: &[u64]) -> usize {
 
 #[test]
 fn a_change_to_false_and_back_is_written_within_the_jitter() {
-    let stands = |second| {
+    let condition_of = |second| {
         if (100..200).contains(&second) {
             broken()
         } else {
             sound()
         }
     };
-    let writes = writes(&mut schedule("node-1", None), 290, stands);
+    let writes = writes(&mut schedule("node-1", None), 290, condition_of);
     let jitter = Pace::default().jitter.as_secs();
     for change in [0, 100, 200] {
         assert!(
@@ -312,9 +316,9 @@ fn a_change_to_false_and_back_is_written_within_the_jitter() {
 
 #[test]
 fn what_does_not_last_is_not_written() {
-    let suspect = stands(Status::True, Reason::Suspect(Some(Cause::Lost)));
-    let stands = |second| if second % 9 < 4 { suspect } else { sound() };
-    let written = writes(&mut schedule("node-1", None), HOUR, stands);
+    let suspect = condition_of(Status::True, Reason::Suspect(Some(Cause::Lost)));
+    let condition_of = |second| if second % 9 < 4 { suspect } else { sound() };
+    let written = writes(&mut schedule("node-1", None), HOUR, condition_of);
     assert!(most_in_an_hour(&written) <= 13, "{written:?}");
 }
 
@@ -327,8 +331,8 @@ fn an_agent_that_begins_keeps_what_it_finds() {
     };
     let mut schedule = schedule("node-1", Some(found));
     // The agent knows nothing at first, then what the previous agent knew.
-    let stands = |second| if second < 5 { unknown() } else { sound() };
-    let written = writes(&mut schedule, 301, stands);
+    let condition_of = |second| if second < 5 { unknown() } else { sound() };
+    let written = writes(&mut schedule, 301, condition_of);
     assert_eq!(written.len(), 1, "a heartbeat: {written:?}");
     assert_eq!(schedule.transition(), Some(wall(0)));
 }
@@ -367,16 +371,22 @@ fn the_heartbeat_keeps_its_place_over_a_restart() {
 #[test]
 fn the_transition_moves_with_the_status_alone() {
     let mut schedule = schedule("node-1", None);
-    let mut write = |second, standing| {
-        schedule.observe(standing, at(second), wall(second));
+    let mut write = |second, condition| {
+        schedule.observe(condition, at(second), wall(second));
         let transition = schedule.transition().unwrap();
-        schedule.wrote(standing, transition, at(second));
+        schedule.wrote(condition, transition, at(second));
         transition
     };
     assert_eq!(write(10, sound()), wall(10));
-    assert_eq!(write(20, stands(Status::True, Reason::Leaving)), wall(10));
+    assert_eq!(
+        write(20, condition_of(Status::True, Reason::Leaving)),
+        wall(10)
+    );
     assert_eq!(write(30, broken()), wall(30));
-    assert_eq!(write(40, stands(Status::False, Reason::Stale)), wall(30));
+    assert_eq!(
+        write(40, condition_of(Status::False, Reason::Stale)),
+        wall(30)
+    );
     assert_eq!(write(50, sound()), wall(50));
 }
 
@@ -398,8 +408,8 @@ fn without_rights_it_is_tried_every_ten_minutes() {
     let mut schedule = schedule("node-1", None);
     let mut tries = Vec::new();
     for second in 0..HOUR {
-        let standing = if second % 60 < 30 { sound() } else { broken() };
-        schedule.observe(standing, at(second), wall(second));
+        let condition = if second % 60 < 30 { sound() } else { broken() };
+        schedule.observe(condition, at(second), wall(second));
         if schedule.due().unwrap() <= at(second) {
             schedule.failed(Refusal::Denied, at(second));
             tries.push(second);
@@ -408,28 +418,28 @@ fn without_rights_it_is_tried_every_ten_minutes() {
     assert!((5..=6).contains(&tries.len()), "{tries:?}");
 }
 
-fn any_standing() -> impl Strategy<Value = Standing> {
+fn any_condition() -> impl Strategy<Value = ConditionState> {
     prop_oneof![
         Just(sound()),
         Just(broken()),
         Just(unknown()),
-        Just(stands(Status::True, Reason::Leaving)),
-        Just(stands(Status::True, Reason::Suspect(None))),
-        Just(stands(Status::False, Reason::Recovering)),
+        Just(condition_of(Status::True, Reason::Leaving)),
+        Just(condition_of(Status::True, Reason::Suspect(None))),
+        Just(condition_of(Status::False, Reason::Recovering)),
     ]
 }
 
-fn any_course() -> impl Strategy<Value = Vec<(Standing, u64)>> {
-    prop::collection::vec((any_standing(), 1u64..400), 1..80)
+fn any_course() -> impl Strategy<Value = Vec<(ConditionState, u64)>> {
+    prop::collection::vec((any_condition(), 1u64..400), 1..80)
 }
 
 /// The standing at one second.
-fn stands_at(course: &[(Standing, u64)], second: u64) -> Standing {
+fn condition_at(course: &[(ConditionState, u64)], second: u64) -> ConditionState {
     let mut end = 0;
-    for (standing, lasts) in course {
+    for (condition, lasts) in course {
         end += lasts;
         if second < end {
-            return *standing;
+            return *condition;
         }
     }
     course[course.len() - 1].0
@@ -439,10 +449,10 @@ proptest! {
     #[test]
     fn an_unchanged_condition_is_written_twelve_times_an_hour(
         number in 0u32..10_000,
-        standing in any_standing(),
+        condition in any_condition(),
     ) {
         let mut schedule = schedule(&format!("node-{number}"), None);
-        let written = writes(&mut schedule, 3 * HOUR, |_| standing);
+        let written = writes(&mut schedule, 3 * HOUR, |_| condition);
         // The first write is a change.
         prop_assert!(most_in_an_hour(&written[1..]) <= 12, "{written:?}");
         let pause = written.windows(2).map(|pair| pair[1] - pair[0]).max();
@@ -452,7 +462,7 @@ proptest! {
     #[test]
     fn whatever_happens_ten_seconds_pass_between_writes(course in any_course()) {
         let mut schedule = schedule("node-1", None);
-        let written = writes(&mut schedule, 2 * HOUR, |second| stands_at(&course, second));
+        let written = writes(&mut schedule, 2 * HOUR, |second| condition_at(&course, second));
         for pair in written.windows(2) {
             prop_assert!(pair[1] - pair[0] >= 10, "{written:?}");
         }
@@ -460,8 +470,8 @@ proptest! {
 
     #[test]
     fn changes_without_an_accusation_stay_within_a_budget(course in any_course()) {
-        let calm = |second| match stands_at(&course, second) {
-            Standing { status: Status::False, .. } => unknown(),
+        let calm = |second| match condition_at(&course, second) {
+            ConditionState { status: Status::False, .. } => unknown(),
             other => other,
         };
         let written = writes(&mut schedule("node-1", None), 3 * HOUR, calm);
@@ -475,8 +485,8 @@ proptest! {
         let (mut has, mut tries) = (None, 0);
         let quiet = course.iter().map(|(_, lasts)| lasts).sum::<u64>();
         for second in 0..quiet + 600 {
-            let standing = stands_at(&course, second);
-            schedule.observe(standing, at(second), wall(second));
+            let condition = condition_at(&course, second);
+            schedule.observe(condition, at(second), wall(second));
             if schedule.due().is_some_and(|due| due <= at(second)) {
                 let failed = second < quiet && fails[tries % fails.len()];
                 tries += 1;
@@ -484,12 +494,12 @@ proptest! {
                     schedule.failed(Refusal::Failed { wait: None }, at(second));
                 } else {
                     let transition = schedule.transition().unwrap();
-                    schedule.wrote(standing, transition, at(second));
-                    has = Some(standing);
+                    schedule.wrote(condition, transition, at(second));
+                    has = Some(condition);
                 }
             }
         }
-        prop_assert_eq!(has, Some(stands_at(&course, u64::MAX)));
+        prop_assert_eq!(has, Some(condition_at(&course, u64::MAX)));
     }
 
     #[test]
@@ -503,17 +513,17 @@ proptest! {
     #[test]
     fn events_stay_within_a_budget(course in any_course()) {
         let mut announcer = Announcer::new("node-1", Pace::default(), None);
-        let mut said: Vec<(u64, Standing)> = Vec::new();
+        let mut said: Vec<(u64, ConditionState)> = Vec::new();
         for second in 0..2 * HOUR {
-            announcer.observe(stands_at(&course, second), at(second));
+            announcer.observe(condition_at(&course, second), at(second));
             if announcer.due().is_some_and(|due| due <= at(second)) {
-                let standing = stands_at(&course, second);
-                announcer.announced(standing, at(second));
-                said.push((second, standing));
+                let condition = condition_at(&course, second);
+                announcer.announced(condition, at(second));
+                said.push((second, condition));
             }
         }
         // No two in a row have the same subject.
-        let key = |of: &Standing| (of.status == Status::False, of.leaving);
+        let key = |of: &ConditionState| (of.status == Status::False, of.leaving);
         for pair in said.windows(2) {
             prop_assert_ne!(key(&pair[0].1), key(&pair[1].1));
         }
@@ -523,15 +533,15 @@ proptest! {
 }
 
 /// The Events for these standings, a minute each.
-fn announcements(found: Option<Written>, course: &[Standing]) -> Vec<String> {
+fn announcements(found: Option<Written>, course: &[ConditionState]) -> Vec<String> {
     let mut announcer = Announcer::new("node-1", Pace::default(), found);
     let mut said = Vec::new();
     for second in 0..60 * course.len() as u64 {
-        let standing = course[second as usize / 60];
-        announcer.observe(standing, at(second));
+        let condition = course[second as usize / 60];
+        announcer.observe(condition, at(second));
         if announcer.due().is_some_and(|due| due <= at(second)) {
-            said.push(standing.reason.name());
-            announcer.announced(standing, at(second));
+            said.push(condition.reason.name());
+            announcer.announced(condition, at(second));
         }
     }
     said
@@ -539,8 +549,8 @@ fn announcements(found: Option<Written>, course: &[Standing]) -> Vec<String> {
 
 #[test]
 fn transitions_alone_are_announced() {
-    let leaving = stands(Status::True, Reason::Leaving);
-    let broken_and_leaving = Standing {
+    let leaving = condition_of(Status::True, Reason::Leaving);
+    let broken_and_leaving = ConditionState {
         leaving: true,
         ..broken()
     };
@@ -571,20 +581,20 @@ fn transitions_alone_are_announced() {
 #[case(
     Status::True,
     Some(Reason::Leaving),
-    stands(Status::True, Reason::Leaving)
+    condition_of(Status::True, Reason::Leaving)
 )]
 #[case(Status::True, None, sound())]
 fn what_a_previous_agent_announced_is_not_announced_again(
     #[case] status: Status,
     #[case] reason: Option<Reason>,
-    #[case] standing: Standing,
+    #[case] condition: ConditionState,
 ) {
     let found = Written {
         status,
         reason,
         transition: wall(0),
     };
-    assert_eq!(announcements(Some(found), &[standing, standing]), [""; 0]);
+    assert_eq!(announcements(Some(found), &[condition, condition]), [""; 0]);
 }
 
 #[test]

@@ -207,14 +207,17 @@ fn only_a_failure_that_began_with_this_agent_closes_the_gate(
     #[case] closed: bool,
 ) {
     let mut gate = UpgradeGate::new(before.map(|state| (state, second(990))), second(1000));
-    assert!(!gate.judge(State::Degraded, second(1001)));
-    assert_eq!(gate.judge(State::Broken, second(1000 + failed)), closed);
+    assert!(!gate.record_state(State::Degraded, second(1001)));
+    assert_eq!(
+        gate.record_state(State::Broken, second(1000 + failed)),
+        closed
+    );
     assert!(
-        !gate.judge(State::Stale, second(1000 + failed + 100)),
+        !gate.record_state(State::Stale, second(1000 + failed + 100)),
         "once"
     );
     assert_eq!(gate.closed, closed);
-    gate.judge(State::Proven, second(1000 + failed + 101));
+    gate.record_state(State::Proven, second(1000 + failed + 101));
     assert!(!gate.closed);
 }
 
@@ -224,5 +227,5 @@ fn only_a_failure_that_began_with_this_agent_closes_the_gate(
 #[case::by_a_version_that_did_not_say_when(0, false)]
 fn an_old_verdict_does_not_close_the_gate(#[case] given: u64, #[case] closed: bool) {
     let mut gate = UpgradeGate::new(Some((State::Proven, second(given))), second(1000));
-    assert_eq!(gate.judge(State::Broken, second(1001)), closed);
+    assert_eq!(gate.record_state(State::Broken, second(1001)), closed);
 }

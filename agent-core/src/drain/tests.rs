@@ -65,13 +65,13 @@ fn quiet_time_restarts_after_a_gap_in_the_observation() {
     drain.missed(ms(69_000));
     // The next sample starts before the hooks were attached again.
     drain.look(&outside(68_990, &[]), None);
-    let now = drain.view().judge(&Ask::default(), ms(69_000));
+    let now = drain.view().answer(&Ask::default(), ms(69_000));
     assert_eq!(
         (now.reason, now.quiet_for),
-        (Reason::Waiting, Duration::ZERO)
+        (DrainReason::Waiting, Duration::ZERO)
     );
     drain.look(&outside(75_000, &[]), None);
-    let quiet = drain.view().judge(&Ask::default(), ms(75_000));
+    let quiet = drain.view().answer(&Ask::default(), ms(75_000));
     assert_eq!(quiet.quiet_for, Duration::from_secs(6));
 
     let mut fresh = self::drain();
@@ -85,37 +85,37 @@ fn a_node_that_does_not_leave_is_never_quiet() {
     drain.follow(&Eligibility::Eligible, ms(900));
     drain.look(&outside(1_000, &[]), None);
     drain.look(&outside(900_000, &[]), None);
-    let finding = drain.view().judge(&Ask::default(), ms(900_100));
-    assert_eq!(finding.reason, Reason::NotLeaving);
-    assert_eq!((finding.since, finding.quiet_for), (None, Duration::ZERO));
+    let answer = drain.view().answer(&Ask::default(), ms(900_100));
+    assert_eq!(answer.reason, DrainReason::NotLeaving);
+    assert_eq!((answer.since, answer.quiet_for), (None, Duration::ZERO));
     drain.follow(&Eligibility::NeverSeen, ms(900_200));
-    let finding = drain.view().judge(&Ask::default(), ms(900_300));
-    assert_eq!(finding.reason, Reason::NotLeaving);
+    let answer = drain.view().answer(&Ask::default(), ms(900_300));
+    assert_eq!(answer.reason, DrainReason::NotLeaving);
 }
 
 #[test]
 fn quiet_is_counted_from_the_taint_then_from_the_last_connection() {
     let mut drain = leaving();
-    let judge = |drain: &Drain, at| {
-        let finding = drain.view().judge(&Ask::default(), ms(at));
-        (finding.reason, finding.quiet_for.as_millis())
+    let answered = |drain: &Drain, at| {
+        let answer = drain.view().answer(&Ask::default(), ms(at));
+        (answer.reason, answer.quiet_for.as_millis())
     };
     // 20 quiet seconds before it left say nothing about load balancers.
     drain.look(&outside(60_500, &[]), None);
-    assert_eq!(judge(&drain, 60_550), (Reason::Waiting, 500));
+    assert_eq!(answered(&drain, 60_550), (DrainReason::Waiting, 500));
     drain.look(
         &outside(69_000, &[(68_000, CLIENT), (66_000, CLIENT)]),
         None,
     );
-    assert_eq!(judge(&drain, 69_050), (Reason::Connections, 1_000));
+    assert_eq!(answered(&drain, 69_050), (DrainReason::Connections, 1_000));
     assert_eq!(drain.view().connections, 2);
     drain.look(&outside(77_900, &[]), None);
-    assert_eq!(judge(&drain, 78_050), (Reason::Connections, 9_900));
+    assert_eq!(answered(&drain, 78_050), (DrainReason::Connections, 9_900));
     drain.look(&outside(78_100, &[]), None);
-    assert_eq!(judge(&drain, 78_150), (Reason::Quiet, 10_100));
+    assert_eq!(answered(&drain, 78_150), (DrainReason::Quiet, 10_100));
     // A new connection ends the quiet time.
     drain.look(&outside(79_000, &[(78_900, CLIENT)]), None);
-    assert_eq!(judge(&drain, 79_050), (Reason::Connections, 100));
+    assert_eq!(answered(&drain, 79_050), (DrainReason::Connections, 100));
     assert_eq!(drain.view().counted, [4, 0]);
 }
 
@@ -155,8 +155,8 @@ fn probe_ranges_are_counted_apart() {
     let view = drain.view();
     assert_eq!((view.connections, view.ignored), (1, 2));
     assert_eq!(view.counted, [1, 1]);
-    let finding = view.judge(&Ask::default(), ms(71_600));
-    assert_eq!(finding.reason, Reason::Quiet, "{finding:?}");
+    let answer = view.answer(&Ask::default(), ms(71_600));
+    assert_eq!(answer.reason, DrainReason::Quiet, "{answer:?}");
 }
 
 /// On a node without a taint, a hook declares the removal and how long it has waited.
@@ -165,18 +165,18 @@ fn a_caller_may_say_that_the_node_leaves() {
     let mut drain = drain();
     drain.look(&outside(1_000, &[]), None);
     drain.look(&outside(60_000, &[(40_000, CLIENT)]), None);
-    let reason = |drain: &Drain, seconds, at| drain.view().judge(&waited(seconds), ms(at)).reason;
-    assert_eq!(reason(&drain, 0, 60_000), Reason::Waiting);
+    let reason = |drain: &Drain, seconds, at| drain.view().answer(&waited(seconds), ms(at)).reason;
+    assert_eq!(reason(&drain, 0, 60_000), DrainReason::Waiting);
     drain.look(&outside(69_900, &[]), None);
-    assert_eq!(reason(&drain, 9, 69_900), Reason::Waiting);
+    assert_eq!(reason(&drain, 9, 69_900), DrainReason::Waiting);
     drain.look(&outside(70_100, &[]), None);
-    assert_eq!(reason(&drain, 10, 70_100), Reason::Quiet);
+    assert_eq!(reason(&drain, 10, 70_100), DrainReason::Quiet);
     // The earlier declaration counts.
     drain.follow(&tainted(), ms(70_200));
-    let finding = drain.view().judge(&waited(10), ms(70_300));
-    assert_eq!(finding.since, Some(ms(60_300)));
-    let finding = drain.view().judge(&waited(0), ms(70_300));
-    assert_eq!(finding.since, Some(ms(70_200)));
+    let answer = drain.view().answer(&waited(10), ms(70_300));
+    assert_eq!(answer.since, Some(ms(60_300)));
+    let answer = drain.view().answer(&waited(0), ms(70_300));
+    assert_eq!(answer.since, Some(ms(70_200)));
 }
 
 #[test]
@@ -184,37 +184,37 @@ fn unobserved_time_is_not_quiet() {
     // An agent that just started knows nothing of the time before.
     let mut fresh = drain();
     fresh.follow(&tainted(), ms(60_000));
-    let asked = |drain: &Drain, at| drain.view().judge(&waited(3_600), ms(at));
-    let finding = asked(&fresh, 60_100);
-    assert_eq!(finding.reason, Reason::Blind);
+    let asked = |drain: &Drain, at| drain.view().answer(&waited(3_600), ms(at));
+    let answer = asked(&fresh, 60_100);
+    assert_eq!(answer.reason, DrainReason::Blind);
     assert!(
-        finding.message.contains("not counted connections yet"),
-        "{finding:?}"
+        answer.message.contains("not counted connections yet"),
+        "{answer:?}"
     );
     fresh.look(&outside(60_200, &[]), None);
-    assert_eq!(asked(&fresh, 60_250).reason, Reason::Waiting);
+    assert_eq!(asked(&fresh, 60_250).reason, DrainReason::Waiting);
 
     // An agent that was stopped.
     let mut stopped = leaving();
     stopped.look(&outside(75_000, &[]), None);
-    assert_eq!(asked(&stopped, 79_900).reason, Reason::Quiet);
-    let finding = asked(&stopped, 81_000);
-    assert_eq!(finding.reason, Reason::Blind);
-    assert!(finding.message.contains("6 s ago"), "{finding:?}");
+    assert_eq!(asked(&stopped, 79_900).reason, DrainReason::Quiet);
+    let answer = asked(&stopped, 81_000);
+    assert_eq!(answer.reason, DrainReason::Blind);
+    assert!(answer.message.contains("6 s ago"), "{answer:?}");
 
     // The uplink was unobserved for a moment.
     let mut blind = leaving();
     let why = || Some("eth0 is not observed".to_owned());
     blind.look(&outside(75_000, &[]), why());
-    assert_eq!(asked(&blind, 75_100).reason, Reason::Blind);
+    assert_eq!(asked(&blind, 75_100).reason, DrainReason::Blind);
     blind.look(&outside(75_500, &[]), None);
-    let finding = asked(&blind, 75_600);
+    let answer = asked(&blind, 75_600);
     assert_eq!(
-        (finding.reason, finding.quiet_for),
-        (Reason::Waiting, Duration::from_millis(500))
+        (answer.reason, answer.quiet_for),
+        (DrainReason::Waiting, Duration::from_millis(500))
     );
     blind.cannot_see("gone");
-    assert_eq!(asked(&blind, 75_600).reason, Reason::Blind);
+    assert_eq!(asked(&blind, 75_600).reason, DrainReason::Blind);
 }
 
 #[rstest]
@@ -287,7 +287,7 @@ proptest! {
             if clear.is_none() || arrives || blind {
                 clear = Some(if blind { until } else { until - u64::from(arrives) });
             }
-            let said = drain.view().judge(&ask, ms(until)).reason == Reason::Quiet;
+            let said = drain.view().answer(&ask, ms(until)).reason == DrainReason::Quiet;
             let since = clear.unwrap_or(until).max(taint);
             prop_assert!(!said || (taint < until && until - since >= quiet * 1_000));
         }

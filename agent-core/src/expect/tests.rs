@@ -4,8 +4,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::cluster::{NodeFacts, ObjectName};
+use ExpectedHandling::{Forward, LocalOnly, Nothing, Reject};
 use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
-use Owed::{Forward, LocalOnly, Nothing, Reject};
 
 #[rstest]
 #[case("10.1.0.0/16", 112, "10.1.2.3", true)]
@@ -55,7 +55,7 @@ fn a_node_address_inside_its_pod_range_is_the_node() {
 fn each_source_class_has_its_expectation(
     #[case] kind: FrontendKind,
     #[case] set: &[&str],
-    #[case] expected: [Owed; SOURCE_CLASSES],
+    #[case] expected: [ExpectedHandling; SOURCE_CLASSES],
 ) {
     let service = ServiceFacts {
         name: ObjectName::new("shop", "web"),
@@ -72,7 +72,7 @@ fn each_source_class_has_its_expectation(
             has_local,
             reachable,
         };
-        owed(&service, kind, &sets)
+        expected_handling(&service, kind, &sets)
     };
     assert_eq!(owed_with(true, true), expected);
     // There is no expectation for a policy without local endpoints.

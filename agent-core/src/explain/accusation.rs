@@ -4,7 +4,7 @@
 use crate::cause::{Cause, ProbeCause};
 use crate::limits::Limits;
 use crate::time::HumanDuration;
-use crate::verdict::finding::{Beside, Evidence, Finding, Rule, Scope};
+use crate::verdict::finding::{ConcurrentFailures, Evidence, Finding, Rule, Scope};
 
 /// The rule by which a family takes the node out: a sentence from docs/behaviour.md, with the
 /// numbers. Other findings name what is missing in their reason.
@@ -149,7 +149,7 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
 }
 
 /// Explanations that probes and connections eliminate together.
-fn beside_probes(beside: Option<&Beside>) -> String {
+fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
     let clients = beside.map_or(&[][..], |of| &of.clients);
     let of = |scope: &Scope| match scope {
         Scope::Pods => "a NetworkPolicy for pods",

@@ -10,7 +10,8 @@ use crate::probes::VoidReason;
 use crate::time::{HumanDuration, Mono};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::finding::{
-    Beside, Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule, VoidCause,
+    ConcurrentFailures, Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule,
+    VoidCause,
 };
 use crate::verdict::{LaneState, LaneView};
 
@@ -350,7 +351,7 @@ impl Words<'_> {
         })
     }
 
-    fn probes(&self, lanes: &[FailedLane], beside: Option<&Beside>) -> String {
+    fn probes(&self, lanes: &[FailedLane], beside: Option<&ConcurrentFailures>) -> String {
         let family = self.family();
         let mut text = String::new();
         for lane in lanes {
@@ -374,7 +375,7 @@ impl Words<'_> {
 
     /// Example:
     /// `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing succeeded since 4.3 s ago`.
-    fn beside(&self, beside: &Beside) -> String {
+    fn beside(&self, beside: &ConcurrentFailures) -> String {
         let success = match (beside.last_success, beside.others_succeed) {
             (Some(at), false) => format!("nothing succeeded since {} ago", self.ago(at)),
             (None, false) => "nothing succeeded in that time".to_owned(),

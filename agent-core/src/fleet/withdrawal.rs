@@ -41,7 +41,7 @@ impl Excluded {
 
 /// Limits of withdrawals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct WithdrawalLimits {
     /// Minimum time for which a node must fail before it is withdrawn.
     pub after: Duration,
     /// Maximum share of the counted nodes, in percent, but at least one node.
@@ -62,7 +62,7 @@ pub struct Step {
 
 impl Census {
     /// Writes that are due; none before all nodes are known, or while `silent`.
-    pub fn withdrawals(&self, rule: Rule, silent: bool, now: Mono) -> Vec<Step> {
+    pub fn withdrawals(&self, limits: WithdrawalLimits, silent: bool, now: Mono) -> Vec<Step> {
         if !self.is_whole || silent {
             return Vec::new();
         }
@@ -76,18 +76,18 @@ impl Census {
             let (is_counted, long) = (member.is_counted(now), now.since(member.since));
             match (member.excluded, member.failing.is_some() && is_counted) {
                 (Excluded::Ours, fails)
-                    if rule.recalls || (!fails && (!is_counted || long >= BACK)) =>
+                    if limits.recalls || (!fails && (!is_counted || long >= BACK)) =>
                 {
                     steps.push(step(name, member, false));
                 }
                 (Excluded::Ours, _) => withdrawn += 1,
-                _ if rule.recalls => {}
-                (Excluded::No, true) if long >= rule.after => failing.push((name, member)),
+                _ if limits.recalls => {}
+                (Excluded::No, true) if long >= limits.after => failing.push((name, member)),
                 _ => {}
             }
         }
         let counted = self.nodes.values().filter(|of| of.is_counted(now)).count();
-        let most = (counted * rule.share as usize / 100).max(1);
+        let most = (counted * limits.share as usize / 100).max(1);
         failing.sort_by_key(|(name, member)| (member.since, *name));
         let room = failing.into_iter().take(most.saturating_sub(withdrawn));
         steps.extend(room.map(|(name, member)| step(name, member, true)));
@@ -110,7 +110,7 @@ mod tests {
     use crate::time::Wall;
 
     const NOW: Wall = Wall(1_700_000_000_000_000_000);
-    const RULE: Rule = Rule {
+    const LIMITS: WithdrawalLimits = WithdrawalLimits {
         after: Duration::from_secs(60),
         share: 20,
         recalls: false,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn steps(census: &Census, at: u64) -> Vec<(String, bool)> {
-        let steps = census.withdrawals(RULE, false, s(at));
+        let steps = census.withdrawals(LIMITS, false, s(at));
         steps.into_iter().map(|of| (of.node, of.withdraw)).collect()
     }
 
@@ -163,7 +163,7 @@ mod tests {
         let mut census = cluster(5, &["n3"]);
         assert_eq!(steps(&census, 59), []);
         assert_eq!(steps(&census, 60), [set("n3")]);
-        assert!(census.withdrawals(RULE, true, s(60)).is_empty(), "silent");
+        assert!(census.withdrawals(LIMITS, true, s(60)).is_empty(), "silent");
         // Its heartbeats continue, and it has the label.
         put(&mut census, "n3", true, Some(VALUE), 61);
         assert_eq!((steps(&census, 400), census.withdrawn()), (vec![], 1));
@@ -181,14 +181,14 @@ mod tests {
         let mut census = cluster(5, &["n1", "n3"]);
         put(&mut census, "n3", true, Some(VALUE), 60);
         put(&mut census, "n4", true, Some("somebody"), 60);
-        let rule = Rule {
+        let limits = WithdrawalLimits {
             recalls: true,
-            ..RULE
+            ..LIMITS
         };
-        let steps = census.withdrawals(rule, false, s(61));
+        let steps = census.withdrawals(limits, false, s(61));
         let steps: Vec<_> = steps.into_iter().map(|of| (of.node, of.withdraw)).collect();
         assert_eq!(steps, [taken_off("n3")]);
-        assert!(census.withdrawals(rule, true, s(61)).is_empty(), "silent");
+        assert!(census.withdrawals(limits, true, s(61)).is_empty(), "silent");
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Ledger {
             family.data.forget_lost();
         }
         let obstructed = |class: SourceClass| {
-            Family::ALL.map(|family| self.family(family).obstacle.standing(class).is_some())
+            Family::ALL.map(|family| self.family(family).obstacle.present(class).is_some())
         };
         let [pods, outside] = [SourceClass::Pod, SourceClass::External].map(obstructed);
         let spread = self.limits.service_spread;

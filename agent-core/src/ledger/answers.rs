@@ -11,7 +11,7 @@ use crate::time::Mono;
 
 /// Answers of one family, by the class of their clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Answers {
+pub(crate) struct AnswerForwarding {
     /// Time of the last sample with forwarded answers. It outlives the agent, since a fault may begin
     /// between two agents.
     went_on: [Option<Mono>; SOURCE_CLASSES],
@@ -20,7 +20,7 @@ pub(crate) struct Answers {
     lost: [Option<Mono>; SOURCE_CLASSES],
 }
 
-impl Answers {
+impl AnswerForwarding {
     /// Records forwarded answers in a sample.
     pub(crate) fn go_on(&mut self, class: SourceClass, at: Mono) {
         self.went_on[class as usize] = Some(at);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use super::answers::Answers;
+use super::answers::AnswerForwarding;
 use super::data::DataLedger;
 use super::obstacle::{Classes, ObstacleLedger};
 use super::routes::WrongRoutes;
@@ -35,8 +35,8 @@ pub(crate) struct FamilyLedger {
     /// Last failure by source class, without those whose answer was not delivered.
     pub(crate) failures: [Option<Mono>; SOURCE_CLASSES],
     /// Endpoints' answers that were forwarded or lost.
-    #[serde(default, skip_serializing_if = "Answers::are_unknown")]
-    pub(crate) answers: Answers,
+    #[serde(default, skip_serializing_if = "AnswerForwarding::are_unknown")]
+    pub(crate) answers: AnswerForwarding,
     /// Data of connections that was forwarded or lost.
     #[serde(default, skip_serializing_if = "DataLedger::is_unknown")]
     pub(crate) data: DataLedger,

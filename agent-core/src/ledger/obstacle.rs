@@ -86,7 +86,7 @@ impl ObstacleLedger {
     }
 
     /// The obstacle for this class of clients, unless one of them was served beside it.
-    pub(crate) fn standing(&self, class: SourceClass) -> Option<Obstacle> {
+    pub(crate) fn present(&self, class: SourceClass) -> Option<Obstacle> {
         let at = class as usize;
         let served =
             |of: &Obstacle| of.served[at] || (of.refuted && class == SourceClass::External);
@@ -116,15 +116,15 @@ mod tests {
         ledger.read(OBSTACLE, at(0));
         ledger.succeed(CLIENTS, at(900));
         assert!(
-            ledger.standing(CLIENTS).is_some(),
+            ledger.present(CLIENTS).is_some(),
             "the connection began before the obstacle"
         );
         ledger.succeed(CLIENTS, at(10_000));
         ledger.read(Reading::Unread, at(31_000));
         ledger.read(OBSTACLE, at(32_000));
-        assert_eq!(ledger.standing(CLIENTS), None);
+        assert_eq!(ledger.present(CLIENTS), None);
         ledger.read(Reading::Absent, at(33_000));
         ledger.read(OBSTACLE, at(34_000));
-        assert!(ledger.standing(CLIENTS).is_some(), "a new obstacle");
+        assert!(ledger.present(CLIENTS).is_some(), "a new obstacle");
     }
 }

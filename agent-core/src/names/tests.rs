@@ -7,7 +7,7 @@ use crate::eligibility::Eligibility;
 use crate::explain::{Stage, path_label};
 use crate::owners::{DatapathOwners, Owner};
 use crate::probes::VoidReason;
-use crate::report::SentinelState;
+use crate::report::SentinelCondition;
 use crate::topology::{Routing, Seen, Tristate};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{Evidence, Finding, Rule};
@@ -124,11 +124,11 @@ fn every_name_is_what_is_documented() {
     ];
     table(out, "stages", &stages, |of| one_name(of, of.name()));
     let sentinel = [
-        SentinelState::Probing,
-        SentinelState::Off,
-        SentinelState::Absent,
-        SentinelState::Altered,
-        SentinelState::Disabled,
+        SentinelCondition::Probing,
+        SentinelCondition::Off,
+        SentinelCondition::Absent,
+        SentinelCondition::Altered,
+        SentinelCondition::Disabled,
     ];
     table(out, "the sentinel", &sentinel, |of| one_name(of, of.name()));
     table(out, "status of the condition", &Status::ALL, |of| {

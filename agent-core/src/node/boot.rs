@@ -6,7 +6,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 use crate::cause::State;
 use crate::coverage::Hooks;
 use crate::effect::PersistedState;
-use crate::event::Facts;
+use crate::event::ViewFacts;
 use crate::topology::{DatapathTopology, Seen};
 use crate::verdict::Rule;
 use crate::verdict::report::Verdict;
@@ -15,7 +15,7 @@ use crate::verdict::report::Verdict;
 /// pods' connections are hidden by a socket load balancer, netkit, or interfaces that stay
 /// unobserved. All, before the topology is read.
 pub(super) fn pods_expected(
-    facts: &Facts,
+    facts: &ViewFacts,
     topology: &DatapathTopology,
     hooks: &Hooks,
 ) -> [bool; FAMILIES] {
@@ -36,7 +36,7 @@ pub(super) fn pods_expected(
 pub(super) fn still_waits(
     [waited, served]: [bool; 2],
     verdict: &Verdict,
-    facts: &Facts,
+    facts: &ViewFacts,
     pods_expected: [bool; FAMILIES],
 ) -> bool {
     let lacks_pods = verdict.families.iter().any(|judged| {

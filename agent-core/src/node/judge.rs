@@ -21,7 +21,7 @@ use crate::effect::{
     UnservedServices, VerdictUpdate, WriteEffect,
 };
 use crate::eligibility::{Eligibility, eligibility};
-use crate::event::{Event, Facts, KernelSample, Successor};
+use crate::event::{Event, KernelSample, Successor, ViewFacts};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
 use crate::ledger::Ledger;
 use crate::limits::{
@@ -42,7 +42,7 @@ pub struct Judge {
     pub anchor: Anchor,
     pub(crate) now: Mono,
     /// The part of the cluster view that verdicts depend on.
-    pub(crate) facts: Box<Facts>,
+    pub(crate) facts: Box<ViewFacts>,
     pub(super) eligibility: Eligibility,
     pub(super) coverage: Coverage,
     pub(super) ledger: Ledger,
@@ -203,7 +203,7 @@ impl Judge {
         self.publish(effects);
     }
 
-    fn know(&mut self, facts: Box<Facts>, effects: &mut Effects) {
+    fn know(&mut self, facts: Box<ViewFacts>, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.facts, facts);
         if let Some(node) = &self.facts.node {
             self.eligibility = eligibility(Some(node), &self.settings.taints);
@@ -384,7 +384,7 @@ impl Judge {
         let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
         self.statuses = statuses;
         self.last = Some(LastVerdict::of(&verdict));
-        if self.gate.judge(verdict.state, self.now) {
+        if self.gate.record_state(verdict.state, self.now) {
             effects.push(Effect::Log(Notice::UpgradeFailed));
         }
         self.remember(news, effects);

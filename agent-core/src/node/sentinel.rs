@@ -14,7 +14,7 @@ use crate::cause::{Cause, ProbeCause};
 use crate::effect::{
     DesiredDevices, Effect, Effects, Measurement, Notice, ReadEffect, SentinelEffect,
 };
-use crate::event::{Facts, KernelState, SentinelEvent};
+use crate::event::{KernelState, SentinelEvent, ViewFacts};
 use crate::expect::sentinel::{LaneConflict, Sentinel, SentinelFamily};
 use crate::ledger::{OUTSIDE, Reading};
 use crate::limits::{
@@ -27,7 +27,7 @@ use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
 
 /// State of the sentinel's devices, programs and prober, and of their checks. The cluster's side is in
-/// [`Facts`] only. The ledger keeps damage, and the combination of both sides ([`SentinelView`]).
+/// [`ViewFacts`] only. The ledger keeps damage, and the combination of both sides ([`SentinelView`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SentinelState {
     #[serde(rename = "parts")]
@@ -46,7 +46,7 @@ pub(super) struct SentinelState {
 /// The sentinel in the cluster view, with the state of its devices, programs and prober.
 #[derive(Clone, Copy)]
 pub struct SentinelStatus<'a> {
-    facts: &'a Facts,
+    facts: &'a ViewFacts,
     state: &'a SentinelState,
 }
 
@@ -184,7 +184,7 @@ impl SentinelState {
     }
 
     /// Once made, the devices stay while the sentinel is deleted or edited.
-    fn desire(&mut self, facts: &Facts) -> DesiredDevices {
+    fn desire(&mut self, facts: &ViewFacts) -> DesiredDevices {
         let mut families = Family::ALL.to_vec();
         families.retain(|family| facts.sentinel.families[*family as usize].is_some());
         let needed = self.desired.needed || !families.is_empty();
@@ -209,7 +209,7 @@ impl Judge {
     }
 
     /// Follows the sentinel in the view; `before` are the previous facts.
-    pub(super) fn follow_sentinel(&mut self, before: &Facts, effects: &mut Effects) {
+    pub(super) fn follow_sentinel(&mut self, before: &ViewFacts, effects: &mut Effects) {
         let facts = &*self.facts;
         let Some(state) = self.sentinel.as_mut().filter(|_| facts.synced) else {
             return;

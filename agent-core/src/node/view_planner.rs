@@ -10,7 +10,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 use crate::cause::Failure;
 use crate::cluster::{Change, EndpointFacts, ObjectName};
 use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
-use crate::event::{Event, Facts, Successor, ViewUpdate};
+use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
 use crate::evidence::{ENDPOINTS, Sighting, ip_of};
 use crate::expect::addresses::in_cluster;
 use crate::expect::conflicts::SentinelConflicts;
@@ -376,11 +376,11 @@ impl ViewPlanner {
 
     /// Facts of the view; `None` while the maps are read, because half a plan resembles a view
     /// without frontends.
-    pub(super) fn facts(&self) -> Option<Box<Facts>> {
+    pub(super) fn facts(&self) -> Option<Box<ViewFacts>> {
         if self.adopting {
             return None;
         }
-        Some(Box::new(Facts {
+        Some(Box::new(ViewFacts {
             synced: self.view.is_synced(),
             silent: self.silent_since.is_some(),
             node: self.view.node().cloned(),

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use agent_common::service::{
-    EndpointKey, FAMILIES, Family, FrontendKey, FrontendKind, FrontendValue, Owed, TCP, UDP,
-    frontend_flag,
+    EndpointKey, ExpectedHandling, FAMILIES, Family, FrontendKey, FrontendKind, FrontendValue, TCP,
+    UDP, frontend_flag,
 };
 
 use super::draft::Draft;
@@ -118,7 +118,12 @@ fn value(service: u32) -> FrontendValue {
         service,
         kind: FrontendKind::ExternalIp as u8,
         flags: frontend_flag::DEPARTED,
-        owed: [Owed::Forward, Owed::Nothing, Owed::Nothing].map(|owed| owed as u8),
+        owed: [
+            ExpectedHandling::Forward,
+            ExpectedHandling::Nothing,
+            ExpectedHandling::Nothing,
+        ]
+        .map(|owed| owed as u8),
         padding: [0; 3],
     }
 }

@@ -17,7 +17,7 @@ use crate::cluster::{NodeFacts, ObjectName};
 use crate::coverage::{Hook, Hooks};
 use crate::effect::WriteEffect;
 use crate::eligibility::TerminatingTaints;
-use crate::event::{Facts, KernelSample, KernelState, SentinelEvent, Service};
+use crate::event::{KernelSample, KernelState, SentinelEvent, Service, ViewFacts};
 use crate::evidence::{CountDelta, Place, ServiceInfo, Sighting, Success};
 use crate::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use crate::limits::Limits;
@@ -136,13 +136,13 @@ impl Scene {
     }
 }
 
-fn facts() -> Facts {
+fn facts() -> ViewFacts {
     let port = SentinelPort {
         port: 80,
         node_port: Some(30_080),
         generation: 20_001,
     };
-    Facts {
+    ViewFacts {
         synced: true,
         node: Some(NodeFacts {
             name: "node-1".into(),
@@ -165,7 +165,7 @@ fn facts() -> Facts {
             ],
             ..Sentinel::default()
         },
-        ..Facts::default()
+        ..ViewFacts::default()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::node::Judge;
 use crate::switches::AuditBy;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answers {
+pub struct AnswersReport {
     pub healthz: AnswerReport,
     pub livez: AnswerReport,
     /// The setting that makes the node audit; then it never answers 503 for the datapath.
@@ -26,7 +26,7 @@ pub struct Answers {
     pub broken_services: Vec<String>,
 }
 
-impl From<&effect::Answers> for Answers {
+impl From<&effect::Answers> for AnswersReport {
     fn from(answers: &effect::Answers) -> Self {
         let broken = answers.broken_services.iter();
         let broken: BTreeSet<String> = broken.map(|(name, _)| name.to_string()).collect();
@@ -40,7 +40,7 @@ impl From<&effect::Answers> for Answers {
     }
 }
 
-impl Answers {
+impl AnswersReport {
     /// Why a node with a failing datapath answers 200, in a sentence.
     pub fn lenience(&self) -> Option<String> {
         let lenient = |answer: &AnswerReport| answer.would_fail && answer.status == 200;

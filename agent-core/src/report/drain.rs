@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Report;
-use crate::drain::{Ask, Reason};
+use crate::drain::{Ask, DrainReason};
 use crate::time::Mono;
 
 /// Whether new connections still arrive from outside.
@@ -13,7 +13,7 @@ pub struct DrainReport {
     /// Whether the node counts as leaving: its Node object or the caller declares it.
     pub draining: bool,
     /// Reason for the answer; `quiet` is 200, all others 503.
-    pub reason: Reason,
+    pub reason: DrainReason,
     /// The reason as a sentence, without its period.
     pub message: String,
     /// State of the Node object: `eligible`, `tainted`, `deleting` or `never_seen`.
@@ -45,7 +45,7 @@ impl DrainReport {
     /// The answer to a question, computed from a report.
     pub fn of(report: &Report, ask: &Ask, now: Mono) -> Self {
         let known = &report.drain;
-        let finding = known.judge(ask, now);
+        let answer = known.answer(ask, now);
         let open = known.open_connections(now).ok();
         let open = open.map(|counted| counted.split(ask.idle));
         let wall = |at: Mono| {
@@ -53,24 +53,24 @@ impl DrainReport {
             jiff::Timestamp::from_nanosecond(report.written.as_nanosecond() + ahead).ok()
         };
         Self {
-            draining: finding.since.is_some(),
-            reason: finding.reason,
-            message: finding.message,
+            draining: answer.since.is_some(),
+            reason: answer.reason,
+            message: answer.message,
             node: report.verdict.eligibility.name().to_owned(),
-            since: finding.since.and_then(wall),
+            since: answer.since.and_then(wall),
             connections: known.since.map(|_| known.connections),
             total: known.counted.iter().sum(),
             ignored: known.ignored,
             open: open.map(|(active, _)| active),
             idle: open.map(|(_, idle)| idle),
             last_connection: known.last.and_then(wall),
-            quiet_for: finding.quiet_for.as_secs_f64(),
+            quiet_for: answer.quiet_for.as_secs_f64(),
             quiet: ask.quiet.as_secs_f64(),
         }
     }
 
     /// Whether the caller has nothing left to wait for.
     pub fn is_quiet(&self) -> bool {
-        self.reason == Reason::Quiet
+        self.reason == DrainReason::Quiet
     }
 }

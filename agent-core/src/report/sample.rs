@@ -14,7 +14,7 @@ mod found;
 pub mod probed;
 
 pub use cilium::beside_cilium;
-pub use found::judge;
+pub use found::set_finding;
 use found::{connected, of};
 
 /// The time of every sample: one hour after boot.
@@ -35,13 +35,13 @@ pub fn proven() -> Report {
     serde_json::from_str(include_str!("../../testdata/report.json")).unwrap()
 }
 
-fn answered(status: u16) -> Answers {
+fn answered(status: u16) -> AnswersReport {
     let answer = AnswerReport {
         status,
         healthy: status == 200,
         would_fail: false,
     };
-    Answers {
+    AnswersReport {
         healthz: answer,
         livez: answer,
         audit: None,
@@ -63,7 +63,7 @@ pub fn broken() -> Report {
         failures,
     );
     probed::flush(&mut verdict.families[0].lanes);
-    judge(verdict, 0, probed::flushed_finding());
+    set_finding(verdict, 0, probed::flushed_finding());
     verdict.families[0].findings.extend(beside_flushed());
     verdict.services = vec![
         ServiceTrouble {
@@ -160,12 +160,12 @@ pub fn blind() -> Report {
     let evidence = Evidence::Unseen {
         loss: Some(loss.clone()),
     };
-    judge(verdict, 0, Finding::new(Rule::ObserverBlind, evidence));
+    set_finding(verdict, 0, Finding::new(Rule::ObserverBlind, evidence));
     verdict.coverage.losses = vec![Loss {
         sentence: loss.to_string(),
         loss,
     }];
-    report.sentinel = probed::unprobed(SentinelState::Off, "CAP_NET_RAW is missing");
+    report.sentinel = probed::unprobed(SentinelCondition::Off, "CAP_NET_RAW is missing");
     report.agent.enforcement = Enforcement::Audit;
     report.answers.audit = Some(AuditBy::Flag);
     report.fleet = FleetSeen::default();
@@ -253,7 +253,7 @@ pub fn degraded() -> Report {
         last_success: Some(ago(120)),
     };
     let finding = of(Family::V4, Some(cause), Rule::DegradedServices, evidence);
-    judge(verdict, 0, finding);
+    set_finding(verdict, 0, finding);
     verdict.services = (0..15)
         .map(|index| ServiceTrouble {
             service: match index {
@@ -297,7 +297,7 @@ pub fn degraded() -> Report {
         ..device("bond0", 5, false)
     });
     report.sentinel = probed::unprobed(
-        SentinelState::Absent,
+        SentinelCondition::Absent,
         "Service pathproof/pathproof-sentinel is not in the cluster",
     );
     report.services_omitted = 31;

@@ -12,7 +12,7 @@ use crate::node::Condition;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelReport {
-    pub state: SentinelState,
+    pub state: SentinelCondition,
     /// The state as a sentence, with the reason if the sentinel is not probed.
     pub sentence: String,
     /// The sentinel's Service, `namespace/name`; `None` if the sentinel is turned off.
@@ -28,18 +28,20 @@ impl SentinelReport {
     pub fn of(service: &ObjectName, condition: &Condition<'_>, synced: bool) -> Self {
         let says = |what: &str| format!("Service {service} {what}");
         let (state, sentence) = match condition {
-            Condition::Altered(how) => (SentinelState::Altered, (*how).to_owned()),
-            Condition::Absent if synced => (SentinelState::Absent, says("is not in the cluster")),
+            Condition::Altered(how) => (SentinelCondition::Altered, (*how).to_owned()),
+            Condition::Absent if synced => {
+                (SentinelCondition::Absent, says("is not in the cluster"))
+            }
             Condition::Absent => (
-                SentinelState::Absent,
+                SentinelCondition::Absent,
                 says("is not known yet: the cluster view is not complete"),
             ),
-            Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
+            Condition::Off(why) => (SentinelCondition::Off, (*why).to_owned()),
             Condition::Settling => {
                 let sentence = "its interfaces are being created".to_owned();
-                (SentinelState::Probing, sentence)
+                (SentinelCondition::Probing, sentence)
             }
-            Condition::Probing => (SentinelState::Probing, says("is probed")),
+            Condition::Probing => (SentinelCondition::Probing, says("is probed")),
         };
         Self {
             state,
@@ -60,7 +62,7 @@ impl SentinelReport {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SentinelState {
+pub enum SentinelCondition {
     /// The agent sends probes.
     Probing,
     /// The sentinel exists, but this node cannot probe it.
@@ -74,15 +76,15 @@ pub enum SentinelState {
     Disabled,
 }
 
-impl SentinelState {
+impl SentinelCondition {
     /// Name as `/verdict` shows it.
     pub fn name(self) -> &'static str {
         match self {
-            SentinelState::Probing => "probing",
-            SentinelState::Off => "off",
-            SentinelState::Absent => "absent",
-            SentinelState::Altered => "altered",
-            SentinelState::Disabled => "disabled",
+            SentinelCondition::Probing => "probing",
+            SentinelCondition::Off => "off",
+            SentinelCondition::Absent => "absent",
+            SentinelCondition::Altered => "altered",
+            SentinelCondition::Disabled => "disabled",
         }
     }
 }

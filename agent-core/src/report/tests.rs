@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::drain::DrainReport;
 use super::*;
 use crate::cluster::ObjectName;
-use crate::drain::{Ask, Reason};
+use crate::drain::{Ask, DrainReason};
 use crate::names::tests::{assert_words, in_json};
 use crate::node::Condition;
 use crate::replay::replay;
@@ -152,7 +152,10 @@ fn a_drain_report_has_wall_clock_times() {
     let mut report = sample::blind();
     let now = report.verdict.at;
     let blind = DrainReport::of(&report, &Ask::default(), now);
-    assert_eq!((blind.reason, blind.is_quiet()), (Reason::Blind, false));
+    assert_eq!(
+        (blind.reason, blind.is_quiet()),
+        (DrainReason::Blind, false)
+    );
     report.drain.blind = None;
     report.drain.last = Some(sample::ago(100_000));
     let drained = DrainReport::of(&report, &Ask::default(), now);
@@ -194,7 +197,7 @@ fn a_replay_is_a_report() {
     assert_eq!(report.verdict, moment.update.verdict);
     assert_eq!(i128::from(moment.at.0), report.written.as_nanosecond());
     assert_eq!(report.answers.livez.status, 200);
-    assert_eq!(report.sentinel.state, SentinelState::Probing);
+    assert_eq!(report.sentinel.state, SentinelCondition::Probing);
     assert!(
         report.sentinel.sentence.ends_with(" is probed"),
         "{:?}",

@@ -250,15 +250,15 @@ impl Run {
         match task {
             Task::Fail(node, certain) => {
                 self.agents[node].fails = Some(certain);
-                self.judge(node);
+                self.step_agent(node);
             }
             Task::Mend(node) => {
                 self.agents[node].fails = None;
-                self.judge(node);
+                self.step_agent(node);
             }
             Task::Judge(node) => {
                 self.agents[node].judged_next = None;
-                self.judge(node);
+                self.step_agent(node);
             }
             Task::Condition(node) => self.write_condition(node),
             Task::Answered(node, sent) => self.condition_answered(node, sent),

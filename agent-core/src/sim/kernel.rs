@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use agent_common::abi::LOSS_WINDOW_NS;
-use agent_common::classify::{Connection, Direction, Evidence, World, observe};
+use agent_common::classify::{AnomalyParts, Connection, Direction, World, observe};
 use agent_common::evidence::{
     Anomaly, FAULTS, Fault, OUTCOMES, Outcome, Pending, PendingKey, state,
 };
@@ -397,7 +397,7 @@ impl<'a> World for Crossing<'a> {
         self.kernel.evidence.borrow_mut().faults[fault as usize] += 1;
     }
 
-    fn report(&self, anomaly: &Evidence<'_>) {
+    fn report(&self, anomaly: &AnomalyParts<'_>) {
         if self.kernel.ring_full {
             return self.fault(Fault::RingFull);
         }

@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::time::Mono;
 
 /// Result of a rule: the cause, if any, and the evidence.
-pub(super) type Found = (Option<Cause>, Evidence);
+pub(super) type Grounds = (Option<Cause>, Evidence);
 
 pub(super) struct Case<'a> {
     pub(super) ledger: &'a Ledger,
@@ -27,7 +27,7 @@ impl<'a> Case<'a> {
     pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
         let (decision, findings) = match blind {
             Some(blind) => (decision_of(blind), vec![blind.clone()]),
-            None => self.judge(),
+            None => self.decide(),
         };
         // Findings are sorted by weight, and there is always at least one.
         let idle = || Finding::new(Rule::Idle, Evidence::Nothing);
@@ -54,7 +54,7 @@ impl<'a> Case<'a> {
 
     /// The decision and all findings by weight: accusations first, then explanations. The reason for
     /// Unknown is a finding only if there is no other.
-    fn judge(&self) -> (Decision, Vec<Finding>) {
+    fn decide(&self) -> (Decision, Vec<Finding>) {
         let of = |(rule, (cause, evidence))| Finding {
             rule,
             family: Some(self.family),

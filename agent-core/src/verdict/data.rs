@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::case::{Case, Found};
+use super::case::{Case, Grounds};
 use super::finding::{Evidence, MissingCriterion, Named, Scope};
 use crate::cause::Cause;
 use crate::ledger::DataLoss;
@@ -14,7 +14,7 @@ use crate::time::Mono;
 
 impl Case<'_> {
     /// Connections whose data was not forwarded, and the criterion that they lack to accuse the node.
-    pub(super) fn lost_data(&self) -> Option<(Found, Option<MissingCriterion>)> {
+    pub(super) fn lost_data(&self) -> Option<(Grounds, Option<MissingCriterion>)> {
         let limits = self.limits();
         let counts = |lost: &&DataLoss| {
             lost.connections >= limits.service_failures
@@ -64,7 +64,7 @@ impl Case<'_> {
     }
 
     /// Data is not forwarded for single Services, or not for long enough to accuse the node.
-    pub(super) fn degraded_by_data(&self) -> Option<Found> {
+    pub(super) fn degraded_by_data(&self) -> Option<Grounds> {
         let (found, lacking) = self.lost_data()?;
         lacking.map(|_| found)
     }

@@ -18,9 +18,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::case::{Case, Found};
+use super::case::{Case, Grounds};
 use super::finding::{Evidence, Rule, Scope};
-use super::lanes::{Failing, Standing};
+use super::lanes::{Failing, LaneJudgement};
 use super::witnesses::Group;
 use crate::cause::{Cause, ProbeCause, Why};
 use crate::ledger::{LOST_NOTICED, StaleConnection, Track};
@@ -41,12 +41,12 @@ pub enum Decision {
     Unknown(Why),
 }
 
-type Find<C> = fn(&C) -> Option<Found>;
+type FindGrounds<C> = fn(&C) -> Option<Grounds>;
 
 impl<'a> Case<'a> {
     /// The rules by which the family is unhealthy. One is enough.
-    pub(super) fn accusations(&self) -> impl Iterator<Item = (Rule, Found)> {
-        let rules: [(Rule, Find<Self>); 9] = [
+    pub(super) fn accusations(&self) -> impl Iterator<Item = (Rule, Grounds)> {
+        let rules: [(Rule, FindGrounds<Self>); 9] = [
             (Rule::BrokenByProbes, Self::probes_fail_without_explanation),
             (Rule::BrokenByTwoScopes, Self::two_scopes_fail),
             (Rule::BrokenByRules, Self::rules_are_gone),
@@ -66,8 +66,8 @@ impl<'a> Case<'a> {
 
     /// Probes of a lane that worked fail in a way that no filter on the sentinel's addresses can cause. No
     /// real connection that needs the same part of the datapath has succeeded since.
-    fn probes_fail_without_explanation(&self) -> Option<Found> {
-        let accuses = |failing: &Failing<'a>| self.standing(*failing) == Standing::Accuses;
+    fn probes_fail_without_explanation(&self) -> Option<Grounds> {
+        let accuses = |failing: &Failing<'a>| self.judgement(*failing) == LaneJudgement::Accuses;
         let lanes: Vec<_> = self.failing().into_iter().filter(accuses).collect();
         let (_, first) = lanes.first()?;
         Some((Some(first.cause().cause()), self.probes(&lanes, Vec::new())))
@@ -77,9 +77,9 @@ impl<'a> Case<'a> {
     /// sentinel and the pod probe, or the pod probe and real connections. One innocent explanation covers
     /// only one of them: a filter on the sentinel's addresses only the sentinel, a network policy only
     /// connections, and a policy without an exception for the pod probe only that probe.
-    fn two_scopes_fail(&self) -> Option<Found> {
+    fn two_scopes_fail(&self) -> Option<Grounds> {
         let joined = |failing: Failing<'a>| {
-            let needs_witness = self.standing(failing) == Standing::NeedsWitness;
+            let needs_witness = self.judgement(failing) == LaneJudgement::NeedsWitness;
             let beside = needs_witness.then(|| self.beside_lane(&failing))?;
             (!beside.is_empty()).then_some((failing, beside))
         };
@@ -129,7 +129,7 @@ impl<'a> Case<'a> {
     /// Every Service that is dialled, two at least, fails as if its rules were missing or belonged to another
     /// Service. No policy does that to any client. The sentinel's rules may be intact, so a passing probe
     /// refutes nothing, unless the sentinel failed as well and recovered.
-    fn rules_are_gone(&self) -> Option<Found> {
+    fn rules_are_gone(&self) -> Option<Grounds> {
         if self.ledger.observer.misrouted_suspended {
             return None;
         }
@@ -158,7 +158,7 @@ impl<'a> Case<'a> {
     /// Connections of any client to at least two endpoints or other nodes leave by the wrong device and stay
     /// unanswered. None over those routes succeeds. A single endpoint or other node may be about to leave.
     /// The sentinel refutes nothing, because its route is a separate one.
-    fn routes_are_wrong(&self) -> Option<Found> {
+    fn routes_are_wrong(&self) -> Option<Grounds> {
         let (connections, since) = self.local_routes().or_else(|| self.remote_routes())?;
         let clients = self.groups().iter().map(|group| group.scope).collect();
         let evidence = Evidence::Routes {
@@ -208,10 +208,10 @@ impl<'a> Case<'a> {
     }
 
     /// Clients are not served, and the kernel shows why.
-    fn kernel_shows_an_obstacle(&self) -> Option<Found> {
+    fn kernel_shows_an_obstacle(&self) -> Option<Grounds> {
         let scopes = [Scope::Outside, Scope::Pods, Scope::PodProbe];
         scopes.into_iter().find_map(|scope| {
-            let obstacle = self.evidence.obstacle.standing(scope.class())?;
+            let obstacle = self.evidence.obstacle.present(scope.class())?;
             let group = self.group(scope, None)?;
             let spread = group.last.since(group.since) >= self.limits().service_spread;
             let failures = group.failures().iter().sum::<u64>();
@@ -228,7 +228,7 @@ impl<'a> Case<'a> {
 
     /// No passing probe refutes it, and connections of pods fail so broadly that no single policy explains
     /// it.
-    fn many_connections_fail(&self) -> Option<Found> {
+    fn many_connections_fail(&self) -> Option<Grounds> {
         let mut groups = self.groups();
         groups.retain(|group| group.scope != Scope::PodProbe);
         match self.missing_breadth(&groups) {
@@ -239,7 +239,7 @@ impl<'a> Case<'a> {
 
     /// Handshakes succeed, but the data that follows is not forwarded: for at least two Services, and for no
     /// other connection since. The sentinel's data may still pass.
-    fn data_is_not_forwarded(&self) -> Option<Found> {
+    fn data_is_not_forwarded(&self) -> Option<Grounds> {
         let (found, lacking) = self.lost_data()?;
         lacking.is_none().then_some(found)
     }
@@ -248,7 +248,7 @@ impl<'a> Case<'a> {
     /// stalled: no later change has been seen on the wire, although one should have been. If a later change
     /// is seen, the proxy does follow the API, and only that Service has a problem. A client that reuses a
     /// source port follows its old conntrack entry and is no evidence.
-    fn removed_endpoints_get_connections(&self) -> Option<Found> {
+    fn removed_endpoints_get_connections(&self) -> Option<Grounds> {
         let limits = self.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
         let counts = |seen: &&StaleConnection| {
@@ -293,7 +293,7 @@ impl<'a> Case<'a> {
     }
 
     /// Probes pass but reach an old generation of the sentinel: the lane's rules do not follow the API.
-    fn rules_do_not_follow(&self) -> Option<Found> {
+    fn rules_do_not_follow(&self) -> Option<Grounds> {
         self.late(self.accusing().into_iter())
     }
 }

@@ -65,7 +65,7 @@ impl Finding {
                 !lanes.iter().any(is_full)
             }
             (Rule::BrokenByTwoScopes, Evidence::Probes { beside, .. }) => {
-                let active = |of: &Beside| {
+                let active = |of: &ConcurrentFailures| {
                     let last = of.last_success;
                     last.is_some_and(|last| of.since.since(last) <= ACTIVE)
                 };
@@ -198,7 +198,7 @@ pub enum Evidence {
         real: bool,
         /// The real connections that fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        beside: Option<Beside>,
+        beside: Option<ConcurrentFailures>,
     },
     /// A lane that does not accuse the node.
     Probe { lane: FailedLane },
@@ -278,7 +278,7 @@ pub enum Uncounted {
 
 /// Real connections that fail since the same moment as the probes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beside {
+pub struct ConcurrentFailures {
     pub clients: Vec<Scope>,
     pub services: Named,
     pub failures: u64,

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 
 use agent_common::service::SourceClass;
 
-use super::case::{Case, Found, named};
+use super::case::{Case, Grounds, named};
 use super::finding::{BrokenServices, Evidence, MissingCriterion, NAMED, Named, Rule};
 use super::report::{SERVICES_SHOWN, ServiceTrouble};
 use crate::cause::{Cause, Failure};
 use crate::ledger::{LOST_NOTICED, Ledger, Streak, Track, WINDOW};
 use crate::time::Mono;
 
-type Find<C> = fn(&C) -> Option<Found>;
+type FindGrounds<C> = fn(&C) -> Option<Grounds>;
 
 impl<'a> Case<'a> {
     /// All findings by weight. The first one gives the state if nothing accuses the node.
-    pub(super) fn findings(&self) -> impl Iterator<Item = (Rule, Found)> {
-        let rules: [(Rule, Find<Self>); 17] = [
+    pub(super) fn findings(&self) -> impl Iterator<Item = (Rule, Grounds)> {
+        let rules: [(Rule, FindGrounds<Self>); 17] = [
             (Rule::DegradedServices, Self::degraded_services),
             (Rule::DegradedByData, Self::degraded_by_data),
             (Rule::DegradedAnswerNotDelivered, Self::degraded_unheard),
@@ -46,8 +46,8 @@ impl<'a> Case<'a> {
     }
 
     /// The reason for Unknown, if there is no finding.
-    pub(super) fn unknown(&self) -> (Rule, Found) {
-        let rules: [(Rule, Find<Self>); 6] = [
+    pub(super) fn unknown(&self) -> (Rule, Grounds) {
+        let rules: [(Rule, FindGrounds<Self>); 6] = [
             (Rule::EvidenceTooOld, Self::evidence_too_old),
             (Rule::SentinelAltered, Self::sentinel_altered),
             (Rule::DatapathChanged, Self::datapath_changed),
@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
             (Rule::Inconclusive, Self::inconclusive),
             (Rule::NothingProven, Self::nothing_proven),
         ];
-        let found = |(rule, find): &(Rule, Find<Self>)| Some((*rule, find(self)?));
+        let found = |(rule, find): &(Rule, FindGrounds<Self>)| Some((*rule, find(self)?));
         let idle = || (Rule::Idle, (None, self.off()));
         rules.iter().find_map(found).unwrap_or_else(idle)
     }
@@ -79,7 +79,7 @@ impl<'a> Case<'a> {
     }
 
     /// Single Services are broken while the family is proven.
-    fn degraded_services(&self) -> Option<Found> {
+    fn degraded_services(&self) -> Option<Grounds> {
         let broken = self.confirmed();
         let (_, first) = broken.first().filter(|_| self.gets_through(&broken))?;
         let mut by_cause: BTreeMap<Cause, Vec<&Track>> = BTreeMap::new();
@@ -104,7 +104,7 @@ impl<'a> Case<'a> {
     }
 
     /// Answers do not reach their clients while the family is proven.
-    fn degraded_unheard(&self) -> Option<Found> {
+    fn degraded_unheard(&self) -> Option<Grounds> {
         let recent = |at: Mono| self.now.since(at) <= WINDOW;
         let not_delivered = self.evidence.answers_not_delivered.iter();
         let clients = not_delivered.filter(|(_, at)| recent(*at)).count();
@@ -121,7 +121,7 @@ impl<'a> Case<'a> {
     }
 
     /// Failures without a proof after them that no other finding explains.
-    fn suspect_by_connections(&self) -> Option<Found> {
+    fn suspect_by_connections(&self) -> Option<Grounds> {
         let limits = &self.ledger.limits;
         // Single failures between proofs do not affect the node's state.
         let lasts =
@@ -154,7 +154,7 @@ impl<'a> Case<'a> {
     }
 
     /// Connections to endpoints that left, without a proof after them.
-    fn suspect_by_stale(&self) -> Option<Found> {
+    fn suspect_by_stale(&self) -> Option<Grounds> {
         let limits = &self.ledger.limits;
         let after_proof =
             |at: &Mono| self.now.since(*at) <= WINDOW && Some(*at) > self.evidence.last_proof();
@@ -172,7 +172,7 @@ impl<'a> Case<'a> {
     }
 
     /// A real connection succeeded, after the last probe that passed.
-    fn proven_by_connection(&self) -> Option<Found> {
+    fn proven_by_connection(&self) -> Option<Grounds> {
         let (path, at) = self.fresh_proof()?;
         let later = self.fresh_pass().is_none_or(|(_, passed)| passed < at);
         later.then_some((None, Evidence::Connection { path, at }))
@@ -182,7 +182,7 @@ impl<'a> Case<'a> {
         self.now.since(self.inputs.booted) < self.ledger.limits.boot_deadline
     }
 
-    fn starting(&self) -> Option<Found> {
+    fn starting(&self) -> Option<Grounds> {
         let at = self.inputs.booted;
         let never = self.never_worked_lane();
         (self.lacks_proof() && self.is_booting()).then_some((None, Evidence::Boot { at, never }))
@@ -190,7 +190,7 @@ impl<'a> Case<'a> {
 
     /// The node boots, and no pod's connection succeeded. The sentinel can prove the node's rules before
     /// pods have a network.
-    fn starting_pods(&self) -> Option<Found> {
+    fn starting_pods(&self) -> Option<Grounds> {
         let at = self.inputs.booted;
         let expected = self.inputs.pods_expected[self.family as usize];
         let proven = self.evidence.proofs[SourceClass::Pod as usize].is_some();
@@ -200,34 +200,34 @@ impl<'a> Case<'a> {
 
     /// Not during boot, when the pods' network is still being set up. It only replaces Proven: a Node
     /// condition ends no 503 that only a proof ends.
-    fn degraded_by_node(&self) -> Option<Found> {
+    fn degraded_by_node(&self) -> Option<Grounds> {
         let said = self.inputs.network.clone()?;
         self.proven_by_connection()
             .or_else(|| self.proven_by_probe())?;
         (!self.is_booting()).then_some((Some(Cause::Cni), Evidence::Network { said }))
     }
 
-    fn evidence_too_old(&self) -> Option<Found> {
+    fn evidence_too_old(&self) -> Option<Grounds> {
         let failed = self.evidence.streak.is_some() || self.had_failing_lane();
         failed.then_some((None, Evidence::Nothing))
     }
 
-    fn sentinel_altered(&self) -> Option<Found> {
+    fn sentinel_altered(&self) -> Option<Grounds> {
         let said = Some(self.ledger.sentinel.view.altered.clone()?);
         Some((None, Evidence::Sentinel { said }))
     }
 
-    fn datapath_changed(&self) -> Option<Found> {
+    fn datapath_changed(&self) -> Option<Grounds> {
         let owners = self.ledger.sentinel.changed_hands(self.family)?;
         Some((None, Evidence::Owners { owners }))
     }
 
-    fn inconclusive(&self) -> Option<Found> {
+    fn inconclusive(&self) -> Option<Grounds> {
         let arrivals = || self.has_arrivals().then_some(Evidence::Nothing);
         Some((None, self.void_lane().or_else(arrivals)?))
     }
 
-    fn nothing_proven(&self) -> Option<Found> {
+    fn nothing_proven(&self) -> Option<Grounds> {
         self.lacks_proof().then(|| (None, self.off()))
     }
 

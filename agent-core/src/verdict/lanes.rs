@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
 
-use super::case::{Case, Found};
+use super::case::{Case, Grounds};
 use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Scope, VoidCause};
 use super::witnesses::Group;
 use crate::cause::{Cause, Failure, ProbeCause};
@@ -20,7 +20,7 @@ use crate::trace::{Lane, ProbePath, Transport};
 
 /// Judgement on a lane's failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum LaneJudgement {
     /// The failures do not accuse the node, because this is missing.
     Lacks(LaneLacking),
     /// A real connection of the same path succeeded since.
@@ -101,10 +101,10 @@ impl<'a> Case<'a> {
     }
 
     /// Judges a run of failures. Evidence for the node is evaluated before evidence against it.
-    pub(super) fn standing(&self, (lane, run): Failing<'a>) -> Standing {
+    pub(super) fn judgement(&self, (lane, run): Failing<'a>) -> LaneJudgement {
         let limits = &self.ledger.limits;
         if !run.is_long(limits) {
-            return Standing::Lacks(LaneLacking::Failures);
+            return LaneJudgement::Lacks(LaneLacking::Failures);
         }
         // A connection that found room in a full table does not contradict a probe that found none. One to
         // an endpoint that is the node itself needs no forwarding.
@@ -118,26 +118,26 @@ impl<'a> Case<'a> {
             let in_use =
                 run.cause() == ProbeCause::NotMasqueraded && self.now.since(proof) <= WINDOW;
             if proof > run.since.plus(limits.proof_overlap) || in_use {
-                return Standing::Contradicted(class, proof);
+                return LaneJudgement::Contradicted(class, proof);
             }
             // The connection may have been let through before the fault and answered during it. Failures
             // before the answer do not count.
             if proof >= run.confirmed_from() {
-                return Standing::Lacks(LaneLacking::Failures);
+                return LaneJudgement::Lacks(LaneLacking::Failures);
             }
         }
         if let Some(hindrance) = self.hindrance(run) {
-            return Standing::Lacks(hindrance);
+            return LaneJudgement::Lacks(hindrance);
         }
-        if let Some(standing) = self.fails_alone(lane, run) {
-            return standing;
+        if let Some(judgement) = self.fails_alone(lane, run) {
+            return judgement;
         }
         if run.is_unambiguous(self.ledger.observer.misrouted_suspended) {
-            return self.looked_at(run, Standing::Accuses);
+            return self.looked_at(run, LaneJudgement::Accuses);
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
-            return Standing::Filtered;
+            return LaneJudgement::Filtered;
         }
         // A fault that drops everything would have dropped a later connection too. Connections from outside
         // are masqueraded, so they need less than the pod lane and do not contradict it.
@@ -148,16 +148,16 @@ impl<'a> Case<'a> {
         let last = |class: &SourceClass| Some((*class, self.proof_against(run, *class)?));
         let later = |(_, at): &(SourceClass, Mono)| *at > run.since.plus(limits.proof_overlap);
         match classes.iter().filter_map(last).find(later) {
-            Some((class, at)) => Standing::Contradicted(class, at),
-            None => self.looked_at(run, Standing::NeedsWitness),
+            Some((class, at)) => LaneJudgement::Contradicted(class, at),
+            None => self.looked_at(run, LaneJudgement::NeedsWitness),
         }
     }
 
     /// Requires that pathproof's devices were checked and found sound after the failures began.
-    fn looked_at(&self, run: &Run, standing: Standing) -> Standing {
+    fn looked_at(&self, run: &Run, judgement: LaneJudgement) -> LaneJudgement {
         match self.ledger.sentinel.is_looked_at(run.since) {
-            true => standing,
-            false => Standing::Lacks(LaneLacking::Look),
+            true => judgement,
+            false => LaneJudgement::Lacks(LaneLacking::Look),
         }
     }
 
@@ -177,10 +177,10 @@ impl<'a> Case<'a> {
         felt && run.cause() == ProbeCause::NotMasqueraded
     }
 
-    /// Standing of a lane that fails alone. If only node ports are refused and no client outside is, the
+    /// Judgement on a lane that fails alone. If only node ports are refused and no client outside is, the
     /// proxy may serve node ports on other addresses now. If only one path is misrouted, another Service
     /// may use its address: it may be newer than the view, or not in it (a pod's `hostPort`).
-    fn fails_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
+    fn fails_alone(&self, lane: Lane, run: &Run) -> Option<LaneJudgement> {
         let limits = &self.ledger.limits;
         let refused = lane.path == ProbePath::NodePort
             && run.cause() == ProbeCause::Refused
@@ -194,7 +194,7 @@ impl<'a> Case<'a> {
         if others.is_empty() {
             let mut main = MAIN.into_iter().map(|path| self.tcp(path));
             let nobody_tells = refused && main.any(|(of, ledger)| of != lane && ledger.in_conflict);
-            return nobody_tells.then_some(Standing::Lacks(LaneLacking::Others));
+            return nobody_tells.then_some(LaneJudgement::Lacks(LaneLacking::Others));
         }
         let counts = |other: &Run| other.is_long(limits) || (astray(run) && astray(other));
         let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(counts);
@@ -207,8 +207,8 @@ impl<'a> Case<'a> {
             self.is_passing(of) && failed.is_none_or(|at| self.now.since(at) > limits.proof_overlap)
         };
         Some(match others.iter().all(passes) {
-            true => Standing::SecondaryPath,
-            false => Standing::Lacks(LaneLacking::Others),
+            true => LaneJudgement::SecondaryPath,
+            false => LaneJudgement::Lacks(LaneLacking::Others),
         })
     }
 
@@ -290,19 +290,19 @@ impl<'a> Case<'a> {
     }
 
     /// The first failing lane that other evidence excuses.
-    fn excused(&self) -> Option<(Failing<'a>, Standing)> {
-        let standing = |failing| (failing, self.standing(failing));
-        let mut standings = self.failing().into_iter().map(standing);
-        let is_excuse = |of: &Standing| {
-            use Standing::{Contradicted, Filtered, SecondaryPath};
+    fn excused(&self) -> Option<(Failing<'a>, LaneJudgement)> {
+        let judgement = |failing| (failing, self.judgement(failing));
+        let mut judgements = self.failing().into_iter().map(judgement);
+        let is_excuse = |of: &LaneJudgement| {
+            use LaneJudgement::{Contradicted, Filtered, SecondaryPath};
             matches!(of, Contradicted(..) | Filtered | SecondaryPath)
         };
-        standings.find(|(_, of)| is_excuse(of))
+        judgements.find(|(_, of)| is_excuse(of))
     }
 
     /// Probes fail while a real connection of the same path succeeds.
-    pub(super) fn degraded_contradicted(&self) -> Option<Found> {
-        let (failing, Standing::Contradicted(path, at)) = self.excused()? else {
+    pub(super) fn degraded_contradicted(&self) -> Option<Grounds> {
+        let (failing, LaneJudgement::Contradicted(path, at)) = self.excused()? else {
             return None;
         };
         let lane = self.failed(failing);
@@ -310,8 +310,8 @@ impl<'a> Case<'a> {
     }
 
     /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
-    pub(super) fn degraded_filtered(&self) -> Option<Found> {
-        let (failing, Standing::Filtered) = self.excused()? else {
+    pub(super) fn degraded_filtered(&self) -> Option<Grounds> {
+        let (failing, LaneJudgement::Filtered) = self.excused()? else {
             return None;
         };
         let lane = self.failed(failing);
@@ -320,8 +320,8 @@ impl<'a> Case<'a> {
 
     /// A lane that does not represent the node fails while those that do pass: the host path, UDP, or node
     /// ports that refuse only probes.
-    pub(super) fn degraded_secondary_path(&self) -> Option<Found> {
-        if let Some((failing, Standing::SecondaryPath)) = self.excused() {
+    pub(super) fn degraded_secondary_path(&self) -> Option<Grounds> {
+        if let Some((failing, LaneJudgement::SecondaryPath)) = self.excused() {
             let lane = self.failed(failing);
             return Some(caused(&failing, Evidence::Probe { lane }));
         }
@@ -341,12 +341,12 @@ impl<'a> Case<'a> {
     }
 
     /// The rules of any lane do not follow the API, including UDP and the host path.
-    pub(super) fn degraded_by_lag(&self) -> Option<Found> {
+    pub(super) fn degraded_by_lag(&self) -> Option<Grounds> {
         self.late(self.applicable_lanes())
     }
 
     /// The latest of these lanes, if it is late for too long.
-    pub(super) fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Found> {
+    pub(super) fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Grounds> {
         let late = |(lane, ledger): Probed<'a>| Some((self.lateness(lane, ledger)?, lane, ledger));
         let late = lanes.filter_map(late);
         let late = late.filter(|(late, ..)| *late >= self.ledger.limits.lag_after);
@@ -372,13 +372,13 @@ impl<'a> Case<'a> {
     }
 
     /// Probes fail, but this is not confirmed.
-    pub(super) fn suspect_by_probes(&self) -> Option<Found> {
+    pub(super) fn suspect_by_probes(&self) -> Option<Grounds> {
         // The lane that failed first. The order by count would change with every probe.
         let failing = self.failing().into_iter();
         let first = failing.min_by_key(|(_, run)| run.since)?;
-        let lacking = match self.standing(first) {
-            Standing::Lacks(lacking) => lacking,
-            Standing::NeedsWitness if self.beside_lane(&first).is_empty() => {
+        let lacking = match self.judgement(first) {
+            LaneJudgement::Lacks(lacking) => lacking,
+            LaneJudgement::NeedsWitness if self.beside_lane(&first).is_empty() => {
                 self.lacking_witness(first)
             }
             _ => return None,
@@ -404,7 +404,7 @@ impl<'a> Case<'a> {
         lane.armed && !lane.in_conflict && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
-    pub(super) fn proven_by_probe(&self) -> Option<Found> {
+    pub(super) fn proven_by_probe(&self) -> Option<Grounds> {
         let (lane, at) = self.fresh_pass()?;
         let evidence = Evidence::Pass {
             path: lane.path,
@@ -442,7 +442,7 @@ impl<'a> Case<'a> {
     }
 
     /// A lane never worked, on a node with a sentinel.
-    pub(super) fn never_worked(&self) -> Option<Found> {
+    pub(super) fn never_worked(&self) -> Option<Grounds> {
         let never = self.never_worked_lane()?;
         let exists = self.inputs.sentinel_exists;
         exists.then_some((None, Evidence::Never(never)))
@@ -490,7 +490,7 @@ impl<'a> Case<'a> {
     }
 }
 
-fn caused((_, run): &Failing<'_>, evidence: Evidence) -> Found {
+fn caused((_, run): &Failing<'_>, evidence: Evidence) -> Grounds {
     (Some(run.cause().cause()), evidence)
 }
 

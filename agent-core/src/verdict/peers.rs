@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::case::{Case, Found};
+use super::case::{Case, Grounds};
 use super::finding::{Evidence, Named};
 use crate::cause::Cause;
 use crate::ledger::WINDOW;
@@ -17,7 +17,7 @@ impl<'a> Case<'a> {
     }
 
     /// Nodes that answered before are silent.
-    pub(super) fn degraded_peers(&self) -> Option<Found> {
+    pub(super) fn degraded_peers(&self) -> Option<Grounds> {
         let outage = self.peers().outage.as_ref();
         let silent: Vec<&SilentNode> = (self.peers().silent.values())
             .filter(|silent| self.is_named(&silent.unanswered))
@@ -45,7 +45,7 @@ impl<'a> Case<'a> {
     }
 
     /// Small exchanges of the pod probe succeed and large ones fail, so its backends are not at fault.
-    pub(super) fn degraded_by_large_transfers(&self) -> Option<Found> {
+    pub(super) fn degraded_by_large_transfers(&self) -> Option<Grounds> {
         let failed = self.peers().large_transfers.as_ref()?;
         let is_enough = failed.connections >= self.ledger.limits.service_failures;
         is_enough.then(|| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent_common::service::SourceClass;
 
 use super::case::Case;
-use super::finding::{Beside, Evidence, MissingCriterion, Named, Scope};
+use super::finding::{ConcurrentFailures, Evidence, MissingCriterion, Named, Scope};
 use super::lanes::MAIN;
 use crate::cause::{Cause, FAILURES, Failure};
 use crate::ledger::{FailingService, READ_WITHIN, commonest};
@@ -177,7 +177,7 @@ impl<'a> Case<'a> {
         let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
         self.is_within_proof_age(last)
             || (untried && self.now.since(last) <= HELD)
-            || (self.evidence.obstacle.standing(scope.class()))
+            || (self.evidence.obstacle.present(scope.class()))
                 .is_some_and(|of| obstructed(of.since))
     }
 
@@ -349,7 +349,7 @@ impl<'a> Case<'a> {
         Some((Some(cause), evidence))
     }
     /// Evidence of groups that fail beside probes, each scope once.
-    pub(super) fn beside(&self, mut groups: Vec<Group<'a>>) -> Option<Beside> {
+    pub(super) fn beside(&self, mut groups: Vec<Group<'a>>) -> Option<ConcurrentFailures> {
         groups.sort_by_key(|group| (group.scope, group.since));
         groups.dedup_by_key(|group| group.scope);
         let services = groups.iter().flat_map(|group| &group.services);
@@ -358,7 +358,7 @@ impl<'a> Case<'a> {
         let others = (SourceClass::ALL.into_iter().zip(self.evidence.forwarded))
             .filter(|(class, _)| !classes.contains(class));
         let since = groups.iter().map(|group| group.since).min()?;
-        Some(Beside {
+        Some(ConcurrentFailures {
             services: Named::of(labels.into_iter()),
             failures: groups.iter().flat_map(Group::failures).sum(),
             since,

@@ -19,7 +19,7 @@ use agent_core::damping::DWELL_DEFAULT;
 use agent_core::drain::ProbeRanges;
 use agent_core::eligibility::TerminatingTaints;
 use agent_core::event::{
-    Event, Facts, KernelSample, KernelState, SentinelEvent, Service, Successor,
+    Event, KernelSample, KernelState, SentinelEvent, Service, Successor, ViewFacts,
 };
 use agent_core::evidence::{CountDelta, ServiceInfo, Sighting};
 use agent_core::expect::SourcePrefix;
@@ -354,7 +354,7 @@ prop_compose! {
         whole in any::<bool>(),
         fleet in prop::option::of((any::<u32>(), any::<u32>())),
         conflicts in prop::collection::vec(conflict(), 0..3),
-    ) -> Facts {
+    ) -> ViewFacts {
         let fleet = fleet.map(|(unsound, nodes)| Published {
             count: Count { unsound, nodes },
             written: i64::from(unsound),
@@ -363,7 +363,7 @@ prop_compose! {
         let [altered, taken] = texts;
         let [frontends, endpoints, sources, services] = missing;
         let missing = Missing { frontends, endpoints, sources, services };
-        Facts {
+        ViewFacts {
             synced,
             silent,
             node,

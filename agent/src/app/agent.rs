@@ -391,7 +391,7 @@ impl Agent {
                 unknown_policy: options.unknown_policy,
             },
             hardening: self.output.hardening.clone(),
-            answers: report::Answers::from(answers),
+            answers: report::AnswersReport::from(answers),
             fleet: FleetSeen::of(node.judge()),
             peers: report::PeersReport::of(node),
             port: self.succeeded.port.borrow().clone(),

@@ -17,7 +17,7 @@ use agent_core::cause::{State, Why};
 use agent_core::evidence::CoverageLoss;
 use agent_core::explain::{self, Remedy};
 use agent_core::names;
-use agent_core::report::{Report, SentinelReport, SentinelState};
+use agent_core::report::{Report, SentinelCondition, SentinelReport};
 use agent_core::time::HumanDuration;
 use agent_core::trace::Transport;
 use agent_core::verdict::{FamilyVerdict, LaneState, LaneView, ServiceTrouble, Verdict};
@@ -213,7 +213,7 @@ impl<'a> Checked<'a> {
 
 /// Comes first: without a sentinel nothing else can be tested.
 fn installation(sentinel: &SentinelReport) -> Option<Remedy> {
-    (sentinel.state == SentinelState::Absent).then(|| Remedy {
+    (sentinel.state == SentinelCondition::Absent).then(|| Remedy {
         of: "sentinel".to_owned(),
         commands: Vec::new(),
         advice: "Install the sentinel: no path can be tested without it.".to_owned(),
@@ -258,11 +258,11 @@ fn result(report: &Report) -> (CheckResult, String) {
     let said = &sentinel.sentence;
     match sentinel.state {
         _ if unread => return unknown(verdict.reason()),
-        SentinelState::Probing if verdict.state != State::Proven => {
+        SentinelCondition::Probing if verdict.state != State::Proven => {
             return unknown(verdict.reason());
         }
-        SentinelState::Probing => {}
-        SentinelState::Absent => return unknown(format!("there is no sentinel: {said}")),
+        SentinelCondition::Probing => {}
+        SentinelCondition::Absent => return unknown(format!("there is no sentinel: {said}")),
         state => return unknown(format!("the sentinel is {}: {said}", state.name())),
     }
     let tcp = || probed(verdict).filter(|(_, lane)| lane.transport == Transport::Tcp);

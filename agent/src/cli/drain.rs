@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::page::sentence;
 use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
-use agent_core::drain::{Ask, Reason};
+use agent_core::drain::{Ask, DrainReason};
 use agent_core::report::drain::DrainReport;
 use agent_core::time::{HumanDuration, Mono};
 
@@ -69,13 +69,14 @@ fn text(report: &DrainReport) -> String {
     format!("{word}  {}\n", sentence(&report.message))
 }
 
-fn ending(reason: Reason) -> (Exit, &'static str) {
+fn ending(reason: DrainReason) -> (Exit, &'static str) {
     match reason {
-        Reason::Quiet => (Exit::Success, "QUIET"),
-        Reason::Open | Reason::Connections | Reason::Waiting | Reason::NotLeaving => {
-            (Exit::Failure, "NOT QUIET")
-        }
-        Reason::Blind => (Exit::Unknown, "UNKNOWN"),
+        DrainReason::Quiet => (Exit::Success, "QUIET"),
+        DrainReason::Open
+        | DrainReason::Connections
+        | DrainReason::Waiting
+        | DrainReason::NotLeaving => (Exit::Failure, "NOT QUIET"),
+        DrainReason::Blind => (Exit::Unknown, "UNKNOWN"),
     }
 }
 
@@ -86,7 +87,7 @@ struct Wait {
     /// Time of the first missing answer, if the agent does not answer now.
     silent: Option<Duration>,
     /// The last reported reason, and the time of that report.
-    reported: Option<(Option<Reason>, Duration)>,
+    reported: Option<(Option<DrainReason>, Duration)>,
 }
 
 impl Wait {

@@ -9,7 +9,7 @@ use agent_core::drops::{DropWatch, meaning as drop_meaning};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::{self, Interfaces, Remedy, label};
 use agent_core::names;
-use agent_core::report::{Answers, PortWay, Report};
+use agent_core::report::{AnswersReport, PortWay, Report};
 use agent_core::time::{HumanDuration, Mono};
 use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
@@ -28,7 +28,7 @@ const LAST_PASS: usize = 70;
 impl Text {
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
-        let Answers { healthz, livez, .. } = &report.answers;
+        let AnswersReport { healthz, livez, .. } = &report.answers;
         let answers = match report.port.way {
             PortWay::Off => "would answer",
             PortWay::Bound | PortWay::Steered => "answers",

@@ -15,7 +15,7 @@ use agent_core::answer::Enforcement;
 use agent_core::brake::Count;
 use agent_core::cause::State;
 use agent_core::names;
-use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
+use agent_core::report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
 use agent_core::text::{json, styled};
 use agent_core::time::HumanDuration;
 use agent_core::topology::{DatapathTopology, Seen};
@@ -141,8 +141,8 @@ fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict, also: &[St
 fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
     let state = sentinel.state.name();
     let (style, text) = match (sentinel.state, &sentinel.service) {
-        (SentinelState::Probing, Some(service)) => (Style::Plain, format!("{state} {service}")),
-        (SentinelState::Absent | SentinelState::Disabled, _) => {
+        (SentinelCondition::Probing, Some(service)) => (Style::Plain, format!("{state} {service}")),
+        (SentinelCondition::Absent | SentinelCondition::Disabled, _) => {
             (Style::Plain, format!("{state}: {}", sentinel.sentence))
         }
         _ => (Style::Warn, format!("{state}: {}", sentinel.sentence)),

@@ -12,7 +12,7 @@ use crate::args::{Output, WhyArgs};
 use agent_core::cause::{ProbeCause, State, Why};
 use agent_core::explain::{self, Interfaces, Remedy, Step};
 use agent_core::names;
-use agent_core::report::{Answers, Report, SentinelReport, SentinelState};
+use agent_core::report::{AnswersReport, Report, SentinelCondition, SentinelReport};
 use agent_core::time::{HumanDuration, Mono};
 use agent_core::trace::{Lane, ProbePath, Transport};
 use agent_core::verdict::{LaneState, LaneView, Verdict};
@@ -46,7 +46,7 @@ struct Chain<'a> {
     written: jiff::Timestamp,
     #[serde(flatten, serialize_with = "agent_core::report::serialize_verdict")]
     verdict: &'a Verdict,
-    answers: Answers,
+    answers: AnswersReport,
     sentinel: &'a SentinelReport,
     /// The sentinel's lanes that do not pass.
     lanes: Vec<LaneStep<'a>>,
@@ -78,7 +78,7 @@ impl<'a> Chain<'a> {
         let verdict = &report.verdict;
         let mut next = explain::next(verdict);
         let altered = Why::SentinelAltered;
-        if report.sentinel.state == SentinelState::Altered && verdict.why != Some(altered) {
+        if report.sentinel.state == SentinelCondition::Altered && verdict.why != Some(altered) {
             next.push(explain::of_why(altered));
         }
         Self {
@@ -333,9 +333,9 @@ fn lane(out: &mut Text, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono
 /// Shown only if it explains why probes do not help.
 fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
     let style = match sentinel.state {
-        SentinelState::Probing => return,
-        SentinelState::Off | SentinelState::Altered => Style::Warn,
-        SentinelState::Absent | SentinelState::Disabled => Style::Plain,
+        SentinelCondition::Probing => return,
+        SentinelCondition::Off | SentinelCondition::Altered => Style::Warn,
+        SentinelCondition::Absent | SentinelCondition::Disabled => Style::Plain,
     };
     let text = format!(
         "There are no probes, because the sentinel is {} ({})",
@@ -344,7 +344,7 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
     );
     out.section("sentinel", style, &sentence(&text));
     let page = match sentinel.state {
-        SentinelState::Absent => "docs/operations.md#install-the-sentinel",
+        SentinelCondition::Absent => "docs/operations.md#install-the-sentinel",
         _ => "docs/operations.md#the-sentinel-is-off",
     };
     out.section("", Style::Faint, page);

@@ -16,7 +16,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::peers::PeerNumbers;
-use super::facts::{Facts, Object};
+use super::facts::{Object, ObjectFacts};
 use agent_core::brake::FLEET;
 use agent_core::cluster::{
     Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
@@ -63,7 +63,7 @@ fn invalid(field: impl Display, value: &str, reason: &'static str) -> Invalid {
 }
 
 /// Facts of an object; `None` for a valid object that this node's proxy does not route.
-type Converted = Result<Option<Facts>, Invalid>;
+type Converted = Result<Option<ObjectFacts>, Invalid>;
 
 /// Converts objects to facts. Stores strings that many objects share (namespaces, names of ports) once.
 #[derive(Debug, Default)]
@@ -155,7 +155,7 @@ impl Converter {
         }
         let taints = spec.taints.into_iter().flatten();
         let is_silent = |of: &NodeCondition| (&*of.type_, &*of.status) == ("Ready", "Unknown");
-        Ok(Some(Facts::Node(Arc::new(NodeFacts {
+        Ok(Some(ObjectFacts::Node(Arc::new(NodeFacts {
             name: name.into(),
             uid: node.metadata.uid.unwrap_or_default().into(),
             addresses,
@@ -184,7 +184,7 @@ impl Converter {
         }
         let external_local =
             is_external(&spec) && spec.external_traffic_policy.as_deref() == Some("Local");
-        Ok(Some(Facts::Service(Arc::new(ServiceFacts {
+        Ok(Some(ObjectFacts::Service(Arc::new(ServiceFacts {
             name: self.object_name(metadata),
             cluster_ips: ips("spec.clusterIPs", cluster_ips.into_iter())?,
             external_ips: ips("spec.externalIPs", strings(&spec.external_ips))?,
@@ -228,7 +228,7 @@ impl Converter {
                 endpoints.push(self.endpoint(endpoint, &ip));
             }
         }
-        Ok(Some(Facts::Slice(Arc::new(SliceFacts {
+        Ok(Some(ObjectFacts::Slice(Arc::new(SliceFacts {
             name: self.object_name(&slice.metadata),
             service: service.into(),
             ports: self.slice_ports(slice.ports.as_deref().unwrap_or_default())?,

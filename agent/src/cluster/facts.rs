@@ -137,28 +137,28 @@ impl Object {
 
 /// Facts of an object, shared with the view.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Facts {
+pub(super) enum ObjectFacts {
     Node(Arc<NodeFacts>),
     Service(Arc<ServiceFacts>),
     Slice(Arc<SliceFacts>),
 }
 
-impl Facts {
+impl ObjectFacts {
     /// Kind and name for messages.
     pub(super) fn title(&self) -> String {
         match self {
-            Facts::Node(node) => format!("Node {}", node.name),
-            Facts::Service(service) => format!("Service {}", service.name),
-            Facts::Slice(slice) => format!("EndpointSlice {}", slice.name),
+            ObjectFacts::Node(node) => format!("Node {}", node.name),
+            ObjectFacts::Service(service) => format!("Service {}", service.name),
+            ObjectFacts::Slice(slice) => format!("EndpointSlice {}", slice.name),
         }
     }
 
     /// Namespace and name of the Service that it belongs to; `None` for a Node.
     pub(super) fn owner(&self) -> Option<(&Arc<str>, &Arc<str>)> {
         match self {
-            Facts::Node(_) => None,
-            Facts::Service(facts) => Some((&facts.name.namespace, &facts.name.name)),
-            Facts::Slice(facts) => Some((&facts.name.namespace, &facts.service)),
+            ObjectFacts::Node(_) => None,
+            ObjectFacts::Service(facts) => Some((&facts.name.namespace, &facts.name.name)),
+            ObjectFacts::Slice(facts) => Some((&facts.name.namespace, &facts.service)),
         }
     }
 
@@ -170,14 +170,14 @@ impl Facts {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let port = |name: &Arc<str>| PORT + name.len();
         let (ports, addresses, text) = match self {
-            Facts::Node(_) => return 0,
-            Facts::Service(facts) => {
+            ObjectFacts::Node(_) => return 0,
+            ObjectFacts::Service(facts) => {
                 let ports: usize = facts.ports.iter().map(|of| port(&of.name)).sum();
                 let chosen = facts.external_ips.len() + facts.load_balancer_ips.len();
                 let addresses = facts.cluster_ips.len() + chosen;
                 (ports, addresses, text(&facts.enforcement))
             }
-            Facts::Slice(facts) => {
+            ObjectFacts::Slice(facts) => {
                 let ports: usize = facts.ports.iter().map(|of| port(&of.name)).sum();
                 (ports, facts.endpoints.len(), text(&facts.fleet))
             }
@@ -187,17 +187,17 @@ impl Facts {
 
     fn put(self) -> Change {
         match self {
-            Facts::Node(facts) => Change::Node(facts),
-            Facts::Service(facts) => Change::Service(facts),
-            Facts::Slice(facts) => Change::Slice(facts),
+            ObjectFacts::Node(facts) => Change::Node(facts),
+            ObjectFacts::Service(facts) => Change::Service(facts),
+            ObjectFacts::Slice(facts) => Change::Slice(facts),
         }
     }
 
     pub(super) fn gone(&self) -> Change {
         match self {
-            Facts::Node(_) => Change::NodeGone,
-            Facts::Service(facts) => Change::ServiceGone(facts.name.clone()),
-            Facts::Slice(facts) => Change::SliceGone {
+            ObjectFacts::Node(_) => Change::NodeGone,
+            ObjectFacts::Service(facts) => Change::ServiceGone(facts.name.clone()),
+            ObjectFacts::Slice(facts) => Change::SliceGone {
                 slice: facts.name.clone(),
                 service: Arc::clone(&facts.service),
             },
@@ -206,17 +206,23 @@ impl Facts {
 }
 
 /// Adds the changes of the view between `before` and `now`.
-pub(super) fn compare(before: Option<&Facts>, now: Option<&Facts>, changes: &mut Vec<Change>) {
+pub(super) fn compare(
+    before: Option<&ObjectFacts>,
+    now: Option<&ObjectFacts>,
+    changes: &mut Vec<Change>,
+) {
     if before == now {
         return;
     }
     // A slice that now belongs to another Service leaves the first one.
     let stays = match (before, now) {
-        (Some(Facts::Slice(before)), Some(Facts::Slice(now))) => before.service == now.service,
+        (Some(ObjectFacts::Slice(before)), Some(ObjectFacts::Slice(now))) => {
+            before.service == now.service
+        }
         (_, now) => now.is_some(),
     };
     if !stays {
-        changes.extend(before.map(Facts::gone));
+        changes.extend(before.map(ObjectFacts::gone));
     }
-    changes.extend(now.cloned().map(Facts::put));
+    changes.extend(now.cloned().map(ObjectFacts::put));
 }

@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::convert::Converter;
-use super::facts::{Facts, compare};
+use super::facts::{ObjectFacts, compare};
 use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
 use crate::input;
@@ -59,7 +59,7 @@ struct File {
     /// `None` if its metadata could not be read: then it is read every time.
     stamp: Option<Stamp>,
     /// Its objects, each with its place.
-    objects: BTreeMap<Key, (Place, Facts)>,
+    objects: BTreeMap<Key, (Place, ObjectFacts)>,
     problems: Vec<Problem>,
     ignored: u64,
 }
@@ -72,7 +72,7 @@ pub(super) struct Manifests {
     files: BTreeMap<OsString, File>,
     most: usize,
     /// Objects of the view.
-    objects: BTreeMap<Key, Facts>,
+    objects: BTreeMap<Key, ObjectFacts>,
     /// The last update, without its changes; `None` before the first.
     told: Option<Update>,
     /// Whether the folder was ever listed completely.
@@ -332,7 +332,7 @@ fn problem(path: &Path, place: Place, why: &str) -> Problem {
     })
 }
 
-fn duplicate(path: &Path, place: Place, facts: &Facts, first: &str) -> Problem {
+fn duplicate(path: &Path, place: Place, facts: &ObjectFacts, first: &str) -> Problem {
     let title = facts.title();
     let why = format!("{title} is also defined in {first}, which is used");
     problem(path, place, &why)

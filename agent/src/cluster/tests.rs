@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use agent_common::service::{Address, Family, FrontendKind, Owed, SourceClass, frontend_flag};
+use agent_common::service::{
+    Address, ExpectedHandling, Family, FrontendKind, SourceClass, frontend_flag,
+};
 use rstest::rstest;
 
 use super::convert::Converter;
@@ -57,12 +59,12 @@ fn socket(address: &Address, port: [u8; 2]) -> SocketAddr {
     )
 }
 
-fn owed(owed: Owed) -> char {
-    match owed {
-        Owed::Nothing => '-',
-        Owed::Forward => 'F',
-        Owed::LocalOnly => 'L',
-        Owed::Reject => 'R',
+fn letter(handling: ExpectedHandling) -> char {
+    match handling {
+        ExpectedHandling::Nothing => '-',
+        ExpectedHandling::Forward => 'F',
+        ExpectedHandling::LocalOnly => 'L',
+        ExpectedHandling::Reject => 'R',
     }
 }
 
@@ -78,9 +80,9 @@ fn frontends(port: &PortExpectation) -> Vec<String> {
         .frontends
         .iter()
         .map(|f| {
-            let owed: String = SourceClass::ALL
+            let handling: String = SourceClass::ALL
                 .iter()
-                .map(|c| owed(f.owed[*c as usize]))
+                .map(|c| letter(f.handling[*c as usize]))
                 .collect();
             let host = if f.flags & frontend_flag::HOST_ENDPOINT != 0 {
                 " host"
@@ -88,7 +90,7 @@ fn frontends(port: &PortExpectation) -> Vec<String> {
                 ""
             };
             format!(
-                "{} {} {owed}{host}",
+                "{} {} {handling}{host}",
                 kind(f.kind),
                 socket(&f.key.address, f.key.port)
             )

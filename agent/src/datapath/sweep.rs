@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use agent_common::abi::{LOSS_WINDOW_NS, map};
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{FAMILIES, Family, FrontendKind, Owed, SourceClass, frontend_flag};
+use agent_common::service::{
+    ExpectedHandling, FAMILIES, Family, FrontendKind, SourceClass, frontend_flag,
+};
 use agent_common::transition::{Failed, failed};
 use agent_common::udp::is_flow;
 use aya::Ebpf;
@@ -291,7 +293,7 @@ fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
 
 /// Whether it should be dropped or rejected: no outcome of such a connection is a failure.
 fn is_owed_nothing(pending: &Pending) -> bool {
-    !Owed::from_byte(pending.owed).is_forward()
+    !ExpectedHandling::from_byte(pending.owed).is_forward()
 }
 
 /// An entry that can be evicted. Probes cannot, nor can an entry so new that [`Arrivals`] has not
@@ -318,7 +320,7 @@ fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
 
 #[cfg(test)]
 mod tests {
-    use agent_common::service::Owed;
+    use agent_common::service::ExpectedHandling;
     use agent_common::udp::flow_key;
     use rstest::rstest;
 
@@ -335,7 +337,7 @@ mod tests {
         let pending = Pending {
             state,
             flags,
-            owed: Owed::Forward as u8,
+            owed: ExpectedHandling::Forward as u8,
             ..Pending::default()
         };
         assert_eq!(failed_for(&pending, LOSS_WINDOW_NS + 1), expected);
@@ -405,23 +407,27 @@ mod tests {
         let pending = Pending {
             state,
             flags,
-            owed: Owed::Forward as u8,
+            owed: ExpectedHandling::Forward as u8,
             ..Pending::default()
         };
         assert_eq!(keep_for(&key, &pending, KEEP_DATAGRAM_NS), expected);
     }
 
     #[rstest]
-    #[case::forwarding(Owed::Forward, 0, KEEP_CONNECTION_NS)]
-    #[case::a_local_endpoint(Owed::LocalOnly, state::FORWARDED, KEEP_CONNECTION_NS)]
-    #[case::a_rejection(Owed::Reject, 0, LOSS_WINDOW_NS)]
-    #[case::a_rejection_that_came(Owed::Reject, state::REJECTED, LOSS_WINDOW_NS)]
-    #[case::nothing(Owed::Nothing, state::FORWARDED, LOSS_WINDOW_NS)]
-    #[case::answered(Owed::Nothing, state::FORWARDED | state::ANSWER_OUT, KEEP_ANSWERED_NS)]
-    fn kept_by_what_is_owed(#[case] owed: Owed, #[case] state: u32, #[case] expected: u64) {
+    #[case::forwarding(ExpectedHandling::Forward, 0, KEEP_CONNECTION_NS)]
+    #[case::a_local_endpoint(ExpectedHandling::LocalOnly, state::FORWARDED, KEEP_CONNECTION_NS)]
+    #[case::a_rejection(ExpectedHandling::Reject, 0, LOSS_WINDOW_NS)]
+    #[case::a_rejection_that_came(ExpectedHandling::Reject, state::REJECTED, LOSS_WINDOW_NS)]
+    #[case::nothing(ExpectedHandling::Nothing, state::FORWARDED, LOSS_WINDOW_NS)]
+    #[case::answered(ExpectedHandling::Nothing, state::FORWARDED | state::ANSWER_OUT, KEEP_ANSWERED_NS)]
+    fn kept_by_its_expected_handling(
+        #[case] handling: ExpectedHandling,
+        #[case] state: u32,
+        #[case] expected: u64,
+    ) {
         let pending = Pending {
             state,
-            owed: owed as u8,
+            owed: handling as u8,
             ..Pending::default()
         };
         let kept = keep_for(&PendingKey::default(), &pending, KEEP_CONNECTION_NS);
@@ -430,14 +436,14 @@ mod tests {
 
     /// Probes are judged one by one, and an entry that the arrivals have not seen yet is not evicted.
     #[rstest]
-    #[case::waits(Owed::Forward, 0, 0, 2 * LOSS_WINDOW_NS, Some((true, true)))]
-    #[case::answered(Owed::Forward, state::ANSWER_OUT, 0, 2 * LOSS_WINDOW_NS, Some((true, false)))]
-    #[case::under_way(Owed::Forward, 0, 0, IN_THE_MAP_NS + 1, Some((false, false)))]
-    #[case::to_be_rejected(Owed::Reject, 0, 0, IN_THE_MAP_NS + 1, Some((true, false)))]
-    #[case::just_came(Owed::Forward, 0, 0, IN_THE_MAP_NS, None)]
-    #[case::probe(Owed::Forward, 0, frontend_flag::SENTINEL, 2 * LOSS_WINDOW_NS, None)]
+    #[case::waits(ExpectedHandling::Forward, 0, 0, 2 * LOSS_WINDOW_NS, Some((true, true)))]
+    #[case::answered(ExpectedHandling::Forward, state::ANSWER_OUT, 0, 2 * LOSS_WINDOW_NS, Some((true, false)))]
+    #[case::under_way(ExpectedHandling::Forward, 0, 0, IN_THE_MAP_NS + 1, Some((false, false)))]
+    #[case::to_be_rejected(ExpectedHandling::Reject, 0, 0, IN_THE_MAP_NS + 1, Some((true, false)))]
+    #[case::just_came(ExpectedHandling::Forward, 0, 0, IN_THE_MAP_NS, None)]
+    #[case::probe(ExpectedHandling::Forward, 0, frontend_flag::SENTINEL, 2 * LOSS_WINDOW_NS, None)]
     fn candidates(
-        #[case] owed: Owed,
+        #[case] handling: ExpectedHandling,
         #[case] state: u32,
         #[case] flags: u8,
         #[case] age: u64,
@@ -446,7 +452,7 @@ mod tests {
         let pending = Pending {
             state,
             flags,
-            owed: owed as u8,
+            owed: handling as u8,
             ..Pending::default()
         };
         let found = candidate(PendingKey::default(), &pending, age);

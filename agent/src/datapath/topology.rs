@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use agent_common::service::FAMILIES;
 
 use super::attach::Direction;
-use super::attach::filters::{StandingFilter, filters};
+use super::attach::filters::{AttachedFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
 use agent_core::owners::OwnersRead;
@@ -34,19 +34,20 @@ pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> Top
     let telling = devices
         .iter()
         .filter_map(|device| Some((device, role(device, seen.sentinel)?)));
-    let standing: Vec<_> = telling
+    let programs: Vec<_> = telling
         .map(|(device, role)| (device, role, hooks(device)))
         .collect();
     let ours = ours();
-    let facts = |(device, role, hooks): (&Device, Role, Option<[Standing; 2]>)| DeviceFacts {
-        name: device.name.clone(),
-        role,
-        xdp: seen.interfaces.accelerated.contains(&device.index),
-        hooks: hooks.map(|hooks| hooks.map(|standing| standing.foreign_programs(&ours))),
-    };
+    let facts =
+        |(device, role, hooks): (&Device, Role, Option<[AttachedPrograms; 2]>)| DeviceFacts {
+            name: device.name.clone(),
+            role,
+            xdp: seen.interfaces.accelerated.contains(&device.index),
+            hooks: hooks.map(|hooks| hooks.map(|programs| programs.foreign_programs(&ours))),
+        };
     let cgroup = own_cgroup().and_then(|path| File::open(path).ok());
     TopologyFacts {
-        devices: standing.into_iter().map(facts).collect(),
+        devices: programs.into_iter().map(facts).collect(),
         netkit: seen.interfaces.netkit,
         connect: at_sockets(cgroup.as_ref(), BPF_CGROUP_CONNECT),
         bound: at_sockets(cgroup.as_ref(), BPF_CGROUP_POST_BIND),
@@ -65,12 +66,12 @@ fn role(device: &Device, sentinel: &[String]) -> Option<Role> {
 }
 
 /// Programs attached at one hook: ids of link programs, and filters.
-struct Standing {
+struct AttachedPrograms {
     links: Vec<u32>,
-    filters: Vec<StandingFilter>,
+    filters: Vec<AttachedFilter>,
 }
 
-impl Standing {
+impl AttachedPrograms {
     fn read(device: &Device, way: Direction) -> Option<Self> {
         Some(Self {
             links: or_none(programs_at(device.index, way.tcx()))?,
@@ -103,8 +104,8 @@ fn or_none<T>(found: io::Result<Vec<T>>) -> Option<Vec<T>> {
     }
 }
 
-fn hooks(device: &Device) -> Option<[Standing; 2]> {
-    let [ingress, egress] = Direction::BOTH.map(|way| Standing::read(device, way));
+fn hooks(device: &Device) -> Option<[AttachedPrograms; 2]> {
+    let [ingress, egress] = Direction::BOTH.map(|way| AttachedPrograms::read(device, way));
     Some([ingress?, egress?])
 }
 
@@ -165,13 +166,13 @@ mod tests {
 
     #[test]
     fn an_agents_programs_are_no_strangers() {
-        let filter = |program, name: Option<&str>| StandingFilter {
+        let filter = |program, name: Option<&str>| AttachedFilter {
             handle: 1,
             priority: 1,
             program,
             name: name.map(str::to_owned),
         };
-        let standing = Standing {
+        let programs = AttachedPrograms {
             links: vec![7, 8],
             filters: vec![
                 filter(7, None),
@@ -180,7 +181,7 @@ mod tests {
                 filter(10, None),
             ],
         };
-        let foreign_programs = standing.foreign_programs(&BTreeSet::from([7]));
+        let foreign_programs = programs.foreign_programs(&BTreeSet::from([7]));
         assert_eq!(foreign_programs.links, [None]);
         assert_eq!(foreign_programs.filters, [Some("cil_x".to_owned()), None]);
     }

@@ -77,12 +77,12 @@ const STEPS: [&str; 2] = ["forwarded", "answered"];
 
 /// Outcomes that are shown in addition to those that occurred.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rule {
+struct ShownOutcomes {
     from_zero: &'static [&'static str],
     steps: bool,
 }
 
-impl Rule {
+impl ShownOutcomes {
     /// For a Service, if all Services are shown.
     const ALL: Self = Self {
         from_zero: &FROM_ZERO,
@@ -112,7 +112,7 @@ impl Rule {
 pub(super) struct Shown<'a> {
     tallies: Vec<&'a Tally>,
     others: Option<&'a [Sums]>,
-    rule: Rule,
+    shown_outcomes: ShownOutcomes,
     /// Services in trouble that are not shown.
     pub(super) omitted: usize,
 }
@@ -123,9 +123,11 @@ impl Connections {
         let families = Family::ALL.into_iter().zip(&self.nodes);
         families.flat_map(|(family, sums)| {
             paths(sums).flat_map(move |(path, outcomes)| {
-                Rule::NODE.of(outcomes).map(move |(outcome, count)| {
-                    ([names::of_family(family), path, outcome], count as f64)
-                })
+                ShownOutcomes::NODE
+                    .of(outcomes)
+                    .map(move |(outcome, count)| {
+                        ([names::of_family(family), path, outcome], count as f64)
+                    })
             })
         })
     }
@@ -140,7 +142,7 @@ impl Connections {
             let total = |outcome: usize| sums.iter().map(|path| path[outcome]).sum::<u64>();
             let outcomes: [u64; SHOWN] = std::array::from_fn(total);
             let any = outcomes.iter().any(|count| *count > 0);
-            let shown = Rule::NODE.of(&outcomes);
+            let shown = ShownOutcomes::NODE.of(&outcomes);
             let shown = shown.filter(move |(outcome, _)| any && known(outcome));
             shown.map(move |(outcome, count)| ([names::of_family(family), outcome], count as f64))
         })
@@ -159,7 +161,7 @@ impl Connections {
             ServiceMetrics::All => Shown {
                 tallies: self.services.values().collect(),
                 others: Some(&self.others),
-                rule: Rule::ALL,
+                shown_outcomes: ShownOutcomes::ALL,
                 omitted: 0,
             },
             ServiceMetrics::Trouble => self.in_trouble(allowance, named, now),
@@ -191,7 +193,7 @@ impl Connections {
         let mut left = allowance.series;
         let fits = ranked.into_iter().take(allowance.services);
         let fits = fits.map_while(|(.., tally)| {
-            left = left.checked_sub(sums_series(&tally.sums, Rule::TROUBLE).count())?;
+            left = left.checked_sub(sums_series(&tally.sums, ShownOutcomes::TROUBLE).count())?;
             Some(tally)
         });
         let tallies: Vec<&Tally> = fits.collect();
@@ -199,7 +201,7 @@ impl Connections {
             omitted: in_trouble - tallies.len(),
             tallies,
             others: None,
-            rule: Rule::TROUBLE,
+            shown_outcomes: ShownOutcomes::TROUBLE,
         }
     }
 }
@@ -207,7 +209,7 @@ impl Connections {
 impl<'a> Shown<'a> {
     /// Labels (namespace, name, port, family) and handshake times of the Services that accepted connections.
     pub(super) fn handshakes(&self) -> impl Iterator<Item = ([&'a str; 4], &'a Handshakes)> {
-        let most = if self.rule.steps {
+        let most = if self.shown_outcomes.steps {
             usize::MAX
         } else {
             HANDSHAKES
@@ -225,7 +227,7 @@ impl<'a> Shown<'a> {
 
     /// Labels (namespace, name, port, family, path, outcome) and values. Paths without traffic have none.
     pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
-        let rule = self.rule;
+        let shown_outcomes = self.shown_outcomes;
         let named = self.tallies.iter();
         let named = named.map(|tally| (names_of(tally), tally.info.family, &*tally.sums));
         let others = self.others.into_iter().flatten();
@@ -233,7 +235,7 @@ impl<'a> Shown<'a> {
         let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
         named.chain(others).flat_map(move |(name, family, sums)| {
             let [namespace, service, port] = name;
-            sums_series(sums, rule).map(move |(path, outcome, count)| {
+            sums_series(sums, shown_outcomes).map(move |(path, outcome, count)| {
                 let family = names::of_family(family);
                 let labels = [namespace, service, port, family, path, outcome];
                 (labels, count as f64)
@@ -251,10 +253,11 @@ fn names_of(tally: &Tally) -> [&str; 3] {
 /// Path, outcome and count of each series of one Service.
 fn sums_series<'a>(
     sums: &'a Sums,
-    rule: Rule,
+    shown_outcomes: ShownOutcomes,
 ) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<'a> {
     paths(sums).flat_map(move |(path, outcomes)| {
-        rule.of(outcomes)
+        shown_outcomes
+            .of(outcomes)
             .map(move |(outcome, count)| (path, outcome, count))
     })
 }

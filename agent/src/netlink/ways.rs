@@ -53,16 +53,16 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
 /// control: if it cannot reach this endpoint either, the kernel blocks more than this client.
 fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     let (there, is_dropped) = match route(endpoint, Some((of.client, of.device))) {
-        Found::Route(route) => (route, false),
-        Found::None => match route(endpoint, None) {
-            Found::Route(route) => (route, true),
-            Found::None => return Way::Blocked(Cause::NoRoute),
-            Found::Unclear => return Way::Unclear,
+        RouteAnswer::Route(route) => (route, false),
+        RouteAnswer::None => match route(endpoint, None) {
+            RouteAnswer::Route(route) => (route, true),
+            RouteAnswer::None => return Way::Blocked(Cause::NoRoute),
+            RouteAnswer::Unclear => return Way::Unclear,
         },
-        Found::Unclear => return Way::Unclear,
+        RouteAnswer::Unclear => return Way::Unclear,
     };
     // Without a route to the client, the operator may have blocked it on purpose.
-    let Found::Route(home) = route(of.client, None) else {
+    let RouteAnswer::Route(home) = route(of.client, None) else {
         return Way::Unclear;
     };
     if is_dropped && home.device != of.device && filters_strictly(of) {
@@ -82,18 +82,18 @@ fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
         return Way::Blocked(Cause::BridgeFilter);
     }
     match route(of.client, Some((endpoint, there.device))) {
-        Found::None => Way::Blocked(Cause::NoRoute),
-        Found::Route(_) if neighbour & ANSWERS != 0 => Way::Open,
-        Found::Route(_) | Found::Unclear => Way::Unclear,
+        RouteAnswer::None => Way::Blocked(Cause::NoRoute),
+        RouteAnswer::Route(_) if neighbour & ANSWERS != 0 => Way::Open,
+        RouteAnswer::Route(_) | RouteAnswer::Unclear => Way::Unclear,
     }
 }
 
 /// Whether the kernel cannot route from one endpoint to another, though the node can reach both.
 fn is_cut(from: IpAddr, to: IpAddr) -> bool {
-    let Found::Route(source) = route(from, None) else {
+    let RouteAnswer::Route(source) = route(from, None) else {
         return false;
     };
-    route(to, Some((from, source.device))) == Found::None
+    route(to, Some((from, source.device))) == RouteAnswer::None
 }
 
 /// Whether strict reverse path filtering is on for this interface. Linux 6.18 does not report it as
@@ -125,7 +125,7 @@ fn is_unfiltered_bridge(device: u32, endpoint: IpAddr) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum RouteAnswer {
     Route(Route),
     /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel does not accept.
     None,
@@ -140,7 +140,7 @@ struct Route {
 }
 
 /// The route of a packet with this source and input interface; without them, of a packet that the node sends.
-fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> Found {
+fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> RouteAnswer {
     let mut question = vec![0; HEADER];
     (question[0], question[1]) = family(to);
     question.extend(attribute(DESTINATION, &octets(to)));
@@ -149,7 +149,7 @@ fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> Found {
         question.extend(attribute(SOURCE, &octets(source)));
         question.extend(attribute(COMES_IN_BY, &device.to_ne_bytes()));
     }
-    let mut found = Found::Unclear;
+    let mut found = RouteAnswer::Unclear;
     let answer = ask(NETLINK_ROUTE, (GET_ROUTE, 0), &question, |body| {
         found = read(body);
         Ok(())
@@ -160,31 +160,31 @@ fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> Found {
     }
 }
 
-fn refused(error: &io::Error) -> Found {
+fn refused(error: &io::Error) -> RouteAnswer {
     match error.raw_os_error() {
         Some(
             libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::EXDEV,
-        ) => Found::None,
-        _ => Found::Unclear,
+        ) => RouteAnswer::None,
+        _ => RouteAnswer::Unclear,
     }
 }
 
-fn read(body: &[u8]) -> Found {
+fn read(body: &[u8]) -> RouteAnswer {
     const UNICAST: u8 = 1;
     const BLACKHOLE: u8 = 6;
     const UNREACHABLE: u8 = 7;
     const PROHIBIT: u8 = 8;
     let Some((header, attributes)) = body.split_at_checked(HEADER) else {
-        return Found::Unclear;
+        return RouteAnswer::Unclear;
     };
     let device = find(attributes, LEAVES_BY).and_then(|bytes| word(bytes, 0));
     match (header[7], device) {
-        (UNICAST, Some(device)) => Found::Route(Route {
+        (UNICAST, Some(device)) => RouteAnswer::Route(Route {
             device,
             gateway: find(attributes, GATEWAY).and_then(ip),
         }),
-        (BLACKHOLE | UNREACHABLE | PROHIBIT, _) => Found::None,
-        _ => Found::Unclear,
+        (BLACKHOLE | UNREACHABLE | PROHIBIT, _) => RouteAnswer::None,
+        _ => RouteAnswer::Unclear,
     }
 }
 
@@ -232,25 +232,25 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::reverse_path_filter(libc::EXDEV, Found::None)]
-    #[case::unreachable(libc::EHOSTUNREACH, Found::None)]
-    #[case::blackhole(libc::EINVAL, Found::None)]
-    #[case::prohibit(libc::EACCES, Found::None)]
-    #[case::not_permitted(libc::EPERM, Found::Unclear)]
-    #[case::late(libc::EAGAIN, Found::Unclear)]
-    fn errors(#[case] code: i32, #[case] expected: Found) {
+    #[case::reverse_path_filter(libc::EXDEV, RouteAnswer::None)]
+    #[case::unreachable(libc::EHOSTUNREACH, RouteAnswer::None)]
+    #[case::blackhole(libc::EINVAL, RouteAnswer::None)]
+    #[case::prohibit(libc::EACCES, RouteAnswer::None)]
+    #[case::not_permitted(libc::EPERM, RouteAnswer::Unclear)]
+    #[case::late(libc::EAGAIN, RouteAnswer::Unclear)]
+    fn errors(#[case] code: i32, #[case] expected: RouteAnswer) {
         assert_eq!(refused(&io::Error::from_raw_os_error(code)), expected);
     }
 
     #[rstest]
-    #[case::unicast(1, Found::Route(Route { device: 7, gateway: Some(IpAddr::from([192, 0, 2, 1])) }))]
-    #[case::of_the_node_itself(2, Found::Unclear)]
-    #[case::blackhole(6, Found::None)]
-    #[case::unreachable(7, Found::None)]
-    #[case::thrown(9, Found::Unclear)]
-    fn kinds_of_routes(#[case] kind: u8, #[case] expected: Found) {
+    #[case::unicast(1, RouteAnswer::Route(Route { device: 7, gateway: Some(IpAddr::from([192, 0, 2, 1])) }))]
+    #[case::of_the_node_itself(2, RouteAnswer::Unclear)]
+    #[case::blackhole(6, RouteAnswer::None)]
+    #[case::unreachable(7, RouteAnswer::None)]
+    #[case::thrown(9, RouteAnswer::Unclear)]
+    fn kinds_of_routes(#[case] kind: u8, #[case] expected: RouteAnswer) {
         let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0];
-        assert_eq!(read(&body[..11]), Found::Unclear);
+        assert_eq!(read(&body[..11]), RouteAnswer::Unclear);
         body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
         body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
         assert_eq!(read(&body), expected);

@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::Settings;
 use crate::causes::chain;
 use crate::metrics::WriteResult;
-use agent_core::condition::{Reason, Refusal, Standing, Status, TYPE, Written};
+use agent_core::condition::{ConditionState, Reason, Refusal, Status, TYPE, Written};
 use agent_core::time::Wall;
 
 const NODES: &str = "/api/v1/nodes";
@@ -52,15 +52,15 @@ impl NodeApi {
     /// other condition, and reads nothing first.
     pub(super) async fn write(
         &self,
-        standing: Standing,
+        condition: ConditionState,
         message: String,
         heartbeat: Wall,
         transition: Wall,
     ) -> Result<(), Fault> {
         let patch = json!({ "status": { "conditions": [{
             "type": TYPE,
-            "status": standing.status.name(),
-            "reason": standing.reason.name(),
+            "status": condition.status.name(),
+            "reason": condition.reason.name(),
             "message": message,
             "lastHeartbeatTime": time(heartbeat),
             "lastTransitionTime": time(transition),

@@ -71,7 +71,7 @@ const FLUSHED: &str = "IPv4 cluster IPs: the last 8 probes left the node untrans
 
 fn broken() -> Report {
     let mut report = sample::proven();
-    sample::judge(&mut report.verdict, 0, sample::probed::flushed_finding());
+    sample::set_finding(&mut report.verdict, 0, sample::probed::flushed_finding());
     report.answers.livez.would_fail = true;
     report
 }

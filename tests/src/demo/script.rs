@@ -140,7 +140,7 @@ impl Play<'_> {
             true => replay.lines().next().unwrap_or_default(),
             false => "no leak in `pathproof why`",
         };
-        self.tell.judge(row, why.contains("leaked"), seen);
+        self.tell.add_row(row, why.contains("leaked"), seen);
         self.tell.linger(1)
     }
 
@@ -272,7 +272,7 @@ impl Play<'_> {
             false => "the folder of the pins is gone",
         };
         let row = ("agent killed", "its programs stay");
-        self.tell.judge(row, pins.exists(), seen);
+        self.tell.add_row(row, pins.exists(), seen);
         self.tell
             .act("start it again: it takes over programs, counts and verdict");
         self.scene.spawn(&OPTIONS);

@@ -116,7 +116,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Adds a row for an observation.
-    pub(super) fn judge(&mut self, row: Named, sound: bool, seen: &str) {
+    pub(super) fn add_row(&mut self, row: Named, sound: bool, seen: &str) {
         let text = format!("{}: {seen}", row.1);
         let missed = (!sound).then(|| seen.to_owned());
         self.row(row, ["-", "-"], sound, missed, &text);
@@ -127,14 +127,14 @@ impl<'a> Teller<'a> {
         let mut changes = self.codes.changes();
         changes.retain(|change| change.at > self.began && unwanted(change.codes));
         let seen = changes.first().map(|change| codes_line(change.codes));
-        self.judge(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
+        self.add_row(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
     }
 
     /// Adds a row: no client failed since the last act or fault.
     pub(super) fn unharmed(&mut self, row: Named) {
         let (ok, failed) = self.felt();
         let seen = format!("{ok} answered, {failed} failed");
-        self.judge(row, ok > 0 && failed == 0, &seen);
+        self.add_row(row, ok > 0 && failed == 0, &seen);
     }
 
     /// Connections that clients began since the last act or fault: answered and failed.

@@ -58,7 +58,7 @@ impl Figure {
     /// Prints a table row of [`Figure::COLUMNS`] after its name, and judges it.
     pub fn print(&self, name: &str, promise: Duration, missed: &mut Missed) {
         println!("| {name} | {} |", self.row(promise));
-        missed.judge(name, self.keeps(promise));
+        missed.record(name, self.keeps(promise));
     }
 }
 

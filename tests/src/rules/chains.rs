@@ -16,13 +16,13 @@ pub(super) const SERVICES: &str = "services";
 pub(super) struct Chains {
     pub(super) family: Family,
     /// Chains that translate, by name.
-    pub(super) nat: BTreeMap<String, Vec<Rule>>,
+    pub(super) nat: BTreeMap<String, Vec<ChainRule>>,
     /// Rules for destinations without an endpoint.
-    pub(super) refusals: Vec<Rule>,
+    pub(super) refusals: Vec<ChainRule>,
 }
 
 /// Conditions on a packet, then its treatment.
-pub(super) type Rule = Vec<Word>;
+pub(super) type ChainRule = Vec<Word>;
 
 #[derive(Clone, Debug)]
 pub(super) enum Word {
@@ -123,7 +123,7 @@ impl Chains {
         self.frontends(service, port, &goto(&external), refusal.as_ref());
     }
 
-    fn serve(&mut self, rule: Rule) {
+    fn serve(&mut self, rule: ChainRule) {
         let services = self.nat.entry(SERVICES.to_owned()).or_default();
         services.push(rule);
     }

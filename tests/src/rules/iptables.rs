@@ -1,6 +1,6 @@
 //! The rules as input of iptables-restore, with kube-proxy's chain names.
 
-use super::chains::{Chains, Rule, Word};
+use super::chains::{ChainRule, Chains, Word};
 use crate::world::Family;
 
 /// Input that empties both tables.
@@ -47,9 +47,9 @@ fn long(name: &str) -> String {
     format!("KUBE-{}", name.to_uppercase())
 }
 
-fn lines(family: Family, chain: &str, rules: &[Rule]) -> String {
+fn lines(family: Family, chain: &str, rules: &[ChainRule]) -> String {
     let chain = long(chain);
-    let line = |rule: &Rule| {
+    let line = |rule: &ChainRule| {
         let words = rule.iter().map(|word| format!(" {}", text(family, word)));
         format!("-A {chain}{}\n", words.collect::<String>())
     };

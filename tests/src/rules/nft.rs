@@ -1,7 +1,7 @@
 //! The rules as an nftables script: one table `kube-proxy` for each family, with kube-proxy's names and
 //! layout.
 
-use super::chains::{Chains, Rule, SERVICES, Word};
+use super::chains::{ChainRule, Chains, SERVICES, Word};
 use crate::world::Family;
 
 const HOOKS: &str = "
@@ -36,11 +36,11 @@ pub(super) fn remove(family: Family) -> String {
 /// The complete table, which replaces an existing one.
 pub(super) fn render(chains: &Chains) -> String {
     let ip = ip(chains.family);
-    let line = |rule: &Rule| {
+    let line = |rule: &ChainRule| {
         let words: Vec<String> = rule.iter().map(|word| text(ip, word)).collect();
         format!("    {}\n", words.join(" "))
     };
-    let chain = |name: &str, rules: &[Rule]| {
+    let chain = |name: &str, rules: &[ChainRule]| {
         let lines: String = rules.iter().map(line).collect();
         format!("  chain {name} {{\n{lines}  }}\n")
     };

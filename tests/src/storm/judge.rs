@@ -90,7 +90,7 @@ impl Findings {
     }
 }
 
-pub(super) fn judge(seen: &Seen) -> Findings {
+pub(super) fn findings_of(seen: &Seen) -> Findings {
     let mut findings = Findings::default();
     for answered in &seen.answered {
         seen.false_alarm(answered, &mut findings);

@@ -10,7 +10,7 @@ use clap::Parser;
 use jiff::Timestamp;
 
 use super::action::Injector;
-use super::judge::{Answered, Findings, Seen, judge};
+use super::judge::{Answered, Findings, Seen, findings_of};
 use super::plan::{Action, Harmless, Step, Users, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
 use crate::detect::Stage;
@@ -106,7 +106,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         slack: Duration::try_from_secs_f64(settings.slack)?,
         users: settings.users,
     };
-    let mut findings = judge(&seen);
+    let mut findings = findings_of(&seen);
     let held = record.peak_kib;
     if held > MEMORY {
         let what = format!("the agent held {held} KiB of memory, and may have {MEMORY}");
@@ -241,8 +241,8 @@ fn report(findings: &Findings, seen: &Seen) -> Missed {
     let unjudged = listed("faults could not be judged", &findings.unjudged);
     let wrong = listed("wrong answers", &findings.violations);
     let mut missed = Missed::default();
-    missed.judge(format!("no wrong answer ({wrong})"), wrong.is_empty());
-    missed.judge(
+    missed.record(format!("no wrong answer ({wrong})"), wrong.is_empty());
+    missed.record(
         format!("80 % of the faults judged ({unjudged})"),
         !findings.are_blind(),
     );
@@ -251,7 +251,7 @@ fn report(findings: &Findings, seen: &Seen) -> Missed {
         findings.alert
     );
     println!("{alert}");
-    missed.judge(alert, findings.were_alert());
+    missed.record(alert, findings.were_alert());
     missed
 }
 

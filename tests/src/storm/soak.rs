@@ -95,7 +95,7 @@ impl Soak {
         for ((name, unit, share, _), values) in ROWS.iter().zip(&self.looks) {
             let [before, after] = quarters(values);
             let flat = after <= before * (1.0 + share) + SOME;
-            let (flat, ratio) = (missed.judge(format!("flat {name}"), flat), after / before);
+            let (flat, ratio) = (missed.record(format!("flat {name}"), flat), after / before);
             println!("| {name} | {before} | {after} | {unit} | {ratio:.3} | {flat} |");
         }
         let log = stage.agent.log().len() as f64 / length.as_secs_f64();
@@ -105,8 +105,8 @@ impl Soak {
             println!("  {series}");
         }
         let what = format!("at most {LOG:.0} bytes of log a second");
-        missed.judge(what, log <= LOG);
-        missed.judge("no counter goes back", self.went_back.is_empty());
+        missed.record(what, log <= LOG);
+        missed.record("no counter goes back", self.went_back.is_empty());
     }
 }
 

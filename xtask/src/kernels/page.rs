@@ -30,7 +30,7 @@ impl Feature {
 
 /// Results of a run on one kernel.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct KernelRun {
     pub(super) kernel: Kernel,
     pub(super) package: String,
     pub(super) version: String,
@@ -43,19 +43,19 @@ pub(super) struct Found {
 
 const PAGE: &str = "docs/internal/kernels.md";
 
-pub(super) fn write(found: &[Found]) -> Result<()> {
+pub(super) fn write(found: &[KernelRun]) -> Result<()> {
     let date = jiff::Zoned::now().date().to_string();
     fs::write(run::root().join(PAGE), render(found, &date)).with_context(|| format!("write {PAGE}"))
 }
 
 /// Sentences about differences from the page.
-pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
+pub(super) fn differences(found: &[KernelRun]) -> Result<Vec<String>> {
     let page = fs::read_to_string(run::root().join(PAGE));
     let page = page.with_context(|| format!("read {PAGE}"))?;
     Ok(missing(&page, found))
 }
 
-fn missing(page: &str, found: &[Found]) -> Vec<String> {
+fn missing(page: &str, found: &[KernelRun]) -> Vec<String> {
     let rows = [feature_rows(found), lost(found), test_rows()].concat();
     let missing = rows
         .iter()
@@ -65,8 +65,8 @@ fn missing(page: &str, found: &[Found]) -> Vec<String> {
         .collect()
 }
 
-fn render(found: &[Found], date: &str) -> String {
-    let kernel = |one: &Found| {
+fn render(found: &[KernelRun], date: &str) -> String {
+    let kernel = |one: &KernelRun| {
         format!(
             "| {} | {} | {} |",
             one.kernel.name, one.package, one.version
@@ -113,10 +113,10 @@ fn test_rows() -> Vec<String> {
 }
 
 /// One row for each feature.
-fn feature_rows(found: &[Found]) -> Vec<String> {
+fn feature_rows(found: &[KernelRun]) -> Vec<String> {
     let names = found.first().map(|one| &one.features);
     let row = |feature: &Feature| {
-        let cell = |one: &Found| match find(one, &feature.name) {
+        let cell = |one: &KernelRun| match find(one, &feature.name) {
             Some(Feature { there: true, .. }) => "yes",
             Some(_) => "no",
             None => "not tried",
@@ -127,7 +127,7 @@ fn feature_rows(found: &[Found]) -> Vec<String> {
     names.into_iter().flatten().map(row).collect()
 }
 
-fn find<'a>(found: &'a Found, name: &str) -> Option<&'a Feature> {
+fn find<'a>(found: &'a KernelRun, name: &str) -> Option<&'a Feature> {
     found.features.iter().find(|feature| feature.name == name)
 }
 
@@ -147,7 +147,7 @@ qdisc is not observed ([known issues](../known-issues.md#coverage))
     IPVS | kube-proxy's ipvs mode cannot run
 ";
 
-fn lost(found: &[Found]) -> Vec<String> {
+fn lost(found: &[KernelRun]) -> Vec<String> {
     let mut lines = Vec::new();
     for one in found {
         for Feature { name, .. } in one.features.iter().filter(|feature| !feature.there) {
@@ -167,13 +167,13 @@ mod tests {
     use super::*;
     use crate::kernels::package;
 
-    fn found(tcx: bool) -> Found {
+    fn found(tcx: bool) -> KernelRun {
         let line = if tcx {
             "TCX links\tyes\t"
         } else {
             "TCX links\tno\tEINVAL"
         };
-        Found {
+        KernelRun {
             kernel: package::chosen(&[]).unwrap()[0],
             package: "linux-image-6.1.0-56-cloud-amd64".to_owned(),
             version: "6.1.181-1".to_owned(),
@@ -191,7 +191,7 @@ mod tests {
         assert!(page.contains("- 6.1-cloud: no TCX links: clsact"), "{page}");
         assert_eq!(missing(&page, &[found(false)]), Vec::<String>::new());
         // Another date or package is not a difference; another feature is.
-        let other = Found {
+        let other = KernelRun {
             package: "linux-image-6.1.0-57-cloud-amd64".to_owned(),
             ..found(false)
         };

@@ -1,7 +1,7 @@
 //! Allowed dependencies: between modules of the agent, between its modules and libraries, and
 //! between crates (docs/internal/architecture.md).
 
-use super::Finding;
+use super::Violation;
 use super::code;
 use super::manifests;
 use super::tree::Tree;
@@ -75,14 +75,14 @@ const AGENT_CORE: &str = "agent-core/src/";
 const TABLES: &str = "xtask/src/tidy/deps.rs";
 
 /// Modules of the core name only lower modules; tests may name any.
-pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn core(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
         let Some((room, depth)) = module_of(AGENT_CORE, path) else {
             continue;
         };
         if !has(CORE, room) {
             let message = format!("room {room} is not in the table of {TABLES}");
-            findings.push(Finding::new(path, 0, message));
+            violations.push(Violation::new(path, 0, message));
         }
         if path.contains("/tests/") || path.ends_with("/tests.rs") {
             continue;
@@ -91,7 +91,7 @@ pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
         for name in NOT_IN_CORE.split(' ') {
             for line in code::lines_with(&code, name) {
                 let message = format!("agent-core is pure and must not name {name}");
-                findings.push(Finding::new(path, line, message));
+                violations.push(Violation::new(path, line, message));
             }
         }
         let end = code.find("mod tests {").unwrap_or(code.len());
@@ -100,14 +100,14 @@ pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
         for (line, used) in uses(&code[..end], depth) {
             if above.contains(&used.as_str()) {
                 let message = format!("{room} lies below {used} and must not name it");
-                findings.push(Finding::new(path, line, message));
+                violations.push(Violation::new(path, line, message));
             }
         }
     }
 }
 
 /// Modules of the agent name only allowed modules and libraries.
-pub(super) fn modules(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn modules(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
         let Some((module, depth)) = module_of(AGENT, path) else {
             continue;
@@ -116,19 +116,19 @@ pub(super) fn modules(tree: &Tree, findings: &mut Vec<Finding>) {
         for (library, homes) in HOMES.iter().filter(|(_, homes)| !has(homes, module)) {
             for line in code::lines_with(&code, &format!("{library}::")) {
                 let message = format!("{library} stays in {homes}");
-                findings.push(Finding::new(path, line, message));
+                violations.push(Violation::new(path, line, message));
             }
         }
         let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
             let message = format!("module {module} is not in the table of {TABLES}");
-            findings.push(Finding::new(path, 0, message));
+            violations.push(Violation::new(path, 0, message));
             continue;
         };
         for (line, used) in uses(&code, depth) {
             let known = MODULES.iter().any(|(name, _)| *name == used);
             if known && used != module && *allowed != ALL && !has(allowed, &used) {
                 let message = format!("{module} may not name {used}, only: {allowed}");
-                findings.push(Finding::new(path, line, message));
+                violations.push(Violation::new(path, line, message));
             }
         }
     }
@@ -195,7 +195,7 @@ const OURS: &str = "agent-common agent-core agent-ebpf pathproof node-tests path
 /// All libraries that the kernel side may link.
 const KERNEL_SIDE: &str = "agent-common aya-ebpf aya-log-ebpf";
 
-pub(super) fn crates(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn crates(tree: &Tree, violations: &mut Vec<Violation>) {
     for (folder, allowed) in CRATES {
         let path = format!("{folder}/Cargo.toml");
         for entry in manifests::dependencies(tree.text(&path).unwrap_or_default()) {
@@ -209,7 +209,7 @@ pub(super) fn crates(tree: &Tree, findings: &mut Vec<Finding>) {
             } else {
                 continue;
             };
-            findings.push(Finding::new(&path, line, message));
+            violations.push(Violation::new(&path, line, message));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Rules for Markdown: links have a target, commands are run by a test, and
 //! docs/internal/architecture.md contains every module.
 
-use super::Finding;
+use super::Violation;
 use super::tree::Tree;
 use crate::commands::{self, PAGES, Run};
 
 const MAP: &str = "docs/internal/architecture.md";
 
 /// Relative links name an existing file or folder.
-pub(super) fn links(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn links(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".md") {
         let mut in_fence = false;
         for (number, line) in text.lines().enumerate() {
@@ -21,7 +21,7 @@ pub(super) fn links(tree: &Tree, findings: &mut Vec<Finding>) {
             for target in targets(&without_code(line)) {
                 if !leads_somewhere(tree, path, target) {
                     let message = format!("the link to {target} leads nowhere");
-                    findings.push(Finding::new(path, number + 1, message));
+                    violations.push(Violation::new(path, number + 1, message));
                 }
             }
         }
@@ -29,12 +29,12 @@ pub(super) fn links(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 /// Tests that a page names as `path/of/file.rs::name` exist.
-pub(super) fn tests_named(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn tests_named(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".md") {
         for (number, line) in text.lines().enumerate() {
             for word in line.split('`').skip(1).step_by(2) {
                 let missing = no_function(tree, word);
-                findings.extend(missing.map(|message| Finding::new(path, number + 1, message)));
+                violations.extend(missing.map(|message| Violation::new(path, number + 1, message)));
             }
         }
     }
@@ -51,7 +51,7 @@ fn no_function(tree: &Tree, word: &str) -> Option<String> {
 
 /// Each command of the first pages is run by a test, or the list gives the reason why not. The list
 /// has no other entries.
-pub(super) fn commands_run(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn commands_run(tree: &Tree, violations: &mut Vec<Violation>) {
     const SOURCE: &str = "xtask/src/commands.txt";
     let mut used: Vec<&str> = Vec::new();
     for page in PAGES {
@@ -61,7 +61,7 @@ pub(super) fn commands_run(tree: &Tree, findings: &mut Vec<Finding>) {
                 Some((begin, _)) => used.push(begin),
                 None => {
                     let message = format!("{SOURCE} does not say what runs `{command}`");
-                    findings.push(Finding::new(page, line, message));
+                    violations.push(Violation::new(page, line, message));
                 }
             }
         }
@@ -69,11 +69,11 @@ pub(super) fn commands_run(tree: &Tree, findings: &mut Vec<Finding>) {
     for (begin, run) in commands::list().filter(|_| tree.exists(SOURCE)) {
         if !used.contains(&begin) {
             let message = format!("no page shows `{begin}`, or README does not");
-            findings.push(Finding::new(SOURCE, 0, message));
+            violations.push(Violation::new(SOURCE, 0, message));
         }
         if let Run::By(function) = run {
             let missing = no_function(tree, function);
-            findings.extend(missing.map(|message| Finding::new(SOURCE, 0, message)));
+            violations.extend(missing.map(|message| Violation::new(SOURCE, 0, message)));
         }
     }
 }
@@ -119,9 +119,9 @@ fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
 }
 
 /// The code map names each module of the agent and of the core.
-pub(super) fn architecture(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn architecture(tree: &Tree, violations: &mut Vec<Violation>) {
     let Some(map) = tree.text(MAP) else {
-        findings.push(Finding::new(MAP, 0, "the code map is missing"));
+        violations.push(Violation::new(MAP, 0, "the code map is missing"));
         return;
     };
     for (path, _) in tree.ending(".rs") {
@@ -133,7 +133,7 @@ pub(super) fn architecture(tree: &Tree, findings: &mut Vec<Finding>) {
         let own = ["lib", "main"].contains(&name);
         if !own && !module.contains('/') && !map.contains(&format!("`{name}`")) {
             let message = format!("{MAP} does not name this module (as `{name}`)");
-            findings.push(Finding::new(path, 0, message));
+            violations.push(Violation::new(path, 0, message));
         }
     }
 }

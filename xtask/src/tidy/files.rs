@@ -1,6 +1,6 @@
 //! Rules for single Rust files: module docs, length, names, leftovers.
 
-use super::Finding;
+use super::Violation;
 use super::code;
 use super::tree::Tree;
 
@@ -8,17 +8,17 @@ use super::tree::Tree;
 const LONGEST: usize = 500;
 
 /// Every file begins with its purpose. The name `tests.rs` is clear by itself.
-pub(super) fn module_docs(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn module_docs(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
         if !path.ends_with("/tests.rs") && !text.starts_with("//! ") {
             let message = "begin with a module doc: //! purpose of this file";
-            findings.push(Finding::new(path, 1, message));
+            violations.push(Violation::new(path, 1, message));
         }
     }
 }
 
 /// A longer file gives the reason in its module doc, in a sentence that begins with `Length:`.
-pub(super) fn length(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn length(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
         let mut doc = text.lines().take_while(|line| line.starts_with("//!"));
@@ -29,38 +29,38 @@ pub(super) fn length(tree: &Tree, findings: &mut Vec<Finding>) {
                 "{lines} lines, {LONGEST} is the limit; split it, or say why in the module doc \
                  (`Length: ...`)"
             );
-            findings.push(Finding::new(path, 0, message));
+            violations.push(Violation::new(path, 0, message));
         }
     }
 }
 
 /// `name.rs` next to `name/`.
-pub(super) fn names(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn names(tree: &Tree, violations: &mut Vec<Violation>) {
     for path in tree
         .paths()
         .filter(|path| path.rsplit('/').next() == Some("mod.rs"))
     {
         let message = "move it to NAME.rs beside the folder NAME";
-        findings.push(Finding::new(path, 0, message));
+        violations.push(Violation::new(path, 0, message));
     }
 }
 
 /// Nothing unfinished, and no test that never runs.
-pub(super) fn leftovers(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn leftovers(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
         let code = code::only(text);
         for left in ["todo!(", "unimplemented!(", "#[ignore"] {
             for line in code::lines_with(&code, left) {
                 let message =
                     "finish it, or leave it out; a test must run, or report that it is skipped";
-                findings.push(Finding::new(path, line, message));
+                violations.push(Violation::new(path, line, message));
             }
         }
     }
 }
 
 /// No task runs documentation tests, so doc comments must not contain any.
-pub(super) fn doc_tests(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn doc_tests(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
         let mut inside = false;
         for (at, line) in text.lines().map(str::trim_start).enumerate() {
@@ -72,7 +72,7 @@ pub(super) fn doc_tests(tree: &Tree, findings: &mut Vec<Finding>) {
             if inside && (language.is_empty() || language.starts_with("rust")) {
                 let message =
                     "nothing runs this block: write a test, or name its language (```text)";
-                findings.push(Finding::new(path, at + 1, message));
+                violations.push(Violation::new(path, at + 1, message));
             }
         }
     }

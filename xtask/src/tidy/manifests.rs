@@ -1,7 +1,7 @@
 //! Rules for Cargo.toml: one table of versions, one release, and licences that fit the side of the
 //! kernel boundary.
 
-use super::Finding;
+use super::Violation;
 use super::tree::Tree;
 
 /// A line `name = value` of a manifest.
@@ -55,7 +55,7 @@ fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Only the workspace's table contains versions.
-pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn versions(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in members(tree) {
         for entry in dependencies(text) {
             let short = entry.name.ends_with(".workspace") && entry.value == "true";
@@ -63,13 +63,13 @@ pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
                 let name = entry.dependency();
                 let message =
                     format!("{name}: write `workspace = true`; versions belong in Cargo.toml");
-                findings.push(Finding::new(path, entry.line, message));
+                violations.push(Violation::new(path, entry.line, message));
             }
         }
         for name in ["version", "edition", "rust-version", "publish"] {
             if field(text, "[package]", &format!("{name}.workspace")).is_none() {
                 let message = format!("[package] needs `{name}.workspace = true`");
-                findings.push(Finding::new(path, 0, message));
+                violations.push(Violation::new(path, 0, message));
             }
         }
     }
@@ -79,7 +79,7 @@ pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
 const RELEASE_MARKS: [&str; 4] = ["pathproof:", "newTag: \"", "VERSION=", "appVersion: \""];
 
 /// Cargo.toml defines the release; every other place must name the same one.
-pub(super) fn one_release(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn one_release(tree: &Tree, violations: &mut Vec<Violation>) {
     let Some(release) = tree.text("Cargo.toml").and_then(release) else {
         return;
     };
@@ -99,7 +99,7 @@ pub(super) fn one_release(tree: &Tree, findings: &mut Vec<Finding>) {
                 if said != release {
                     let message =
                         format!("says {said}, and the version in Cargo.toml is {release}");
-                    findings.push(Finding::new(path, number + 1, message));
+                    violations.push(Violation::new(path, number + 1, message));
                 }
             }
         }
@@ -133,7 +133,7 @@ const LICENCES: [(&str, &str); 2] = [
 ];
 
 /// Every crate states its description and the right licence.
-pub(super) fn licences(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn licences(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in members(tree) {
         let own = LICENCES.iter().find(|(own, _)| *own == path);
         let (name, wanted) = own.map_or(("license.workspace", "true"), |(_, licence)| {
@@ -141,16 +141,16 @@ pub(super) fn licences(tree: &Tree, findings: &mut Vec<Finding>) {
         });
         if field(text, "[package]", name) != Some(wanted) {
             let message = format!("[package] needs `{name} = {wanted}`");
-            findings.push(Finding::new(path, 0, message));
+            violations.push(Violation::new(path, 0, message));
         }
         if field(text, "[package]", "description").is_none() {
-            findings.push(Finding::new(path, 0, "[package] needs a description"));
+            violations.push(Violation::new(path, 0, "[package] needs a description"));
         }
     }
     if tree.exists("Cargo.toml") {
         for file in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL2"] {
             if !tree.exists(file) {
-                findings.push(Finding::new(file, 0, "the licence's text is missing"));
+                violations.push(Violation::new(file, 0, "the licence's text is missing"));
             }
         }
     }
@@ -207,10 +207,10 @@ mod tests {
             ("deploy/chart/Chart.yaml", "version: @"),
             ("deploy/chart/Chart.yaml", "appVersion: \"@\""),
         ] {
-            for (version, findings) in [("1.2.3-rc.1", 0), ("1.2.3", 1), ("0.1.0", 1), ("1", 0)] {
+            for (version, violations) in [("1.2.3-rc.1", 0), ("1.2.3", 1), ("0.1.0", 1), ("1", 0)] {
                 let text = text.replace('@', version);
                 let found = check(one_release, &[("Cargo.toml", root), (path, &text)]);
-                assert_eq!(found.len(), findings, "{text}: {found:?}");
+                assert_eq!(found.len(), violations, "{text}: {found:?}");
             }
         }
         let others = [

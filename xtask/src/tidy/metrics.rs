@@ -1,6 +1,6 @@
 //! Finds metrics that nothing changes: a series that is always 0 misleads on a dashboard.
 
-use super::Finding;
+use super::Violation;
 use super::code;
 use super::tree::Tree;
 
@@ -8,7 +8,7 @@ use super::tree::Tree;
 const TYPES: [&str; 4] = ["Counter", "Gauge", "Histogram", "Family"];
 
 /// Every metric that a metrics file declares is changed somewhere in the agent.
-pub(super) fn unused(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn unused(tree: &Tree, violations: &mut Vec<Violation>) {
     let rust = tree.ending(".rs");
     let agent = rust.filter(|(path, _)| path.starts_with("agent/src/"));
     let agent = agent.map(|(path, text)| (path, code::only(text)));
@@ -18,7 +18,7 @@ pub(super) fn unused(tree: &Tree, findings: &mut Vec<Finding>) {
         for (line, field) in fields(code) {
             if !agent.iter().any(|(_, code)| changes(code, field)) {
                 let message = format!("nothing changes the metric {field}; remove it or count it");
-                findings.push(Finding::new(path, line, message));
+                violations.push(Violation::new(path, line, message));
             }
         }
     }

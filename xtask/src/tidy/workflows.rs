@@ -1,22 +1,22 @@
 //! Rules for .github/workflows that actionlint lacks: permissions, pins, credentials, timeouts.
 
-use super::Finding;
+use super::Violation;
 use super::tree::Tree;
 
 const FOLDER: &str = ".github/workflows/";
 
 /// A workflow has permissions only in jobs, runs only code pinned by a hash, and has a timeout.
-pub(super) fn safe(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(super) fn safe(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending("").filter(|(path, _)| path.starts_with(FOLDER)) {
         if !text.lines().any(|line| line == "permissions: {}") {
             let message = "write `permissions: {}` at the top, and rights at each job";
-            findings.push(Finding::new(path, 0, message));
+            violations.push(Violation::new(path, 0, message));
         }
         let lines: Vec<&str> = text.lines().collect();
         for (at, line) in lines.iter().enumerate() {
             let after = &lines[at + 1..];
             if let Some(message) = fault(line, after) {
-                findings.push(Finding::new(path, at + 1, message));
+                violations.push(Violation::new(path, at + 1, message));
             }
         }
     }

@@ -27,7 +27,7 @@ fn verdicts() -> [Verdict; 7] {
             family: Some(Family::V4),
             ..Finding::new(rule, evidence)
         };
-        sample::judge(&mut verdict, 0, finding);
+        sample::set_finding(&mut verdict, 0, finding);
         verdict
     };
     let late = Evidence::Late {
@@ -60,15 +60,15 @@ fn every_state_has_its_message() {
         for node in [Eligibility::Eligible, tainted(), Eligibility::Deleting] {
             verdict.eligibility = node;
             for sound in [true, false] {
-                let standing = standing(&verdict, sound);
-                let leaving = if standing.leaving { ", leaving" } else { "" };
+                let condition = condition(&verdict, sound);
+                let leaving = if condition.leaving { ", leaving" } else { "" };
                 let livez = if sound { 200 } else { 503 };
-                let (status, reason) = (standing.status.name(), standing.reason.name());
+                let (status, reason) = (condition.status.name(), condition.reason.name());
                 let _ = writeln!(text, "{state}, {livez}: {status}, {reason}{leaving}");
-                let message = |lenience| message(&verdict, standing, lenience);
+                let message = |lenience| message(&verdict, condition, lenience);
                 let enforced = message(None);
                 let audited = message(Some("--enforcement is audit"));
-                assert_eq!(says_leaving(&enforced), standing.leaving);
+                assert_eq!(says_leaving(&enforced), condition.leaving);
                 let _ = writeln!(text, "  {enforced}");
                 if audited != enforced {
                     let _ = writeln!(text, "  {audited}");

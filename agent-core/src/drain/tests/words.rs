@@ -55,8 +55,8 @@ fn every_answer_has_its_sentence() {
             .unwrap_or(ms(60_000))
             .plus(Duration::from_millis(50));
         let now = now.max(ms(68_000));
-        let finding = view.judge(&Ask::default(), now);
-        let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
+        let answer = view.answer(&Ask::default(), now);
+        let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
     }
     let open = Ask {
         until: Until::Open,
@@ -82,8 +82,8 @@ fn every_answer_has_its_sentence() {
             open: open_view,
             ..view(1_000, Some(59_000), 75_000)
         };
-        let finding = view.judge(&open, ms(75_050));
-        let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
+        let answer = view.answer(&open, ms(75_050));
+        let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
     }
     let recent = DrainView {
         open: counted(0, 0, 74_900),
@@ -93,8 +93,8 @@ fn every_answer_has_its_sentence() {
         quiet: MIN_QUIET,
         ..open
     };
-    let finding = recent.judge(&ask, ms(75_050));
-    let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
+    let answer = recent.answer(&ask, ms(75_050));
+    let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
     let told = DrainView {
         since: None,
         ..view(1_000, Some(59_000), 75_000)
@@ -103,8 +103,8 @@ fn every_answer_has_its_sentence() {
         waited: Some(Duration::from_secs(15)),
         ..open
     };
-    let finding = told.judge(&waited, ms(75_050));
-    let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
+    let answer = told.answer(&waited, ms(75_050));
+    let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
     for query in ["until=idle", "quiet=soon", "waited=2d", "quite=10s"] {
         let error = Ask::parse(query).unwrap_err();
         let _ = writeln!(text, "{query}: {error}");
@@ -116,11 +116,14 @@ fn every_answer_has_its_sentence() {
 
 /// A caller whose requests may take longer than the default sets a longer idle time.
 #[rstest]
-#[case(10, Reason::Quiet)]
-#[case(19, Reason::Quiet)]
-#[case(20, Reason::Open)]
-#[case(600, Reason::Open)]
-fn a_silent_connection_is_in_use_for_the_idle_time(#[case] idle: u64, #[case] expected: Reason) {
+#[case(10, DrainReason::Quiet)]
+#[case(19, DrainReason::Quiet)]
+#[case(20, DrainReason::Open)]
+#[case(600, DrainReason::Open)]
+fn a_silent_connection_is_in_use_for_the_idle_time(
+    #[case] idle: u64,
+    #[case] expected: DrainReason,
+) {
     let open = Ask {
         until: Until::Open,
         idle: Duration::from_secs(idle),
@@ -133,16 +136,19 @@ fn a_silent_connection_is_in_use_for_the_idle_time(#[case] idle: u64, #[case] ex
         },
         ..view(1_000, Some(59_000), 75_000)
     };
-    assert_eq!(view.judge(&open, ms(75_050)).reason, expected);
+    assert_eq!(view.answer(&open, ms(75_050)).reason, expected);
     assert_eq!(Ask::parse(&open.query()), Ok(open));
 }
 
 /// A connection that just arrived may be missing from the count.
 #[rstest]
-#[case(73_900, Reason::Waiting)]
-#[case(74_999, Reason::Waiting)]
-#[case(75_000, Reason::Quiet)]
-fn a_count_serves_for_connections_that_came_before(#[case] begun: u64, #[case] expected: Reason) {
+#[case(73_900, DrainReason::Waiting)]
+#[case(74_999, DrainReason::Waiting)]
+#[case(75_000, DrainReason::Quiet)]
+fn a_count_serves_for_connections_that_came_before(
+    #[case] begun: u64,
+    #[case] expected: DrainReason,
+) {
     let mut drain = leaving();
     drain.look(&outside(74_000, &[(74_000, CLIENT)]), None);
     assert!(drain.counts_open(ms(begun)));
@@ -154,26 +160,26 @@ fn a_count_serves_for_connections_that_came_before(#[case] begun: u64, #[case] e
         until: Until::Open,
         ..Ask::default()
     };
-    assert_eq!(drain.view().judge(&ask, ms(75_500)).reason, expected);
+    assert_eq!(drain.view().answer(&ask, ms(75_500)).reason, expected);
 }
 
 /// The maximum age of a sample.
 #[rstest]
-#[case(5_000, Reason::Quiet)]
-#[case(5_001, Reason::Blind)]
-fn a_sample_is_valid_for_five_seconds(#[case] age: u64, #[case] expected: Reason) {
-    let finding = view(1_000, None, 75_000).judge(&Ask::default(), ms(75_000 + age));
-    assert_eq!(finding.reason, expected);
+#[case(5_000, DrainReason::Quiet)]
+#[case(5_001, DrainReason::Blind)]
+fn a_sample_is_valid_for_five_seconds(#[case] age: u64, #[case] expected: DrainReason) {
+    let answer = view(1_000, None, 75_000).answer(&Ask::default(), ms(75_000 + age));
+    assert_eq!(answer.reason, expected);
 }
 
 /// A connection at the very start of the quiet time still counts.
 #[rstest]
-#[case::before(59_999, 69_999, Reason::Waiting)]
-#[case::at_it(60_000, 69_999, Reason::Connections)]
-#[case::quiet_is_over(60_000, 70_000, Reason::Quiet)]
-fn quiet_has_its_bounds(#[case] last: u64, #[case] seen: u64, #[case] expected: Reason) {
-    let finding = view(1_000, Some(last), seen).judge(&Ask::default(), ms(seen));
-    assert_eq!(finding.reason, expected, "{finding:?}");
+#[case::before(59_999, 69_999, DrainReason::Waiting)]
+#[case::at_it(60_000, 69_999, DrainReason::Connections)]
+#[case::quiet_is_over(60_000, 70_000, DrainReason::Quiet)]
+fn quiet_has_its_bounds(#[case] last: u64, #[case] seen: u64, #[case] expected: DrainReason) {
+    let answer = view(1_000, Some(last), seen).answer(&Ask::default(), ms(seen));
+    assert_eq!(answer.reason, expected, "{answer:?}");
 }
 
 #[test]

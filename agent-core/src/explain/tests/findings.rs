@@ -16,7 +16,8 @@ use crate::probes::VoidReason;
 use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{
-    Beside, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, Uncounted, VoidCause,
+    ConcurrentFailures, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, Uncounted,
+    VoidCause,
 };
 
 const LACKING: [MissingCriterion; 11] = [
@@ -146,7 +147,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             let beside = |clients: &[Scope], last_success, others_succeed| Evidence::Probes {
                 lanes: vec![outside(false)],
                 real: true,
-                beside: Some(Beside {
+                beside: Some(ConcurrentFailures {
                     clients: clients.to_vec(),
                     services: many(),
                     failures: 120,

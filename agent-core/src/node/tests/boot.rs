@@ -12,7 +12,7 @@ use super::world::*;
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts, Protocol};
 use crate::coverage::Hooks;
-use crate::event::{Event, Facts, KernelSample, ViewUpdate};
+use crate::event::{Event, KernelSample, ViewFacts, ViewUpdate};
 use crate::node::boot::still_waits;
 use crate::node::{Node, Start};
 use crate::time::Mono;
@@ -253,7 +253,7 @@ fn a_fault_does_not_end_the_wait_of_a_boot(#[case] state: State, #[case] expecte
     let effects = Effects(booted(YOUNG, None).step(sample, YOUNG));
     let mut verdict = effects.verdict_update().verdict.clone();
     verdict.state = state;
-    let waits = |waited| still_waits([waited, false], &verdict, &Facts::default(), [false; 2]);
+    let waits = |waited| still_waits([waited, false], &verdict, &ViewFacts::default(), [false; 2]);
     assert_eq!([waits(true), waits(false)], [expected, false]);
 }
 

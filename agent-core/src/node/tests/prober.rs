@@ -146,7 +146,7 @@ fn whether_the_node_forwards_is_known_without_interfaces(
     scene.kernel(None, forwards);
     for family in Family::ALL {
         let ledger = scene.node.judge().ledger.family(family);
-        let has_obstacle = ledger.obstacle.standing(SourceClass::External).is_some();
+        let has_obstacle = ledger.obstacle.present(SourceClass::External).is_some();
         assert_eq!(has_obstacle, expected, "{family:?}");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_common::service::{
-    EndpointKey, EndpointValue, FrontendKey, FrontendValue, Owed, SourceClass, endpoint_flag,
+    EndpointKey, EndpointValue, ExpectedHandling, FrontendKey, FrontendValue, SourceClass,
+    endpoint_flag,
 };
 
 use crate::cluster::Change;
@@ -124,7 +125,7 @@ impl Maps {
                 && value
                     .owed
                     .iter()
-                    .any(|owed| Owed::from_byte(*owed).is_forward());
+                    .any(|owed| ExpectedHandling::from_byte(*owed).is_forward());
             let current = self.endpoints.iter().any(|(endpoint, value_of)| {
                 endpoint.service == value.service && value_of.flags & endpoint_flag::LEFT == 0
             });

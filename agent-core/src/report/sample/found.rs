@@ -23,7 +23,7 @@ pub(super) fn connected(family: Family, ms: u64) -> Finding {
 }
 
 /// Gives a family and the node this one finding.
-pub fn judge(verdict: &mut Verdict, index: usize, finding: Finding) {
+pub fn set_finding(verdict: &mut Verdict, index: usize, finding: Finding) {
     let family = &mut verdict.families[index];
     (family.state, family.cause) = (finding.rule.state(), finding.cause);
     (family.why, family.finding) = (finding.rule.why(), finding.clone());

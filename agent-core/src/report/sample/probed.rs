@@ -4,11 +4,11 @@ use super::*;
 use crate::cause::ProbeCause;
 use crate::conntrack::Table;
 use crate::trace::ProbePath;
-use crate::verdict::finding::{Beside, FailedLane, LaneLacking, NeverWorked};
+use crate::verdict::finding::{ConcurrentFailures, FailedLane, LaneLacking, NeverWorked};
 use crate::verdict::{LaneState, LaneView, StageDelays};
 
 /// A sentinel that is not probed.
-pub fn unprobed(state: SentinelState, sentence: &str) -> SentinelReport {
+pub fn unprobed(state: SentinelCondition, sentence: &str) -> SentinelReport {
     SentinelReport {
         state,
         sentence: sentence.to_owned(),
@@ -79,7 +79,7 @@ pub fn flushed() -> Report {
     report.services.clear();
     let verdict = &mut report.verdict;
     verdict.since = ago(1_100);
-    judge(verdict, 0, flushed_finding());
+    set_finding(verdict, 0, flushed_finding());
     let family = &mut verdict.families[0];
     family.by_sentinel = true;
     family.failing_since = Some(ago(2_110));
@@ -106,7 +106,7 @@ pub fn crowded() -> Report {
         beside: None,
     };
     let cause = Some(Cause::ConntrackFull);
-    judge(
+    set_finding(
         verdict,
         0,
         of(Family::V4, cause, Rule::BrokenByProbes, evidence),
@@ -176,7 +176,7 @@ pub fn dropped() -> Report {
     let evidence = Evidence::Probes {
         lanes,
         real: true,
-        beside: Some(Beside {
+        beside: Some(ConcurrentFailures {
             clients: vec![Scope::Outside],
             services: Named::of(services.into_iter()),
             failures: 2_320,
@@ -186,7 +186,7 @@ pub fn dropped() -> Report {
         }),
     };
     let cause = Some(Cause::Lost);
-    judge(
+    set_finding(
         verdict,
         0,
         of(Family::V4, cause, Rule::BrokenByTwoScopes, evidence),
@@ -219,7 +219,7 @@ pub fn filtered() -> Report {
     };
     let cause = Some(Cause::Lost);
     let finding = of(Family::V4, cause, Rule::SuspectByProbes, evidence);
-    judge(verdict, 0, finding);
+    set_finding(verdict, 0, finding);
     report
 }
 
@@ -247,7 +247,7 @@ pub fn never_worked() -> Report {
             client: lane.client,
         });
         let finding = of(family.family, None, Rule::NeverWorked, evidence);
-        judge(verdict, index, finding);
+        set_finding(verdict, index, finding);
     }
     report
 }

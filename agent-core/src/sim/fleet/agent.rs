@@ -6,7 +6,7 @@ use super::rotator::Slice;
 use super::{FAN_OUT, LATENCY, Run, Task, wall};
 use crate::brake::{Brake, BrakeMemory};
 use crate::cause::Cause;
-use crate::condition::{Pace, Reason, Refusal, Schedule, Standing, Status, Written};
+use crate::condition::{ConditionState, Pace, Reason, Refusal, Schedule, Status, Written};
 use crate::sim::{BEGIN, ms};
 use crate::time::{Mono, Wall};
 
@@ -32,7 +32,7 @@ impl ReportedCondition {
 /// A written condition, and whether the API server accepted it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    standing: Standing,
+    condition: ConditionState,
     transition: Wall,
     at: Mono,
     taken: bool,
@@ -68,7 +68,7 @@ impl Agent {
             transition: wall(BEGIN),
         };
         let mut schedule = Schedule::new(&name, Pace::default(), Some(found), BEGIN);
-        schedule.observe(standing(false), BEGIN, wall(BEGIN));
+        schedule.observe(condition(false), BEGIN, wall(BEGIN));
         Self {
             brake,
             schedule,
@@ -87,12 +87,12 @@ impl Agent {
     }
 }
 
-fn standing(fails: bool) -> Standing {
+fn condition(fails: bool) -> ConditionState {
     let (status, reason) = match fails {
         true => (Status::False, Reason::Broken(Some(Cause::Leaked))),
         false => (Status::True, Reason::Proven),
     };
-    Standing {
+    ConditionState {
         status,
         reason,
         leaving: false,
@@ -100,7 +100,7 @@ fn standing(fails: bool) -> Standing {
 }
 
 impl Run {
-    pub(super) fn judge(&mut self, node: usize) {
+    pub(super) fn step_agent(&mut self, node: usize) {
         let now = self.now;
         let agent = &mut self.agents[node];
         let fails = agent.fails.is_some();
@@ -109,7 +109,7 @@ impl Run {
         if agent.answers.last().is_some_and(|last| last.1) != refuses {
             agent.answers.push((now, refuses));
         }
-        agent.schedule.observe(standing(fails), now, wall(now));
+        agent.schedule.observe(condition(fails), now, wall(now));
         if fails && agent.judged_next.is_none() {
             let next = now.plus(VERDICTS);
             agent.judged_next = Some(next);
@@ -137,7 +137,7 @@ impl Run {
         }
         (agent.written_next, agent.is_writing) = (None, true);
         let sent = Sent {
-            standing: standing(agent.fails.is_some()),
+            condition: condition(agent.fails.is_some()),
             transition: agent.schedule.transition().unwrap_or(wall(now)),
             at: now,
             taken,
@@ -156,10 +156,10 @@ impl Run {
         }
         agent
             .schedule
-            .wrote(sent.standing, sent.transition, self.now);
+            .wrote(sent.condition, sent.transition, self.now);
         self.follow_condition(node);
         let reported = ReportedCondition {
-            status: sent.standing.status,
+            status: sent.condition.status,
             heartbeat: wall(sent.at),
         };
         self.conditions[node] = reported;
@@ -187,7 +187,7 @@ impl Run {
         };
         agent.brake.record(published, wall(now), now);
         if agent.fails.is_some() {
-            self.judge(node);
+            self.step_agent(node);
         }
     }
 }

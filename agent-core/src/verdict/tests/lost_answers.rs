@@ -14,7 +14,7 @@ use crate::cause::State;
 const CACHED: u32 = CART;
 
 /// Event beside the fault, at each sample.
-type Beside = fn(&mut World, u64);
+type SideEvent = fn(&mut World, u64);
 
 /// A pod's connection whose answer is forwarded.
 fn answered(world: &mut World, service: u32, at: u64) {
@@ -31,7 +31,7 @@ fn cached(world: &mut World, service: u32) {
 
 /// Two pods dial two Services every 250 ms. Their answers enter the node and are not forwarded, like those
 /// of probes.
-fn lose_answers(world: &mut World, from: u64, to: u64, beside: Beside) {
+fn lose_answers(world: &mut World, from: u64, to: u64, side_event: SideEvent) {
     for at in (from..=to).step_by(250) {
         for (service, client) in [(WEB, 1), (API, 2)] {
             world.prove(service, Pod, at);
@@ -40,7 +40,7 @@ fn lose_answers(world: &mut World, from: u64, to: u64, beside: Beside) {
             lost.answer_lost = true;
             world.sight(lost).fail_unseen(service, Pod, Lost);
         }
-        beside(world, at);
+        side_event(world, at);
         world.rounds(at, at, &USUAL, |_| Fate::LoseAnswer);
     }
 }
@@ -58,11 +58,11 @@ fn healthy() -> World {
 #[case::those_of_the_node_itself_go_on(|world: &mut World, at: u64| answered(world, ON_HOST, at), State::Broken)]
 #[case::some_go_on(|world: &mut World, at: u64| answered(world, DB, at), State::Degraded)]
 fn a_syn_that_leaves_proves_nothing_while_answers_are_lost(
-    #[case] beside: Beside,
+    #[case] side_event: SideEvent,
     #[case] expected: State,
 ) {
     let mut world = healthy();
-    lose_answers(&mut world, 3_250, 6_000, beside);
+    lose_answers(&mut world, 3_250, 6_000, side_event);
     let verdict = world.verdict(6_200);
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
@@ -90,9 +90,9 @@ fn a_syn_is_a_proof_if_no_forwarded_answer_was_ever_seen() {
 #[case::the_agent_restarts(|world: &mut World, at: u64| if at == 5_000 {
     restarted(world, at);
 })]
-fn lost_answers_stay_a_fault(#[case] beside: Beside) {
+fn lost_answers_stay_a_fault(#[case] side_event: SideEvent) {
     let mut world = healthy();
-    lose_answers(&mut world, 3_250, 9_000, beside);
+    lose_answers(&mut world, 3_250, 9_000, side_event);
     let verdict = world.verdict(9_200);
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::super::{Exit, fetch};
 use crate::args::CheckArgs;
-use agent_core::condition::{Status, standing};
+use agent_core::condition::{Status, condition};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::label;
 use agent_core::report::Report;
@@ -59,7 +59,7 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
     }
     let livez = report.answers.livez;
     let sound = livez.status == 200 && !livez.would_fail;
-    let status = match standing(verdict, sound).status {
+    let status = match condition(verdict, sound).status {
         Status::True => Exit::Success,
         Status::False => Exit::Failure,
         Status::Unknown => Exit::PluginUnknown,

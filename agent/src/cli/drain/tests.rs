@@ -2,7 +2,7 @@ use rstest::rstest;
 
 use super::*;
 
-fn report(reason: Reason, total: u64) -> DrainReport {
+fn report(reason: DrainReason, total: u64) -> DrainReport {
     DrainReport {
         draining: true,
         reason,
@@ -20,7 +20,7 @@ fn report(reason: Reason, total: u64) -> DrainReport {
     }
 }
 
-fn said(reason: Reason, total: u64) -> Answer {
+fn said(reason: DrainReason, total: u64) -> Answer {
     Ok((report(reason, total), "{}".to_owned()))
 }
 
@@ -44,23 +44,26 @@ fn told(wait: &mut Wait, answer: Answer, elapsed: Duration) -> Option<String> {
 #[test]
 fn it_waits_until_it_is_quiet() {
     let mut wait = Wait::new(secs(300));
-    let first = told(&mut wait, said(Reason::Waiting, 40), secs(0)).unwrap();
+    let first = told(&mut wait, said(DrainReason::Waiting, 40), secs(0)).unwrap();
     assert!(first.starts_with("0 ms of 5 min: no new"), "{first}");
-    assert_eq!(told(&mut wait, said(Reason::Waiting, 41), secs(1)), None);
-    assert!(told(&mut wait, said(Reason::Connections, 42), secs(2)).is_some());
     assert_eq!(
-        told(&mut wait, said(Reason::Connections, 43), secs(3)),
+        told(&mut wait, said(DrainReason::Waiting, 41), secs(1)),
         None
     );
-    assert!(told(&mut wait, said(Reason::Connections, 43), secs(7)).is_some());
-    assert!(wait.is_over(&said(Reason::Quiet, 43), secs(20)));
+    assert!(told(&mut wait, said(DrainReason::Connections, 42), secs(2)).is_some());
+    assert_eq!(
+        told(&mut wait, said(DrainReason::Connections, 43), secs(3)),
+        None
+    );
+    assert!(told(&mut wait, said(DrainReason::Connections, 43), secs(7)).is_some());
+    assert!(wait.is_over(&said(DrainReason::Quiet, 43), secs(20)));
 }
 
 #[test]
 fn it_ends_when_the_time_is_over() {
     let mut wait = Wait::new(secs(300));
-    told(&mut wait, said(Reason::Connections, 0), secs(299));
-    assert!(wait.is_over(&said(Reason::Connections, 0), secs(300)));
+    told(&mut wait, said(DrainReason::Connections, 0), secs(299));
+    assert!(wait.is_over(&said(DrainReason::Connections, 0), secs(300)));
     assert!(wait.is_over(&away(), secs(300)));
 }
 
@@ -70,7 +73,7 @@ fn an_agent_that_restarts_is_waited_for() {
     let line = told(&mut wait, away(), secs(1)).unwrap();
     assert!(line.contains("no agent answers"), "{line}");
     told(&mut wait, away(), secs(10));
-    told(&mut wait, said(Reason::Waiting, 0), secs(11));
+    told(&mut wait, said(DrainReason::Waiting, 0), secs(11));
     told(&mut wait, away(), secs(12));
     told(&mut wait, away(), secs(21));
     assert!(wait.is_over(&away(), secs(22)));
@@ -81,12 +84,12 @@ fn an_agent_that_restarts_is_waited_for() {
 }
 
 #[rstest]
-#[case(Reason::Quiet, Exit::Success, "QUIET  No new connection")]
-#[case(Reason::Connections, Exit::Failure, "NOT QUIET  ")]
-#[case(Reason::Waiting, Exit::Failure, "NOT QUIET  ")]
-#[case(Reason::NotLeaving, Exit::Failure, "NOT QUIET  ")]
-#[case(Reason::Blind, Exit::Unknown, "UNKNOWN  ")]
-fn endings(#[case] reason: Reason, #[case] expected: Exit, #[case] begins: &str) {
+#[case(DrainReason::Quiet, Exit::Success, "QUIET  No new connection")]
+#[case(DrainReason::Connections, Exit::Failure, "NOT QUIET  ")]
+#[case(DrainReason::Waiting, Exit::Failure, "NOT QUIET  ")]
+#[case(DrainReason::NotLeaving, Exit::Failure, "NOT QUIET  ")]
+#[case(DrainReason::Blind, Exit::Unknown, "UNKNOWN  ")]
+fn endings(#[case] reason: DrainReason, #[case] expected: Exit, #[case] begins: &str) {
     assert_eq!(ending(reason).0, expected);
     let page = text(&report(reason, 0));
     assert!(page.starts_with(begins), "{page}");

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::Problem;
-use crate::cluster::facts::Facts;
+use crate::cluster::facts::ObjectFacts;
 use agent_core::cluster::ObjectName;
 
 /// Bytes per namespace: 11,000 Services with ten endpoints each.
@@ -53,8 +53,8 @@ impl Budget {
 
     /// Records that an object is left out. Until the agent restarts the namespace stays closed, and the
     /// addresses that a Service uses stay unknown.
-    pub(super) fn hide(&mut self, facts: &Facts) {
-        if let Facts::Service(service) = facts
+    pub(super) fn hide(&mut self, facts: &ObjectFacts) {
+        if let ObjectFacts::Service(service) = facts
             && !service.external_ips.is_empty()
         {
             self.unknown_frontends
@@ -63,7 +63,7 @@ impl Budget {
     }
 
     /// Accounts for a change of an object.
-    pub(super) fn charge(&mut self, before: Option<&Facts>, now: Option<&Facts>) {
+    pub(super) fn charge(&mut self, before: Option<&ObjectFacts>, now: Option<&ObjectFacts>) {
         for (facts, is_there) in [(now, true), (before, false)] {
             let Some((facts, (namespace, _))) = facts.and_then(|of| Some((of, of.owner()?))) else {
                 continue;
@@ -84,14 +84,16 @@ impl Budget {
     }
 
     /// Whether an object fits; if not, closes its namespace.
-    pub(super) fn admits(&mut self, before: Option<&Facts>, now: &Facts) -> bool {
+    pub(super) fn admits(&mut self, before: Option<&ObjectFacts>, now: &ObjectFacts) -> bool {
         let Some((namespace, _)) = now.owner() else {
             return true;
         };
         let account = self.accounts.get(namespace);
         let is_closed = account.is_some_and(|account| account.closed.is_some());
         let held = account.map_or(0, |account| account.bytes);
-        let more = now.weight().saturating_sub(before.map_or(0, Facts::weight));
+        let more = now
+            .weight()
+            .saturating_sub(before.map_or(0, ObjectFacts::weight));
         let admits =
             (before.is_some() || !is_closed) && held.saturating_add(more) <= self.namespace;
         if !admits {

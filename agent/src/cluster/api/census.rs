@@ -17,7 +17,7 @@ use agent_core::brake::FleetReport;
 use agent_core::condition::{Status, TYPE};
 use agent_core::fleet::ConditionSeen;
 use agent_core::fleet::census::Census;
-use agent_core::fleet::withdrawal::{Excluded, LABEL, Rule, Step};
+use agent_core::fleet::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
 use agent_core::time::{Mono, Wall};
 
 /// All Nodes, followed until this is dropped.
@@ -72,9 +72,9 @@ impl Nodes {
     }
 
     /// Nodes to withdraw from load balancers, and to return. See [`Census::withdrawals`].
-    pub fn withdrawals(&self, rule: Rule, now: Mono) -> Vec<Step> {
+    pub fn withdrawals(&self, limits: WithdrawalLimits, now: Mono) -> Vec<Step> {
         let (census, silent) = &*self.known.lock();
-        census.withdrawals(rule, silent.is_some(), now)
+        census.withdrawals(limits, silent.is_some(), now)
     }
 
     /// Number of Nodes with pathproof's label.

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::budget::Budget;
 use crate::cluster::convert::Converter;
-use crate::cluster::facts::{Facts, Kind, Object, compare};
+use crate::cluster::facts::{Kind, Object, ObjectFacts, compare};
 use crate::cluster::{Problem, Update};
 use agent_core::cluster::Change;
 
@@ -43,7 +43,7 @@ pub(super) enum Event {
 
 #[derive(Debug, Default)]
 struct Resource {
-    objects: HashMap<Key, Facts>,
+    objects: HashMap<Key, ObjectFacts>,
     /// Keys in a list that is under way.
     listing: Option<HashSet<Key>>,
     is_listed: bool,
@@ -55,7 +55,7 @@ struct Resource {
 
 impl Resource {
     /// Stores an object; `None` if it is gone or does not matter.
-    fn set(&mut self, key: Key, facts: Option<Facts>, budget: &mut Budget) {
+    fn set(&mut self, key: Key, facts: Option<ObjectFacts>, budget: &mut Budget) {
         self.wrong.remove(&key);
         budget.charge(self.objects.get(&key), facts.as_ref());
         compare(self.objects.get(&key), facts.as_ref(), &mut self.changes);
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// Stores an object, unless its namespace exceeds its budget.
-    fn set(&mut self, resource: usize, key: Key, mut facts: Option<Facts>) {
+    fn set(&mut self, resource: usize, key: Key, mut facts: Option<ObjectFacts>) {
         let before = self.resources[resource].objects.get(&key);
         if let Some(refused) = facts.take_if(|now| !self.budget.admits(before, now)) {
             self.budget.hide(&refused);
@@ -204,7 +204,7 @@ impl Store {
     }
 
     /// Leaves out the Service: without all slices its other endpoints would look misrouted.
-    fn leave_out(&mut self, refused: &Facts) {
+    fn leave_out(&mut self, refused: &ObjectFacts) {
         if let Some((namespace, service)) = refused.owner() {
             let key = self
                 .hasher

@@ -20,7 +20,7 @@ fn convert(head: &str, text: &str) -> Converted {
 fn service(text: &str) -> Result<Option<ServiceFacts>, Invalid> {
     let facts = convert("apiVersion: v1\nkind: Service", text)?;
     Ok(facts.map(|facts| match facts {
-        Facts::Service(facts) => Arc::unwrap_or_clone(facts),
+        ObjectFacts::Service(facts) => Arc::unwrap_or_clone(facts),
         other => panic!("{other:?}"),
     }))
 }
@@ -28,7 +28,7 @@ fn service(text: &str) -> Result<Option<ServiceFacts>, Invalid> {
 fn slice(text: &str) -> Result<Option<SliceFacts>, Invalid> {
     let facts = convert("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice", text)?;
     Ok(facts.map(|facts| match facts {
-        Facts::Slice(facts) => Arc::unwrap_or_clone(facts),
+        ObjectFacts::Slice(facts) => Arc::unwrap_or_clone(facts),
         other => panic!("{other:?}"),
     }))
 }
@@ -36,7 +36,7 @@ fn slice(text: &str) -> Result<Option<SliceFacts>, Invalid> {
 fn node(text: &str) -> Result<Option<NodeFacts>, Invalid> {
     let facts = convert("apiVersion: v1\nkind: Node", text)?;
     Ok(facts.map(|facts| match facts {
-        Facts::Node(facts) => Arc::unwrap_or_clone(facts),
+        ObjectFacts::Node(facts) => Arc::unwrap_or_clone(facts),
         other => panic!("{other:?}"),
     }))
 }
@@ -232,7 +232,7 @@ fn a_node_is_used_without_its_invalid_addresses(
          {{type: InternalIP, address: 192.0.2.10}}]}}"
     );
     let facts = converter.facts(object(&text)).expect("taken");
-    let Some(Facts::Node(facts)) = facts else {
+    let Some(ObjectFacts::Node(facts)) = facts else {
         panic!("{facts:?}");
     };
     assert_eq!(facts.taints, ["ToBeDeletedByClusterAutoscaler".into()]);

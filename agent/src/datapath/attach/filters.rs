@@ -11,7 +11,7 @@ use crate::netlink::{ask, dump, find, too_short, word};
 /// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
 
-pub(in crate::datapath) struct StandingFilter {
+pub(in crate::datapath) struct AttachedFilter {
     pub(in crate::datapath) handle: u32,
     pub(in crate::datapath) priority: u16,
     pub(in crate::datapath) program: u32,
@@ -23,13 +23,13 @@ pub(in crate::datapath) fn filters(
     index: u32,
     direction: Direction,
     priority: u16,
-) -> io::Result<Vec<StandingFilter>> {
+) -> io::Result<Vec<AttachedFilter>> {
     let mut found = Vec::new();
     each(index, direction, priority, |answer| {
         let handle = word(answer, 8).ok_or_else(too_short)?;
         let priority = word(answer, 16).ok_or_else(too_short)? >> 16;
         let attributes = answer.get(TCMSG..).unwrap_or_default();
-        found.extend(standing(handle, priority as u16, attributes));
+        found.extend(attached_filter(handle, priority as u16, attributes));
         Ok(())
     })?;
     Ok(found)
@@ -68,7 +68,7 @@ fn each(
 /// Deletes the filters that a pathproof agent left in these places, and returns their number.
 pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::Result<usize> {
     const DELETE_FILTER: u16 = 45;
-    let in_place = |of: &StandingFilter| {
+    let in_place = |of: &AttachedFilter| {
         let is_in = |place: &Place| (place.handle, place.priority) == (of.handle, of.priority);
         places.iter().any(is_in)
     };
@@ -94,7 +94,7 @@ pub(super) fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> 
 }
 
 /// Parses the attributes of a filter of kind bpf; `None` for other kinds, whose options differ.
-fn standing(handle: u32, priority: u16, bytes: &[u8]) -> Option<StandingFilter> {
+fn attached_filter(handle: u32, priority: u16, bytes: &[u8]) -> Option<AttachedFilter> {
     const TCA_KIND: u16 = 1;
     const TCA_OPTIONS: u16 = 2;
     const TCA_BPF_NAME: u16 = 7;
@@ -107,7 +107,7 @@ fn standing(handle: u32, priority: u16, bytes: &[u8]) -> Option<StandingFilter> 
         let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
     });
-    Some(StandingFilter {
+    Some(AttachedFilter {
         handle,
         priority,
         program: word(find(options, TCA_BPF_ID)?, 0)?,
@@ -130,7 +130,7 @@ mod tests {
         .concat();
         for (kind, program) in [("bpf\0", Some(5)), ("u32\0", None), ("flower\0", None)] {
             let filter = [attribute(1, kind.as_bytes()), attribute(2, &options)].concat();
-            let found = standing(1, 7, &filter);
+            let found = attached_filter(1, 7, &filter);
             let found = found.map(|found| (found.program, found.name));
             let expected = program.map(|id| (id, Some("cali_tc".to_owned())));
             assert_eq!(found, expected, "{kind}");

@@ -162,7 +162,7 @@ async fn look_at_routes(
     };
     for address in near.addresses(config, family) {
         let answer = netlink.lookup(address, None, 0).await;
-        if let Some(damage) = judge(netlink, link, address, answer, true).await {
+        if let Some(damage) = route_damage(netlink, link, address, answer, true).await {
             found.push(damage);
             continue;
         }
@@ -173,7 +173,7 @@ async fn look_at_routes(
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
                 let answer = netlink.lookup(address, from, mark).await;
-                damage = judge(netlink, link, address, answer, false).await;
+                damage = route_damage(netlink, link, address, answer, false).await;
                 if damage.is_none() {
                     break;
                 }
@@ -186,7 +186,7 @@ async fn look_at_routes(
 /// Damage that a lookup shows. With `own` it is the route of the node's local packets, which must be the
 /// sentinel's. For an incoming packet the kernel also refuses what it would not forward, which is not
 /// judged here.
-async fn judge(
+async fn route_damage(
     netlink: &Netlink,
     link: &Link,
     address: IpAddr,

@@ -48,7 +48,7 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
         ours.print(&format!("{name}, pathproof"), PROMISED, missed);
         println!("| {name}, kube-proxy | {} |", theirs.row(PROMISED));
         println!("\n200 too early: {early} of pathproof, {peers_early} of kube-proxy");
-        missed.judge(format!("{name}, no 200 too early"), early == 0);
+        missed.record(format!("{name}, no 200 too early"), early == 0);
     }
     Ok(())
 }

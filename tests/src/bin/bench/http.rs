@@ -57,7 +57,7 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
             match made.collect::<Result<Vec<_>>>() {
                 Ok(made) => groups.extend(made),
                 Err(error) => {
-                    missed.judge(format!("{name}: not measured: {error:#}"), false);
+                    missed.record(format!("{name}: not measured: {error:#}"), false);
                     continue;
                 }
             }
@@ -80,7 +80,7 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
                 figure.row(PROMISED)
             );
         }
-        missed.judge(
+        missed.record(
             format!("/healthz beside {name}"),
             measured[0].keeps(PROMISED),
         );

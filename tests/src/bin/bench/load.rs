@@ -87,7 +87,7 @@ fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
     for (index, (name, unit)) in names.into_iter().enumerate() {
         let both = with.iter().zip(&without);
         let ratio = median(both.map(|(with, without)| with[index] / without[index]));
-        let met = missed.judge(name, ratio >= LEAST);
+        let met = missed.record(name, ratio >= LEAST);
         let [with, without] =
             [&with, &without].map(|turns| median(turns.iter().map(|turn: &[f64; 2]| turn[index])));
         println!(
@@ -168,7 +168,7 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
             // A closed loop waits for its answers, so its rate may be lower.
             if kind == "open" && rate < FLOOD {
                 let is_reached = made >= f64::from(rate) * REACHED;
-                missed.judge(format!("{rate} connections a second"), is_reached);
+                missed.record(format!("{rate} connections a second"), is_reached);
             }
             added.push((name, cost - idle));
         }
@@ -219,7 +219,7 @@ fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     let changes = watch.changes().into_iter();
     let bad = changes.filter(|change| change.codes.healthz == 503 || change.codes.livez == 503);
 
-    missed.judge(format!("{SOURCES} SYNs in {FLOODED:?}"), sent.is_some());
+    missed.record(format!("{SOURCES} SYNs in {FLOODED:?}"), sent.is_some());
     head(Missed::FIGURE);
     let (name, most) = ("maps after the flood", before + MOST_OF_FLOOD);
     let peer = Some(("before it", before));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use agent_common::abi::{FOLLOW_ALL, map, program};
 use agent_common::evidence::Outcome;
 use agent_common::service::{
-    FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag,
+    ExpectedHandling, FrontendKind, FrontendValue, SourceClass, device_flag, endpoint_flag,
 };
 use anyhow::{Result, ensure};
 use nix::time::ClockId;
@@ -86,7 +86,7 @@ impl Bench<'_> {
             let value = FrontendValue {
                 service,
                 kind: FrontendKind::ClusterIp as u8,
-                owed: [Owed::Forward as u8; 3],
+                owed: [ExpectedHandling::Forward as u8; 3],
                 ..FrontendValue::default()
             };
             observer.put_frontend(frontend(service), value);
@@ -180,7 +180,7 @@ impl Bench<'_> {
     }
 
     fn print(&mut self, name: &str, of: &str, [ours, empty]: [f64; 2], added: f64, most: f64) {
-        let met = self.missed.judge(name, added <= most);
+        let met = self.missed.record(name, added <= most);
         let ratio = ours / empty;
         println!(
             "| {name} | {of} | {ours:.1} | {empty:.1} | {added:.1} | {ratio:.1} | at most {most} | {met} |"

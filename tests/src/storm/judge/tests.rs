@@ -68,7 +68,7 @@ fn broken(seen: Seen, action: Action, from: f64, to: f64) -> Seen {
 }
 
 fn violations(seen: &Seen) -> Vec<String> {
-    let found = judge(seen).violations;
+    let found = findings_of(seen).violations;
     found.into_iter().map(|(_, what)| what).collect()
 }
 
@@ -80,7 +80,7 @@ fn a_calm_minute_is_sound() {
 #[test]
 fn a_fault_that_is_reported_in_time_is_accepted() {
     let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
-    let found = judge(&seen);
+    let found = findings_of(&seen);
     assert_eq!(found.violations, []);
     assert_eq!(found.detected.count(), 1);
     assert_eq!(found.detected.rank(100), Some(seconds(1.2)));
@@ -102,7 +102,7 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
     let late = |at: f64, told: f64| {
         let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), told, 30.5);
         seen.dialled[(at * 10.0) as usize].1 = true;
-        judge(&seen)
+        findings_of(&seen)
     };
     assert_eq!(late(20.4, 23.0).violations.len(), 1, "during the injection");
     let found = late(21.5, 26.4);
@@ -112,7 +112,7 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
     // If no time for 503 is left after the last working connection, the fault is not judged.
     let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
     never.dialled[255].1 = true;
-    let found = judge(&never);
+    let found = findings_of(&never);
     assert_eq!((found.violations.len(), found.unjudged.len()), (0, 1));
 }
 
@@ -129,7 +129,7 @@ fn a_disturbed_sentinel_gives_the_agent_more_time(#[case] disturbing: Harmless) 
     assert_eq!(violations(&never).len(), 1);
     let never = with(never, dropped, 14.0, 16.0);
     assert_eq!(violations(&never), [""; 0]);
-    assert_eq!(judge(&never).unjudged.len(), 1);
+    assert_eq!(findings_of(&never).unjudged.len(), 1);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_world_excuses_no_missed_fault() {
 #[test]
 fn cut_routes_are_detected_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
-    let found = judge(&alarmed(cut(), 24.9, 30.5));
+    let found = findings_of(&alarmed(cut(), 24.9, 30.5));
     assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
     assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1s"));
     // The sentinel is not needed to detect it.
@@ -196,7 +196,7 @@ fn one_kind_of_clients_beside_a_disturbed_sentinel_is_not_judged() {
     assert_eq!(violations(&never).len(), 1);
     never.users = Users::Outside;
     assert_eq!(
-        (violations(&never).len(), judge(&never).unjudged.len()),
+        (violations(&never).len(), findings_of(&never).unjudged.len()),
         (0, 1)
     );
 }
@@ -268,11 +268,11 @@ fn an_alarm_that_is_taken_back_while_the_fault_lasts_is_found() {
 /// Faults excuse 503, and so do the seconds after them until the first 200.
 #[test]
 fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
-    let found = judge(&calm());
+    let found = findings_of(&calm());
     assert_eq!((found.alert, found.were_alert()), (100, true));
-    let found = judge(&alarmed(broken(calm(), FLUSHED, 20.0, 50.0), 21.2, 51.0));
+    let found = findings_of(&alarmed(broken(calm(), FLUSHED, 20.0, 50.0), 21.2, 51.0));
     assert_eq!((found.alert, found.were_alert()), (48, true));
-    let found = judge(&alarmed(broken(calm(), FLUSHED, 10.0, 50.0), 11.2, 51.0));
+    let found = findings_of(&alarmed(broken(calm(), FLUSHED, 10.0, 50.0), 11.2, 51.0));
     assert_eq!((found.alert, found.were_alert()), (31, false));
 }
 
@@ -341,9 +341,9 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
         let found = findings(faults, unjudged);
         assert_eq!(found.are_blind(), blind, "{unjudged} of {faults}");
     }
-    // `judge` itself counts the faults in the same way.
+    // `findings_of` itself counts the faults in the same way.
     let seen = with(broken(calm(), FLUSHED, 20.0, 27.0), STOPPED, 19.0, 22.0);
-    assert!(judge(&seen).are_blind());
+    assert!(findings_of(&seen).are_blind());
 }
 
 #[test]

@@ -143,7 +143,7 @@ struct Monitor {
     #[serde(rename = "metricsReporting")]
     metrics: bool,
     conditions: Vec<Condition>,
-    rules: Vec<Rule>,
+    rules: Vec<NpdRule>,
 }
 
 #[derive(Deserialize)]
@@ -167,7 +167,7 @@ struct Condition {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+struct NpdRule {
     r#type: String,
     condition: String,
     reason: String,

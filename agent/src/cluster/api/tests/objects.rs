@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use crate::cluster::api::follow::object;
 use crate::cluster::api::store::Event;
 use crate::cluster::convert::Converter;
-use crate::cluster::facts::{Facts, Kind};
+use crate::cluster::facts::{Kind, ObjectFacts};
 
-fn convert(kind: Kind, value: &Value) -> Result<Option<Facts>, String> {
+fn convert(kind: Kind, value: &Value) -> Result<Option<ObjectFacts>, String> {
     let raw = serde_json::value::to_raw_value(value).unwrap();
     match object(kind, &raw).0 {
         Event::There(object) => {
@@ -45,7 +45,7 @@ fn a_slice_as_it_is_served() {
     ]);
     let ports = json!([{"name": "", "port": 80, "protocol": "TCP"}, {"port": 80}, {"port": null}]);
     let facts = convert(Kind::Slice, &slice("IPv4", endpoints, ports));
-    let Ok(Some(Facts::Slice(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Slice(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert_eq!(facts.endpoints.len(), 2);
@@ -68,7 +68,7 @@ fn a_service_with_a_condition_whose_time_is_null() {
         },
     });
     let facts = convert(Kind::Service, &service);
-    let Ok(Some(Facts::Service(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Service(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert_eq!(facts.load_balancer_ips.len(), 1);
@@ -87,7 +87,7 @@ fn a_slice_of_a_thousand_endpoints() {
         Kind::Slice,
         &slice("IPv4", json!(endpoints), json!([{"port": 1}])),
     );
-    let Ok(Some(Facts::Slice(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Slice(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert_eq!(facts.endpoints.len(), 1000);
@@ -111,7 +111,7 @@ fn odd_slices_are_named(#[case] address_type: &str, #[case] endpoints: Value, #[
 #[case(json!({"metadata": {"name": "here"}, "spec": {}, "status": {"addresses": null, "images": [{}]}}))]
 fn a_node_without_addresses_is_a_node(#[case] value: Value) {
     let facts = convert(Kind::Node, &value);
-    let Ok(Some(Facts::Node(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Node(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert!(facts.addresses.is_empty() && !facts.deleting);
@@ -129,7 +129,7 @@ fn a_node_whose_kubelet_stopped_reporting(#[case] conditions: Value, #[case] kub
         Kind::Node,
         &json!({"metadata": {"name": "here"}, "status": {"conditions": conditions}}),
     );
-    let Ok(Some(Facts::Node(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Node(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert_eq!(facts.kubelet_silent, kubelet_silent);
@@ -153,7 +153,7 @@ fn a_node_whose_kubelet_stopped_reporting(#[case] conditions: Value, #[case] kub
 fn a_node_whose_pods_have_no_network(#[case] condition: Value, #[case] said: Option<&str>) {
     let node = json!({"metadata": {"name": "here"}, "status": {"conditions": [condition]}});
     let facts = convert(Kind::Node, &node);
-    let Ok(Some(Facts::Node(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Node(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert_eq!(facts.network.as_deref(), said);
@@ -163,7 +163,7 @@ fn a_node_whose_pods_have_no_network(#[case] condition: Value, #[case] said: Opt
 fn a_deletion_counts() {
     let metadata = json!({"name": "here", "deletionTimestamp": "2026-11-21T12:00:00Z"});
     let facts = convert(Kind::Node, &json!({ "metadata": metadata }));
-    let Ok(Some(Facts::Node(facts))) = facts else {
+    let Ok(Some(ObjectFacts::Node(facts))) = facts else {
         panic!("{facts:?}");
     };
     assert!(facts.deleting);
