@@ -243,7 +243,9 @@ fn a_pod_is_known_by_its_device(
     node.flags.set(flags);
     let stage = node.stage;
     let frontends = stage.frontends();
-    let dialled = frontends.iter().find(|(_, of)| of.service == service);
+    let dialled = frontends
+        .iter()
+        .find(|(_, frontend)| frontend.service == service);
     let (to, _) = *dialled.expect("one of the stage's");
     node.take(&Step::In(
         Device::Client,

@@ -84,7 +84,7 @@ fn data_that_is_acknowledged_by_data_went_both_ways(
     made(&node);
     node.take(&data.answered);
     assert_eq!(
-        node.state().map(|of| of & state::DATA_ANSWERED),
+        node.state().map(|state| state & state::DATA_ANSWERED),
         Some(0),
         "there was no data"
     );
@@ -107,7 +107,7 @@ fn data_before_the_answer_and_of_other_connections_is_ignored() {
         packet::syn(stage.pod, stage.web, ISN),
     ));
     node.take(&data.comes);
-    assert_eq!(node.state().map(|of| of & state::DATA), Some(0));
+    assert_eq!(node.state().map(|state| state & state::DATA), Some(0));
     let node = Node::new(Family::V4);
     made(&node);
     let push = flag::ACK | flag::PSH;
@@ -123,7 +123,7 @@ fn data_before_the_answer_and_of_other_connections_is_ignored() {
     );
     node.take(&Step::Out(Device::Pods, elsewhere));
     let bits = state::DATA | state::DATA_FORWARDED;
-    assert_eq!(node.state().map(|of| of & bits), Some(0));
+    assert_eq!(node.state().map(|state| state & bits), Some(0));
 }
 
 /// IP drops a frame for another host, but a bridge port forwards it.

@@ -105,7 +105,7 @@ fn no_sequence_number_is_favoured(#[case] isn: fn(u32) -> u32) {
     let sum: u32 = by_client.iter().sum();
     assert!((7_600..8_550).contains(&sum), "{sum}");
     assert!(
-        by_client.iter().all(|of| (35..=130).contains(of)),
+        by_client.iter().all(|count| (35..=130).contains(count)),
         "{by_client:?}"
     );
 }

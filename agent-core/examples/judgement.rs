@@ -56,7 +56,7 @@ fn header(first: &str, more: &[&str]) {
 
 /// Text of a table cell; empty if the world affects no client of this use.
 fn cell(played: &[Played], name: (&str, &str), words: fn(&Played) -> String) -> String {
-    let found = played.iter().find(|of| of.cell.name() == name);
+    let found = played.iter().find(|played| played.cell.name() == name);
     match found {
         Some(of) if of.wrong().is_some() => format!("**{}**", words(of)),
         Some(of) => words(of),

@@ -297,7 +297,7 @@ impl Brake {
         let memory = &mut self.memory;
         // The count may still include this node's last failure.
         let still = memory.ended.is_some_and(|at| now.since(at) <= RECOUNTED);
-        let unsound = memory.counted.map_or(0, |(of, _)| of.count.unsound);
+        let unsound = memory.counted.map_or(0, |(last, _)| last.count.unsound);
         let failing = memory.failing.get_or_insert(Failing {
             since: now,
             certain,

@@ -96,7 +96,9 @@ impl Reason {
             Reason::Stale,
         ];
         let with_cause = [Reason::Broken, Reason::Degraded, Reason::Suspect];
-        let with_cause = with_cause.into_iter().flat_map(|of| causes().map(of));
+        let with_cause = with_cause
+            .into_iter()
+            .flat_map(|reason| causes().map(reason));
         let all = plain.into_iter().chain(with_cause);
         all.chain(whys.map(Reason::Unknown)).collect()
     }

@@ -89,7 +89,7 @@ impl Damping {
     fn note(&mut self, slot: usize, required: Required, now: Mono) {
         let memory = &mut self.memory;
         let undecided = &mut memory.undecided_since[slot];
-        let lasts = |of: &Option<Mono>, span| of.is_some_and(|since| now.since(since) > span);
+        let lasts = |at: &Option<Mono>, span| at.is_some_and(|since| now.since(since) > span);
         if required == Required::Fail && !memory.unhealthy[slot] {
             memory.doubtful_before[slot] = lasts(undecided, DOUBTFUL);
         }

@@ -183,7 +183,7 @@ impl Answers {
     /// Whether the health check node port of this Service and family answers healthy.
     pub fn serve(&self, service: &ObjectName, family: Family) -> bool {
         let mut broken = self.broken_services.iter();
-        let is_broken = broken.any(|(name, of)| (name, *of) == (service, family));
+        let is_broken = broken.any(|(name, other)| (name, *other) == (service, family));
         let may_refuse = self.audit.is_none() && self.held.is_none();
         self.healthz.healthy && !(may_refuse && is_broken)
     }

@@ -46,13 +46,17 @@ impl Verdict {
     /// Findings that only report success or a lack of evidence are omitted. So are suspicions in a
     /// failing family: they explain why they do not accuse the node, but another finding does.
     pub fn also(&self) -> Vec<String> {
-        let counts = |of: &&Finding, family: State| match of.rule.state() {
+        let counts = |finding: &&Finding, family: State| match finding.rule.state() {
             State::Suspect => !family.fails(),
             state => state > State::Proven,
         };
         let mut all: Vec<&Finding> = Vec::new();
         for family in &self.families {
-            all.extend(family.all_findings().filter(|of| counts(of, family.state)));
+            all.extend(
+                family
+                    .all_findings()
+                    .filter(|finding| counts(finding, family.state)),
+            );
         }
         // The sort is stable: IPv4 stays first among equals.
         all.sort_by_key(|finding| Reverse(finding.rule.state()));

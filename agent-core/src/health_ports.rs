@@ -99,8 +99,10 @@ fn port_of(state: &ServiceState) -> Option<(u16, [Option<u32>; FAMILIES])> {
 fn local_ready(state: &ServiceState, family: Family) -> u32 {
     let slices = state.slices.iter().filter(|slice| !slice.ports.is_empty());
     let endpoints = slices.flat_map(|slice| &slice.endpoints);
-    let counted = endpoints.filter(|of| of.local && of.ready && Family::of(&of.address) == family);
-    let addresses: BTreeSet<_> = counted.map(|of| of.address).collect();
+    let counted = endpoints.filter(|endpoint| {
+        endpoint.local && endpoint.ready && Family::of(&endpoint.address) == family
+    });
+    let addresses: BTreeSet<_> = counted.map(|endpoint| endpoint.address).collect();
     addresses.len().try_into().unwrap_or(u32::MAX)
 }
 
@@ -172,7 +174,10 @@ mod tests {
         }
 
         fn local(&self, port: u16) -> Option<[Option<u32>; FAMILIES]> {
-            self.ports.table(&|_, _| true).get(&port).map(|of| of.local)
+            self.ports
+                .table(&|_, _| true)
+                .get(&port)
+                .map(|port| port.local)
         }
     }
 

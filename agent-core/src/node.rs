@@ -147,7 +147,7 @@ impl Node {
             Effect::Publish(update) => Some(update),
             _ => None,
         });
-        let table = update.and_then(|of| self.view_planner.health_ports(&of.answers, now));
+        let table = update.and_then(|update| self.view_planner.health_ports(&update.answers, now));
         effects.extend(table.map(|table| Effect::HealthPorts(Arc::new(table))));
     }
 

@@ -267,7 +267,7 @@ impl FamilyPeers {
     /// Records that a Service port's endpoints on this node do not answer, and removes everything
     /// that rests on it.
     fn fall_silent_here(&mut self, service: u32, at: Mono) {
-        let is_dialled = |of: &Unanswered| of.services.contains_key(&service);
+        let is_dialled = |unanswered: &Unanswered| unanswered.services.contains_key(&service);
         self.silent
             .retain(|_, silent| !is_dialled(&silent.unanswered));
         self.outage.take_if(|outage| is_dialled(&outage.unanswered));

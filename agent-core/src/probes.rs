@@ -338,7 +338,7 @@ impl SentinelLedger {
     /// Whether this is the damage found last, and `lasts` holds for its time.
     pub(crate) fn is_damage(&self, sentence: &str, lasts: impl Fn(Mono) -> bool) -> bool {
         let damage = self.damage.as_ref();
-        damage.is_some_and(|of| of.sentence == sentence && lasts(of.at))
+        damage.is_some_and(|damage| damage.sentence == sentence && lasts(damage.at))
     }
 
     /// Records that a check from `began` on found the sentinel's devices, routes and programs

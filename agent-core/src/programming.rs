@@ -101,7 +101,7 @@ impl Programming {
                 _ => continue,
             };
             let service = directory.service(key.service);
-            let measured_by_probes = service.as_ref().is_some_and(|of| of.sentinel);
+            let measured_by_probes = service.as_ref().is_some_and(|service| service.sentinel);
             if value.flags & endpoint_flag::UDP != 0 || measured_by_probes {
                 continue;
             }
@@ -114,7 +114,7 @@ impl Programming {
             let next = Change {
                 change,
                 received: now,
-                delivery: service.and_then(|of| triggers.get(&of.name).copied()),
+                delivery: service.and_then(|service| triggers.get(&service.name).copied()),
                 met: None,
                 connections: 0,
             };
@@ -134,7 +134,8 @@ impl Programming {
             return;
         }
         for delta in counts {
-            let sent = [Outcome::Forwarded, Outcome::Stale].map(|of| delta.counts[of as usize]);
+            let sent =
+                [Outcome::Forwarded, Outcome::Stale].map(|outcome| delta.counts[outcome as usize]);
             for (_, change) in self.changes.range_mut(keys_of(delta.service)) {
                 change.connections += sent.into_iter().map(u64::from).sum::<u64>();
             }
@@ -147,8 +148,10 @@ impl Programming {
         let added = self
             .changes
             .values()
-            .filter(|of| of.change == EndpointChange::Added);
-        let met = added.filter(|of| of.met.is_some()).map(|of| of.received);
+            .filter(|change| change.change == EndpointChange::Added);
+        let met = added
+            .filter(|change| change.met.is_some())
+            .map(|change| change.received);
         self.followed = self.followed.max(met.max());
         let done = &mut self.done;
         let before = self.changes.len();
@@ -156,7 +159,9 @@ impl Programming {
             if !change.is_over(now) {
                 return true;
             }
-            let endpoints = directory.service(key.service).map_or(0, |of| of.endpoints);
+            let endpoints = directory
+                .service(key.service)
+                .map_or(0, |service| service.endpoints);
             done.push(Programmed {
                 change: change.change,
                 latency: change.latency(endpoints, now),
@@ -169,7 +174,9 @@ impl Programming {
     /// Whether the datapath follows, judged by added endpoints.
     pub(crate) fn seen(&self, directory: &dyn Directory) -> ProgrammingSeen {
         let is_missed = |(key, change): &(&EndpointKey, &Change)| {
-            let endpoints = directory.service(key.service).map_or(0, |of| of.endpoints);
+            let endpoints = directory
+                .service(key.service)
+                .map_or(0, |service| service.endpoints);
             change.change == EndpointChange::Added
                 && change.connections >= u64::from(endpoints.max(1)) * MISSED_BY
         };

@@ -371,7 +371,7 @@ impl PublishReport {
     /// Problems that prevent writes.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         let all = [&self.condition, &self.events].into_iter().flatten();
-        all.filter_map(|of| of.problem.as_deref())
+        all.filter_map(|write| write.problem.as_deref())
     }
 }
 

@@ -21,9 +21,12 @@ fn limit(outcome: &Outcome) -> u32 {
 /// With the brake, and a rotator and the API server throughout.
 #[rstest]
 fn at_most_a_fifth_refuses_after_ten_seconds(#[values(3, 200, 1_000)] nodes: u32) {
-    let all_there = |of: &&Scenario| {
-        let rotates = matches!(of.rotators, Rotators::One | Rotators::Two { .. });
-        rotates && of.away.is_none() && of.percent.is_some() && !of.waves.is_empty()
+    let all_there = |scenario: &&Scenario| {
+        let rotates = matches!(scenario.rotators, Rotators::One | Rotators::Two { .. });
+        rotates
+            && scenario.away.is_none()
+            && scenario.percent.is_some()
+            && !scenario.waves.is_empty()
     };
     for scenario in SCENARIOS.iter().filter(all_there) {
         let outcome = play(scenario, nodes, 1);
@@ -83,7 +86,7 @@ fn a_rotator_that_is_killed_costs_a_minute(
 /// All nodes are counted again within two and a half minutes.
 #[rstest]
 fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
-    for scenario in SCENARIOS.iter().filter(|of| of.away.is_some()) {
+    for scenario in SCENARIOS.iter().filter(|scenario| scenario.away.is_some()) {
         let outcome = play(scenario, nodes, 1);
         let back = scenario.away.map_or(0, |away| away.1);
         let after = outcome.peak_after(s(u64::try_from(back).unwrap() + 150));

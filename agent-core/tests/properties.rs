@@ -87,7 +87,7 @@ proptest! {
         let failed = node.failed_after(BEGIN.plus(broken));
         prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
         let since = BEGIN.plus(broken + PROMISED);
-        let healthy = node.answers().iter().find(|of| of.at > since && of.livez == 200);
+        let healthy = node.answers().iter().find(|answer| answer.at > since && answer.livez == 200);
         prop_assert_eq!(healthy, None);
     }
 

@@ -115,14 +115,17 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     give_back_memory();
     let (listeners, takeover, succeeded, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
-    let probing = config.sentinel.clone().map(|of| {
-        let scope = Scope::Sentinel(of.service.clone());
+    let probing = config.sentinel.clone().map(|sentinel| {
+        let scope = Scope::Sentinel(sentinel.service.clone());
         let uncached = |client| ApiServer::new(client, &config.node_name, scope);
         let uncached = client.clone().map(uncached);
-        Probing::new(of, uncached)
+        Probing::new(sentinel, uncached)
     });
     let (probing, inbox) = probing.unzip();
-    let declared = config.sentinel.as_ref().and_then(|of| of.datapath);
+    let declared = config
+        .sentinel
+        .as_ref()
+        .and_then(|sentinel| sentinel.datapath);
     let limits = Limits {
         declared,
         ..limits()
@@ -372,11 +375,11 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
         fleet_brake: Some(config.healthz.fleet_brake).filter(|percent| *percent > 0),
         drain_ignore: ProbeRanges::new(config.admin.drain_ignore.iter().flatten().copied()),
         watches_services: config.source.has_services(),
-        sentinel: config.sentinel.as_ref().map(|of| SentinelRule {
-            service: of.service.clone(),
-            echo: of.echo,
-            clients: of.client.to_vec(),
-            pods: of.pod.into_iter().flatten().collect(),
+        sentinel: config.sentinel.as_ref().map(|sentinel| SentinelRule {
+            service: sentinel.service.clone(),
+            echo: sentinel.echo,
+            clients: sentinel.client.to_vec(),
+            pods: sentinel.pod.into_iter().flatten().collect(),
         }),
         own_ports: [&config.healthz.address, &config.admin.address]
             .into_iter()

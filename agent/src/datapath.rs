@@ -147,7 +147,9 @@ impl Observer {
     /// Removes pins of other versions once this version is attached and pinned on every device.
     /// Until then the other version's programs keep observing, even if this agent ends.
     fn sweep_other_versions(&self) {
-        let attached = |of: &Attachment| of.mechanism().is_some() || of.is_left_to_others();
+        let attached = |attachment: &Attachment| {
+            attachment.mechanism().is_some() || attachment.is_left_to_others()
+        };
         let mut attachments = self.attacher.attachments().peekable();
         let all = attachments.peek().is_some() && attachments.all(attached);
         let all = all && self.not_pinned().is_none();
@@ -284,7 +286,7 @@ impl Observer {
     /// `successor` has filters in place, nothing observes from then on. The pins then record the
     /// gap, so that the next agent does not take the pinned maps for complete.
     pub fn release(&mut self, successor: bool) {
-        let filters = |of: &Attachment| of.mechanism() == Some(Mechanism::Clsact);
+        let filters = |attachment: &Attachment| attachment.mechanism() == Some(Mechanism::Clsact);
         let is_gap = !successor && self.attacher.attachments().any(filters);
         self.attacher.release(successor);
         if let Some(pins) = self.pins.as_ref().filter(|_| is_gap) {

@@ -155,9 +155,9 @@ impl SteeredServices {
         // Publish first: a steered connection must find its Service.
         self.table.send_replace(Arc::clone(table));
         let allowed = table.iter().filter(|(port, _)| self.range.contains(port));
-        let steered = allowed.flat_map(|(port, of)| {
+        let steered = allowed.flat_map(|(port, served_port)| {
             let families = Family::ALL.into_iter();
-            let served = families.filter(|family| of.local[*family as usize].is_some());
+            let served = families.filter(|family| served_port.local[*family as usize].is_some());
             served.map(|family| (family, *port))
         });
         if let Err(error) = self.ports.set(steered) {
@@ -430,7 +430,8 @@ impl PortSteering {
         let succeeded = matches!(steering.succession().ask(), Behind::Agent { .. });
         self.steered = None;
         let services = self.service_ports.as_ref();
-        let is_ours = |port| port == self.port || services.is_some_and(|of| of.contains(&port));
+        let is_ours =
+            |port| port == self.port || services.is_some_and(|ports| ports.contains(&port));
         finish_handshakes(|| is_opening(is_ours).unwrap_or(true)).await;
         succeeded
     }

@@ -189,8 +189,8 @@ impl Rotator {
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
         let found = service.as_ref();
-        let annotations = found.and_then(|of| of.metadata.annotations.as_ref());
-        let text = annotations.and_then(|of| of.get(ENFORCEMENT));
+        let annotations = found.and_then(|service| service.metadata.annotations.as_ref());
+        let text = annotations.and_then(|annotations| annotations.get(ENFORCEMENT));
         let switches = self.switches.get_or_insert_default();
         switches.read(None, Some(text.map(String::as_str)));
         let Some(service) = service else {
@@ -226,7 +226,7 @@ impl Rotator {
     }
 
     fn recalls(&self) -> bool {
-        let audits = |of: &Switches| of.audit(Enforcement::Enforce).is_some();
+        let audits = |switches: &Switches| switches.audit(Enforcement::Enforce).is_some();
         self.switches.as_ref().is_some_and(audits)
     }
 
@@ -322,8 +322,8 @@ impl Rotator {
         let found = ask("list EndpointSlices by name", self.slices.list(&named)).await?;
         let is_lost = |found: &EndpointSlice| {
             let mut labels = found.metadata.labels.iter().flatten();
-            !labels.any(|(label, of)| {
-                label == slices::SERVICE_NAME && **of == *self.config.service.name
+            !labels.any(|(label, value)| {
+                label == slices::SERVICE_NAME && **value == *self.config.service.name
             })
         };
         let Some(lost) = found.items.into_iter().find(is_lost) else {

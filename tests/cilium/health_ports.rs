@@ -78,7 +78,11 @@ fn outside_clients_get_our_answer_and_ciliums_after_a_kill() {
         let told = until(PATIENCE, || (scene.outside() == [broken; 2]).then_some(()));
         assert!(told.is_some(), "{options:?}: {:?}", scene.outside());
         let own = scene.ask(&scene.world.node, Family::V4);
-        assert_eq!(own.map(|of| of.status), Some(200), "Cilium's own answer");
+        assert_eq!(
+            own.map(|answer| answer.status),
+            Some(200),
+            "Cilium's own answer"
+        );
         if broken == 503 {
             // The fault is still there.
             let agent = scene.agent.take().expect("an agent");

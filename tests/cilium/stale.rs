@@ -32,15 +32,15 @@ const WEB: (&str, &str) = ("web", "web-1");
 fn is_named(report: &Value) -> bool {
     let services = report["verdict"]["services"].as_array();
     services.is_some_and(|services| {
-        let web = |of: &&Value| {
-            of["service"]
+        let web = |service: &&Value| {
+            service["service"]
                 .as_str()
                 .is_some_and(|name| name.contains("/web"))
         };
         services
             .iter()
             .filter(web)
-            .any(|of| of["cause"] == "stale" && of["confirmed"] == true)
+            .any(|service| service["cause"] == "stale" && service["confirmed"] == true)
     })
 }
 

@@ -197,7 +197,7 @@ fn empty_slices(shop: &Shop) {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": { "name": name, "namespace": "shop" },
         });
-        endpoints.inspect(|of| slice["endpoints"] = of.clone());
+        endpoints.inspect(|endpoints| slice["endpoints"] = endpoints.clone());
         code(shop.admin.post(SLICES, &slice))
     };
     let one = json!([{ "addresses": ["192.0.2.21"] }]);

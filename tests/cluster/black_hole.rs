@@ -29,14 +29,14 @@ fn wait(scene: &Scene, patience: Duration, wanted: &Value) {
         let report = scene.agent().verdict().ok()?;
         let problems = report["cluster"]["problems"].as_array()?.iter();
         // The cause in brackets changes from one attempt to the next.
-        let problems = problems.filter_map(|of| of.as_str()?.split(" (").next());
+        let problems = problems.filter_map(|problem| problem.as_str()?.split(" (").next());
         let mut problems: Vec<&str> = problems.collect();
         problems.dedup();
         let coverage = &report["verdict"]["coverage"];
         let losses = coverage["losses"].as_array()?.iter();
         last = json!({
             "problems": problems,
-            "losses": losses.map(|of| &of["loss"]).collect::<Vec<_>>(),
+            "losses": losses.map(|loss| &loss["loss"]).collect::<Vec<_>>(),
             "lost_suspended": coverage["lost_suspended"],
             "misrouted_suspended": coverage["misrouted_suspended"],
         });

@@ -154,7 +154,11 @@ fn services_come_and_go(scene: &mut Scene) {
 }
 
 fn refused(scene: &Scene) -> u64 {
-    scene.clients.iter().map(|of| of.tally().refused).sum()
+    scene
+        .clients
+        .iter()
+        .map(|client| client.tally().refused)
+        .sum()
 }
 
 /// The pod is up, but its server is gone.

@@ -58,7 +58,9 @@ fn change(scene: &mut Scene, mode: Mode) {
     thread::sleep(CALM);
     let (_, users) = users.end();
     let answers = watch.changes().into_iter();
-    let answers: Vec<_> = answers.map(|of| (of.at, of.codes.healthz)).collect();
+    let answers: Vec<_> = answers
+        .map(|change| (change.at, change.codes.healthz))
+        .collect();
     println!("to {}, in seconds:", mode.name());
     println!("  users: {}", row(start, &users));
     println!("  healthz: {}", row(start, &answers));

@@ -63,8 +63,10 @@ fn changes_are_measured_as_they_are_on_the_wire() {
 
     println!("| change | changes | agent, mean | capture, mean | ratio |");
     for change in ["added", "removed"] {
-        let of_kind = made.iter().filter(|of| of.change == change);
-        let wire: Vec<f64> = of_kind.map(|of| on_the_wire(of, &made, &sent)).collect();
+        let of_kind = made.iter().filter(|made| made.change == change);
+        let wire: Vec<f64> = of_kind
+            .map(|change| on_the_wire(change, &made, &sent))
+            .collect();
         let expected = wire.len() as f64;
         let all = until(PATIENCE, || {
             Some(times(&scene, change)).filter(|(_, count)| *count >= expected)
@@ -121,10 +123,10 @@ fn swaps(scene: &Scene, count: usize, mut pass: impl FnMut(Duration)) -> Vec<Cha
 }
 
 fn slice(endpoints: impl Iterator<Item = Endpoint>, at: usize, now: &jiff::Timestamp) -> Value {
-    let endpoint = |of: Endpoint| {
+    let endpoint = |endpoint: Endpoint| {
         json!({
-            "addresses": [of.addresses[at]],
-            "nodeName": of.node,
+            "addresses": [endpoint.addresses[at]],
+            "nodeName": endpoint.node,
             "conditions": { "ready": true, "serving": true, "terminating": false },
         })
     };

@@ -12,15 +12,15 @@ impl Scene {
     fn condition(&self) -> Option<Value> {
         let node = self.api.get(NODE).ok()?;
         let conditions = node["status"]["conditions"].as_array()?;
-        let ours = |of: &&Value| of["type"] == "ServiceDatapathReady";
+        let ours = |condition: &&Value| condition["type"] == "ServiceDatapathReady";
         conditions.iter().find(ours).cloned()
     }
 
     pub(crate) fn wait_condition(&self, status: &str, reason: &str) -> Value {
         let seen = until(PATIENCE, || {
-            self.condition().filter(|of| {
-                let said = of["reason"].as_str().unwrap_or_default();
-                of["status"] == status && said.starts_with(reason)
+            self.condition().filter(|condition| {
+                let said = condition["reason"].as_str().unwrap_or_default();
+                condition["status"] == status && said.starts_with(reason)
             })
         });
         seen.unwrap_or_else(|| panic!("never {status} {reason}: {:#?}", self.condition()))
@@ -46,10 +46,10 @@ fn the_nodes_condition_follows_the_datapath() {
     assert_ne!(broken["lastTransitionTime"], sound["lastTransitionTime"]);
     let told = until(PATIENCE, || {
         let events = scene.api.get(EVENTS).ok()?;
-        let warned = |of: &&Value| {
-            of["type"] == "Warning"
-                && of["reason"] == broken["reason"]
-                && of["regarding"]["name"] == "node-1"
+        let warned = |event: &&Value| {
+            event["type"] == "Warning"
+                && event["reason"] == broken["reason"]
+                && event["regarding"]["name"] == "node-1"
         };
         events["items"].as_array()?.iter().find(warned).cloned()
     });
@@ -63,6 +63,8 @@ fn the_nodes_condition_follows_the_datapath() {
     assert_eq!(kept["lastTransitionTime"], broken["lastTransitionTime"]);
     let node = scene.api.get(NODE).expect("the Node");
     let conditions = node["status"]["conditions"].as_array().expect("conditions");
-    let ready = conditions.iter().find(|of| of["type"] == "Ready");
+    let ready = conditions
+        .iter()
+        .find(|condition| condition["type"] == "Ready");
     assert_eq!(ready.expect("kubelet's")["message"], "kept");
 }

@@ -157,17 +157,19 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
     for (resource, span) in WATCHED {
         let mine: Vec<&Request> = requests
             .iter()
-            .filter(|of| of.resource == resource)
+            .filter(|request| request.resource == resource)
             .collect();
         // If a server refuses to stream a list, the agent lists in pages and then watches.
-        let listed = mine.iter().rposition(|of| of.is_list);
+        let listed = mine.iter().rposition(|request| request.is_list);
         let listed = listed.unwrap_or_else(|| panic!("{resource} was never listed: {}", shown()));
         assert!(
             mine[listed].at < began,
             "{resource} was listed again: {}",
             shown()
         );
-        let watches = mine[listed..].iter().filter(|of| of.verb == "watch");
+        let watches = mine[listed..]
+            .iter()
+            .filter(|request| request.verb == "watch");
         let starts: Vec<Timestamp> = watches.map(|watch| watch.at).collect();
         assert!(!starts.is_empty(), "{resource} is not watched: {}", shown());
         let slack = SLACK.as_secs_f64();
@@ -190,7 +192,9 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
         );
     }
     let other = requests.iter().find(|request| {
-        let watched = WATCHED.iter().any(|(of, _)| *of == request.resource);
+        let watched = WATCHED
+            .iter()
+            .any(|(resource, _)| *resource == request.resource);
         request.at >= began && !(watched && request.verb == "watch")
     });
     assert!(other.is_none(), "{other:?} of {}", shown());

@@ -20,8 +20,9 @@ impl Scene {
         let here = self
             .proxy
             .as_ref()
-            .and_then(|of| of.ask_here("/healthz").ok());
-        [outside(Family::V4), outside(Family::V6), here].map(|of| of.map(|answer| answer.status))
+            .and_then(|client| client.ask_here("/healthz").ok());
+        [outside(Family::V4), outside(Family::V6), here]
+            .map(|answered| answered.map(|answer| answer.status))
     }
 
     /// Waits until the agent reports that kube-proxy has opened the port.

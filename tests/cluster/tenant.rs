@@ -90,9 +90,9 @@ impl Scene {
         let mut last = Value::Null;
         let seen = until(PATIENCE, || {
             last = self.api.get(events).ok()?;
-            let contested = |of: &&Value| {
-                let note = of["note"].as_str().unwrap_or_default();
-                of["reason"] == "FrontendsContested" && note.contains(said)
+            let contested = |event: &&Value| {
+                let note = event["note"].as_str().unwrap_or_default();
+                event["reason"] == "FrontendsContested" && note.contains(said)
             };
             let told: Vec<&Value> = last["items"].as_array()?.iter().filter(contested).collect();
             assert!(told.len() < 2, "{told:#?}");

@@ -104,7 +104,7 @@ fn objects_have_the_fields_of_the_api() {
     } in renderings()
     {
         assert!(objects.len() > 5, "{name} on {release}");
-        let known = schemas.iter().find(|(of, _)| of == release);
+        let known = schemas.iter().find(|(known, _)| known == release);
         let (_, schemas) = known.expect("schemas");
         for object in objects {
             let errors = schemas.errors(object);

@@ -96,7 +96,7 @@ fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
     });
     scene.wait_proven();
     let changes = prober.changes();
-    let codes = |of: &Change| [of.codes.healthz, of.codes.livez];
+    let codes = |change: &Change| [change.codes.healthz, change.codes.livez];
     let bad = changes.iter().any(|one| codes(one).contains(&503));
     assert!(!bad, "false 503: {changes:#?}");
     let missed = changes.iter().filter(|one| codes(one).contains(&0)).count();

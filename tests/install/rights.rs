@@ -21,7 +21,7 @@ fn a_missing_capability_is_named_and_the_old_agent_keeps_answering() {
         scene.wait("exit 77", || {
             scene.agents().iter().any(|pod| {
                 let status = &pod["status"]["containerStatuses"][0];
-                let ended = |of: &str| status[of]["terminated"]["exitCode"] == 77;
+                let ended = |state: &str| status[state]["terminated"]["exitCode"] == 77;
                 ended("state") || ended("lastState")
             })
         });

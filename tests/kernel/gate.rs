@@ -86,7 +86,7 @@ fn a_quiet_service_beside_a_busy_one_is_followed_whole() {
         }
         let followed = stage.connections();
         assert_eq!(followed.len() as u32, arrived + FEW);
-        let clients: BTreeSet<_> = followed.iter().map(|of| of.client).collect();
+        let clients: BTreeSet<_> = followed.iter().map(|pending| pending.client).collect();
         assert!(clients.len() as u32 > CLIENTS / 3, "{}", clients.len());
         assert_eq!(stage.faults(), []);
     });
@@ -118,7 +118,7 @@ fn a_busy_service_that_is_broken(#[case] to: &str, #[case] expected: Failed) {
             "only followed ones are kept"
         );
         // When the rate has fallen, a SYN may be a retransmission of one that was sampled out: no evidence.
-        followed.retain(|of| of.state & state::RETRANSMITTED == 0);
+        followed.retain(|pending| pending.state & state::RETRANSMITTED == 0);
         assert!(followed.len() as u32 >= WHOLE, "{}", followed.len());
         assert_eq!(failures(&followed), vec![expected; followed.len()]);
         let unseen = |flags| flags & anomaly_flag::UNSEEN_ARRIVAL != 0;

@@ -67,8 +67,8 @@ impl Node {
             Device::Uplink => self.sandbox.uplink,
         };
         let (now, arrived) = (self.now, &self.arrived);
-        self.observer.change_pending(map::PENDING, |key, of| {
-            of.arrived_ns = match now - arrived.get(&key.isn).copied().unwrap_or(now) {
+        self.observer.change_pending(map::PENDING, |key, pending| {
+            pending.arrived_ns = match now - arrived.get(&key.isn).copied().unwrap_or(now) {
                 // A timestamp in the future counts as "just now", however slow the machine is.
                 0 => monotonic() + 60_000_000_000,
                 age => monotonic().saturating_sub(age),

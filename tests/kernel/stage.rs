@@ -126,13 +126,13 @@ impl Stage {
 
     pub(crate) fn count(&self, service: u32, outcome: Outcome) -> u32 {
         let outcomes = self.outcomes(service).into_iter();
-        let counts = outcomes.filter(|(of, _)| *of == outcome);
+        let counts = outcomes.filter(|(other, _)| *other == outcome);
         counts.map(|(_, count)| count).sum()
     }
 
     pub(crate) fn fault(&self, fault: Fault) -> u64 {
         let faults = self.faults().into_iter();
-        let counts = faults.filter(|(of, _)| *of == fault);
+        let counts = faults.filter(|(other, _)| *other == fault);
         counts.map(|(_, count)| count).sum()
     }
 
@@ -164,6 +164,8 @@ impl Stage {
 
 /// The failures among these after the loss window.
 pub(crate) fn failures(followed: &[Pending]) -> Vec<Failed> {
-    let failures = followed.iter().filter_map(|of| failed(of, u64::MAX));
+    let failures = followed
+        .iter()
+        .filter_map(|pending| failed(pending, u64::MAX));
     failures.collect()
 }

@@ -214,7 +214,7 @@ fn two_questions_of_one_socket() {
         for _ in 0..2 {
             stage.goes(&said(of.frontend, of.client, 8), stage.at.client);
         }
-        let counts = [Arrived, Forwarded, Answered].map(|of| stage.count(NAMES, of));
+        let counts = [Arrived, Forwarded, Answered].map(|outcome| stage.count(NAMES, outcome));
         assert_eq!(counts, [2, 2, 1]);
     });
 }
@@ -227,8 +227,8 @@ fn sent_again() {
         asks(stage, of);
         stage.comes(&asked(of.client, of.frontend, 7), stage.at.bridge);
         assert_eq!(outcomes(stage), [Arrived]);
-        stage.change_pending(map::UDP_PENDING, |_, of| {
-            of.arrived_ns = of.arrived_ns.saturating_sub(300_000_000);
+        stage.change_pending(map::UDP_PENDING, |_, pending| {
+            pending.arrived_ns = pending.arrived_ns.saturating_sub(300_000_000);
         });
         asks(stage, of);
         assert_eq!(outcomes(stage), [Arrived, Retransmitted]);

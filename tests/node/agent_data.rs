@@ -8,7 +8,8 @@ use node_tests::scene::{Scene, assert_never_503, in_both, throughout, wait_answe
 
 /// Drops data packets that match these conditions, as a rule for INVALID packets does.
 fn drop_data(scene: &Scene, conditions: [&str; 2]) {
-    let rules = conditions.map(|of| format!("{of} tcp flags & (psh | ack) == psh | ack drop;"));
+    let rules = conditions
+        .map(|condition| format!("{condition} tcp flags & (psh | ack) == psh | ack drop;"));
     let rules = rules.join(" ");
     scene.nft(&format!(
         "table inet fault {{ chain data_rules {{ type filter hook forward priority -10; {rules} }}\n}}\n"
@@ -29,8 +30,8 @@ fn data_that_is_dropped_on_real_connections_alone_is_503() {
         ],
     );
     let report = scene.wait("broken in both families", |report| {
-        in_both(report, |of| {
-            of["state"] == "broken" && of["cause"] == "no_data"
+        in_both(report, |family| {
+            family["state"] == "broken" && family["cause"] == "no_data"
         })
     });
     let reason = report["verdict"]["reason"].as_str().unwrap_or_default();
@@ -48,7 +49,7 @@ fn a_filter_that_drops_the_sentinels_data_alone_is_no_503() {
     wait_answers(&watch, 200);
     drop_data(&scene, ["ip daddr 198.18.0.0/15", "ip6 daddr 2001:2::/48"]);
     let report = scene.wait("the probes' trouble told", |report| {
-        in_both(report, |of| of["state"] == "degraded")
+        in_both(report, |family| family["state"] == "degraded")
     });
     assert_eq!(report["verdict"]["cause"], "no_data", "{report:#}");
     throughout(Duration::from_secs(10), || {

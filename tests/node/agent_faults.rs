@@ -18,7 +18,7 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
     let report = scene.wait("broken in both families", |report| {
-        in_both(report, |of| of["state"] == "broken")
+        in_both(report, |family| family["state"] == "broken")
     });
     let cause = report["verdict"]["cause"].as_str().unwrap_or_default();
     assert!(["leaked", "refused"].contains(&cause), "{report:#}");

@@ -15,7 +15,7 @@ fn assert_blind(scene: &Scene, loss: &str, why: &str) {
     let blind = |report: &Value| {
         report["verdict"]["state"] == "unknown"
             && lacks(report, loss)
-            && in_both(report, |of| of["state"] != "proven")
+            && in_both(report, |family| family["state"] != "proven")
     };
     let report = scene.wait("unknown", |report| {
         blind(report)

@@ -228,7 +228,9 @@ fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
     });
     drop(waits);
     let cut = |requests: Vec<JoinHandle<bool>>| {
-        let ends = requests.into_iter().map(|of| of.join().expect("a request"));
+        let ends = requests
+            .into_iter()
+            .map(|request| request.join().expect("a request"));
         ends.filter(|whole| !whole).count()
     };
     assert_eq!(cut(waited_for), 0, "cut although the hook waited");

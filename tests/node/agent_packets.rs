@@ -51,7 +51,7 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
         (0..2).for_each(send);
         services
             .iter()
-            .all(|of| scene.count(of, family, "pod", "arrived") > 0)
+            .all(|service| scene.count(service, family, "pod", "arrived") > 0)
     });
     for number in 2..FLOOD {
         send(number);
@@ -66,11 +66,11 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
             }
         }
     }
-    let arrived = services.map(|of| scene.count(of, family, "pod", "arrived"));
+    let arrived = services.map(|service| scene.count(service, family, "pod", "arrived"));
     assert!(
         arrived
             .iter()
-            .all(|of| (500..u64::from(FLOOD) / 4).contains(of)),
+            .all(|count| (500..u64::from(FLOOD) / 4).contains(count)),
         "sampled: {arrived:?}"
     );
     eventually("evicted", || pending(&scene.world) < 3 * 4_096);

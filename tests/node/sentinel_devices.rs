@@ -278,7 +278,7 @@ fn half_made_ones_are_completed_or_removed() {
         let whole = node.tables();
         node.ip(break_it);
         let repaired = node.ensure();
-        let index = |of: &SentinelDevices| of.index(Role::ClientNear);
+        let index = |devices: &SentinelDevices| devices.index(Role::ClientNear);
         assert_eq!(index(&repaired), index(&devices), "{break_it}");
         assert_eq!(node.tables(), whole, "{break_it}");
         assert_eq!(node.verify(&repaired), [""; 0], "{break_it}");

@@ -302,7 +302,7 @@ fn lost_answers_are_named(scene: &Scene) {
         "chain back { type filter hook forward priority -10; iifname pathproof-s0 drop; }",
     );
     let report = scene.wait("answers lost in both families", |report| {
-        in_both(report, |of| of["cause"] == "answer_lost")
+        in_both(report, |family| family["cause"] == "answer_lost")
     });
     // A filter for the sentinel's address has the same effect, so this is no 503.
     assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
@@ -383,14 +383,14 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
     scene.clients.clear();
     scene.world.block_forwarding(true).expect("block");
     scene.wait("suspect in both families", |report| {
-        in_both(report, |of| of["state"] == "suspect")
+        in_both(report, |family| family["state"] == "suspect")
     });
     throughout(std::time::Duration::from_secs(3), || {
         assert_eq!(scene.asked("/healthz"), 200);
     });
     scene.pod_traffic();
     scene.wait("broken with real connections lost", |report| {
-        in_both(report, |of| of["state"] == "broken")
+        in_both(report, |family| family["state"] == "broken")
     });
     assert_eq!(scene.asked("/healthz"), 503);
     scene.world.block_forwarding(false).expect("unblock");

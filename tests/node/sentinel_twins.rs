@@ -154,8 +154,8 @@ impl Harmless {
 
     /// Clients of the backends that ended, for an idle node.
     fn callers(self, scene: &Scene, busy: bool) -> Vec<Client> {
-        let targets =
-            ["web", "api"].map(|service| Family::ALL.map(|of| scene.cluster_ip(service, of)));
+        let targets = ["web", "api"]
+            .map(|service| Family::ALL.map(|family| scene.cluster_ip(service, family)));
         let targets = targets.into_iter().flatten();
         let targets = targets.filter(|_| self == Self::BackendsKilled && !busy);
         let dial = |target| {
@@ -202,7 +202,7 @@ impl Harmless {
             Self::RangeDropped | Self::RangeReset => {
                 let state = if busy { "degraded" } else { "suspect" };
                 scene.wait("probes are lost, and no more", |report| {
-                    in_both(report, |of| of["state"] == state)
+                    in_both(report, |family| family["state"] == state)
                 });
             }
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {

@@ -121,7 +121,7 @@ impl Hierarchy {
             "" => ["unified", ""],
             some => [some.trim_start_matches("name="); 2],
         };
-        let mut roots = places.map(|of| mounts.join(of)).into_iter();
+        let mut roots = places.map(|place| mounts.join(place)).into_iter();
         let root = roots.find(|root| root.join("cgroup.procs").exists())?;
         let own = root.join(group.trim_start_matches('/'));
         Some(Self {

@@ -14,7 +14,7 @@ fn a_removed_endpoint_that_still_answers_is_no_fault() {
     let endpoints = |report: &Value| report["expectations"]["endpoints"].as_u64();
     let before = endpoints(&scene.report());
     let left = (scene.manifests).change("api", |service| {
-        service.endpoints.retain(|of| of.pod != "api-1");
+        service.endpoints.retain(|endpoint| endpoint.pod != "api-1");
     });
     left.expect("it leaves its slice");
     scene.wait("the slice read", |report| endpoints(report) < before);

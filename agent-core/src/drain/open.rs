@@ -67,7 +67,12 @@ impl Outsiders {
         let services = view
             .states()
             .filter_map(|(_, state)| state.service.as_ref());
-        let ips = services.flat_map(|of| of.external_ips.iter().chain(&of.load_balancer_ips));
+        let ips = services.flat_map(|service| {
+            service
+                .external_ips
+                .iter()
+                .chain(&service.load_balancer_ips)
+        });
         let entrances = ips.map(address).chain(node.addresses.iter().copied());
         Self {
             entrances: entrances.collect(),

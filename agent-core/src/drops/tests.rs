@@ -100,7 +100,7 @@ fn memory_is_bounded() {
     let mut drops = DropLedger::default();
     for round in 0..10 {
         let counts: Vec<_> = (0..500)
-            .map(|of| count(1 + of % 2, &format!("REASON_{round}_{of}"), 1))
+            .map(|number| count(1 + number % 2, &format!("REASON_{round}_{number}"), 1))
             .collect();
         drops.take(&counts, &directory(), at(round));
         assert_eq!(drops.shown.dropped.len(), KEPT);

@@ -83,7 +83,8 @@ impl NodeContext {
     /// Whether this is the pod probe's Service.
     pub fn is_echo(&self, name: &ObjectName) -> bool {
         let sentinel = self.sentinel.as_ref();
-        &*name.name == ECHO_SERVICE && sentinel.is_some_and(|of| of.namespace == name.namespace)
+        &*name.name == ECHO_SERVICE
+            && sentinel.is_some_and(|sentinel| sentinel.namespace == name.namespace)
     }
 
     /// Source prefixes of the node: its pod ranges and its own addresses.

@@ -175,7 +175,7 @@ fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
                 newest = newest
                     .into_iter()
                     .chain(published)
-                    .max_by_key(|of| of.written);
+                    .max_by_key(|count| count.written);
             }
             Err(error) => {
                 wrong.get_or_insert(format!("the annotation {FLEET} is ignored: {error}"));

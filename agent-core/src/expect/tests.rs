@@ -76,7 +76,13 @@ fn each_source_class_has_its_expectation(
     };
     assert_eq!(owed_with(true, true), expected);
     // There is no expectation for a policy without local endpoints.
-    let elsewhere = expected.map(|of| if of == LocalOnly { Nothing } else { of });
+    let elsewhere = expected.map(|handling| {
+        if handling == LocalOnly {
+            Nothing
+        } else {
+            handling
+        }
+    });
     assert_eq!(owed_with(true, false), elsewhere);
     if !service.is_global {
         assert_eq!(owed_with(false, false), [Reject; SOURCE_CLASSES]);

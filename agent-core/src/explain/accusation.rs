@@ -150,7 +150,7 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
 
 /// Explanations that probes and connections eliminate together.
 fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
-    let clients = beside.map_or(&[][..], |of| &of.clients);
+    let clients = beside.map_or(&[][..], |failures| &failures.clients);
     let of = |scope: &Scope| match scope {
         Scope::Pods => "a NetworkPolicy for pods",
         Scope::PodProbe => "a policy for the pod probe",

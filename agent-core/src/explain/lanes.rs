@@ -322,7 +322,8 @@ impl Words<'_> {
                     true => String::new(),
                     false => format!(" of {}", owners(*whose)),
                 };
-                let number = |of: &Option<u16>| of.map_or("none".to_owned(), |of| of.to_string());
+                let number =
+                    |known: &Option<u16>| known.map_or("none".to_owned(), |port| port.to_string());
                 format!(
                     "{}: the rules{of} are out of date: probes still go to port {} of the \
                      sentinel's endpoint, {} after this node received a newer port (now {})",

@@ -37,9 +37,14 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
             found.extend(told.filter_map(|lane| Some((looked_into(lane.cause?), family.family))));
         }
     }
-    found.extend(verdict.services.iter().map(|of| (of.cause, of.family)));
+    found.extend(
+        verdict
+            .services
+            .iter()
+            .map(|service| (service.cause, service.family)),
+    );
     let families = verdict.families.iter();
-    found.extend(families.filter_map(|of| Some((of.cause?, of.family))));
+    found.extend(families.filter_map(|family| Some((family.cause?, family.family))));
     let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
     for (cause, family) in found {
         match causes.iter_mut().find(|(known, _)| *known == cause) {
@@ -49,7 +54,11 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
         }
     }
     let mut next: Vec<Remedy> = verdict.why.map(of_why).into_iter().collect();
-    next.extend(causes.iter().map(|(cause, of)| of_cause(*cause, of)));
+    next.extend(
+        causes
+            .iter()
+            .map(|(cause, family)| of_cause(*cause, family)),
+    );
     next
 }
 

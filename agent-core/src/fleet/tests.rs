@@ -159,9 +159,9 @@ fn a_clock_that_is_ahead_makes_nothing_old() {
 }
 
 #[rstest]
-#[case::tainted(|of: &mut NodeSeen| of.taints.push("ToBeDeletedByClusterAutoscaler".to_owned()), true)]
-#[case::deleted(|of: &mut NodeSeen| of.deleting = true, true)]
-#[case::cordoned(|of: &mut NodeSeen| of.taints.push("node.kubernetes.io/unschedulable".to_owned()), false)]
+#[case::tainted(|node: &mut NodeSeen| node.taints.push("ToBeDeletedByClusterAutoscaler".to_owned()), true)]
+#[case::deleted(|node: &mut NodeSeen| node.deleting = true, true)]
+#[case::cordoned(|node: &mut NodeSeen| node.taints.push("node.kubernetes.io/unschedulable".to_owned()), false)]
 fn a_node_that_leaves_stands_apart(#[case] change: fn(&mut NodeSeen), #[case] leaves: bool) {
     for mut node in [with(Status::False, "DatapathBrokenLeaked"), node("bare")] {
         change(&mut node);

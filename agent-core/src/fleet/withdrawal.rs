@@ -86,7 +86,11 @@ impl Census {
                 _ => {}
             }
         }
-        let counted = self.nodes.values().filter(|of| of.is_counted(now)).count();
+        let counted = self
+            .nodes
+            .values()
+            .filter(|member| member.is_counted(now))
+            .count();
         let most = (counted * limits.share as usize / 100).max(1);
         failing.sort_by_key(|(name, member)| (member.since, *name));
         let room = failing.into_iter().take(most.saturating_sub(withdrawn));
@@ -147,7 +151,10 @@ mod tests {
 
     fn steps(census: &Census, at: u64) -> Vec<(String, bool)> {
         let steps = census.withdrawals(LIMITS, false, s(at));
-        steps.into_iter().map(|of| (of.node, of.withdraw)).collect()
+        steps
+            .into_iter()
+            .map(|step| (step.node, step.withdraw))
+            .collect()
     }
 
     fn set(node: &str) -> (String, bool) {
@@ -186,7 +193,10 @@ mod tests {
             ..LIMITS
         };
         let steps = census.withdrawals(limits, false, s(61));
-        let steps: Vec<_> = steps.into_iter().map(|of| (of.node, of.withdraw)).collect();
+        let steps: Vec<_> = steps
+            .into_iter()
+            .map(|step| (step.node, step.withdraw))
+            .collect();
         assert_eq!(steps, [taken_off("n3")]);
         assert!(census.withdrawals(limits, true, s(61)).is_empty(), "silent");
     }

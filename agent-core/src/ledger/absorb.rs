@@ -98,11 +98,11 @@ impl Ledger {
         directory: &dyn Directory,
         at: Mono,
     ) {
-        let dialled = |of: &&CountDelta| {
-            of.class != SourceClass::Host && of.counts[Outcome::Arrived as usize] > 0
+        let dialled = |delta: &&CountDelta| {
+            delta.class != SourceClass::Host && delta.counts[Outcome::Arrived as usize] > 0
         };
         let services = counts.iter().filter(dialled);
-        for info in services.filter_map(|of| directory.service(of.service)) {
+        for info in services.filter_map(|delta| directory.service(delta.service)) {
             if !info.sentinel && !info.echo {
                 self.families[info.family as usize].used = Some(at);
             }
@@ -182,9 +182,13 @@ impl Ledger {
         }
         if self.is_suspended(Failure::Lost) {
             let families = self.families.iter_mut();
-            return families.for_each(|of| of.answers.forget_lost(old));
+            return families.for_each(|family| family.answers.forget_lost(old));
         }
-        for sighting in sample.anomalies.iter().filter(|of| of.answer_lost) {
+        for sighting in sample
+            .anomalies
+            .iter()
+            .filter(|anomaly| anomaly.answer_lost)
+        {
             if let Some(info) = real(sighting.service).filter(|info| !is_disputed(info, at)) {
                 let ledger = &mut self.families[info.family as usize];
                 ledger.lose_answer(sighting.class, sighting.arrived);
@@ -264,10 +268,13 @@ impl Ledger {
     /// recorded no places; in their recordings any forwarded connection shows it.
     fn absorb_successes(&mut self, sample: &Sample) {
         for family in Family::ALL {
-            let of_family = sample.successes.iter().filter(|of| of.family == family);
+            let of_family = sample
+                .successes
+                .iter()
+                .filter(|success| success.family == family);
             let latest = |place: Place| {
-                let of_place = of_family.clone().filter(|of| of.place == place);
-                of_place.map(|of| of.at).max()
+                let of_place = of_family.clone().filter(|success| success.place == place);
+                of_place.map(|success| success.at).max()
             };
             let ledger = &mut self.families[family as usize];
             for success in of_family.clone() {
@@ -313,8 +320,9 @@ impl Ledger {
         }
         if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
         {
-            let certain = |of: &Failure| matches!(of, Failure::Leaked | Failure::Misrouted);
-            let failed = failures.iter().filter(|(of, _)| certain(of));
+            let certain =
+                |failure: &Failure| matches!(failure, Failure::Leaked | Failure::Misrouted);
+            let failed = failures.iter().filter(|(failure, _)| certain(failure));
             let n = failed.fold(0_u32, |sum, (_, n)| sum.saturating_add(*n));
             if n > 0 {
                 let path = (delta.service, info);

@@ -88,14 +88,16 @@ impl ObstacleLedger {
     /// The obstacle for this class of clients, unless one of them was served beside it.
     pub(crate) fn present(&self, class: SourceClass) -> Option<Obstacle> {
         let at = class as usize;
-        let served =
-            |of: &Obstacle| of.served[at] || (of.refuted && class == SourceClass::External);
+        let served = |obstacle: &Obstacle| {
+            obstacle.served[at] || (obstacle.refuted && class == SourceClass::External)
+        };
         (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !served(obstacle))
     }
 
     /// Whether routes or neighbour tables show it.
     pub(crate) fn is_looked_up(&self) -> bool {
-        self.obstacle.is_some_and(|of| of.cause.is_looked_up())
+        self.obstacle
+            .is_some_and(|obstacle| obstacle.cause.is_looked_up())
     }
 }
 

@@ -70,14 +70,15 @@ impl WrongRoutes {
         self.since = self.since.min(arrived);
         self.last = self.last.max(arrived);
         let last = self.last;
-        let young = |of: &Missed| last.since(of.at) <= WINDOW;
+        let young = |missed: &Missed| last.since(missed.at) <= WINDOW;
         self.missed
-            .retain(|of| young(of) && of.endpoint != endpoint);
-        let same = |of: &Missed| *of.namespace == *namespace;
-        let oldest = match self.missed.iter().filter(|of| same(of)).count() < KEPT_OF_NAMESPACE {
-            true => (self.missed.len() >= KEPT).then_some(0),
-            false => self.missed.iter().position(same),
-        };
+            .retain(|missed| young(missed) && missed.endpoint != endpoint);
+        let same = |missed: &Missed| *missed.namespace == *namespace;
+        let oldest =
+            match self.missed.iter().filter(|missed| same(missed)).count() < KEPT_OF_NAMESPACE {
+                true => (self.missed.len() >= KEPT).then_some(0),
+                false => self.missed.iter().position(same),
+            };
         oldest.map(|at| self.missed.remove(at));
         let has_others = !self.missed.iter().all(same);
         self.missed.push(Missed {

@@ -99,7 +99,9 @@ impl Failing {
     }
 
     pub(crate) fn namespace(&self) -> &str {
-        self.object.split_once('/').map_or("", |(of, _)| of)
+        self.object
+            .split_once('/')
+            .map_or("", |(namespace, _)| namespace)
     }
 }
 
@@ -257,8 +259,9 @@ impl ServicesSeenWorking {
     /// Forgets all failures except those of `families` that lasted for at least `lasted`.
     pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
         for known in self.0.values_mut() {
-            let stays =
-                |of: &Failing| families[known.family as usize] && of.last.since(of.since) >= lasted;
+            let stays = |failing: &Failing| {
+                families[known.family as usize] && failing.last.since(failing.since) >= lasted
+            };
             known.failing.take_if(|failing| !stays(failing));
         }
     }

@@ -197,7 +197,7 @@ impl Track {
         let kept = &mut self.stale[place];
         if kept.len() == STALE_KEPT {
             // Reused ports go first, so that one client cannot displace the few connections that count.
-            let reused = kept.iter().position(|of| of.is_reused);
+            let reused = kept.iter().position(|sighting| sighting.is_reused);
             kept.remove(reused.unwrap_or_default());
         }
         kept.push_back(StaleConnection {

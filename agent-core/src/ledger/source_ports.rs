@@ -23,7 +23,7 @@ pub(super) struct SourcePorts(VecDeque<(SocketAddr, Option<SocketAddr>, Mono)>);
 
 impl SourcePorts {
     pub(super) fn are_none(ports: &[Self; 2]) -> bool {
-        ports.iter().all(|of| of.0.is_empty())
+        ports.iter().all(|ports| ports.0.is_empty())
     }
 
     /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier one
@@ -37,7 +37,9 @@ impl SourcePorts {
         if client.port() == 0 {
             return false;
         }
-        let same = |of: &(SocketAddr, Option<SocketAddr>, Mono)| (of.0, of.1) == (client, endpoint);
+        let same = |connection: &(SocketAddr, Option<SocketAddr>, Mono)| {
+            (connection.0, connection.1) == (client, endpoint)
+        };
         let place = self.0.iter().position(same);
         let known = place.and_then(|place| self.0.remove(place));
         if self.0.len() >= KEPT {

@@ -62,45 +62,55 @@ fn table<T: Copy>(text: &mut String, title: &str, all: &[T], row: impl Fn(T) -> 
 fn every_name_is_what_is_documented() {
     let mut text = String::new();
     let out = &mut text;
-    table(out, "families", &Family::ALL, |of| of_family(of).to_owned());
-    table(out, "paths of connections", &SourceClass::ALL, |of| {
-        of_path(of).to_owned()
+    table(out, "families", &Family::ALL, |family| {
+        of_family(family).to_owned()
     });
-    table(out, "paths of probes", &ProbePath::ALL, |of| {
-        format!("{} ({})", one_name(of, of.name()), path_label(of))
+    table(out, "paths of connections", &SourceClass::ALL, |class| {
+        of_path(class).to_owned()
     });
-    table(out, "transports", &Transport::ALL, |of| {
-        one_name(of, of.name())
+    table(out, "paths of probes", &ProbePath::ALL, |path| {
+        format!("{} ({})", one_name(path, path.name()), path_label(path))
     });
-    table(out, "failures", &Failure::ALL, |of| {
-        format!("{}: {}", in_json(of), Cause::of(of).name())
+    table(out, "transports", &Transport::ALL, |transport| {
+        one_name(transport, transport.name())
     });
-    table(out, "causes of probes", &ProbeCause::ALL, |of| {
-        let clear = match of.is_unambiguous() {
+    table(out, "failures", &Failure::ALL, |failure| {
+        format!("{}: {}", in_json(failure), Cause::of(failure).name())
+    });
+    table(out, "causes of probes", &ProbeCause::ALL, |cause| {
+        let clear = match cause.is_unambiguous() {
             true => "unambiguous",
             false => "ambiguous",
         };
-        format!("{}: {}, {clear}", of.name(), of.cause().name())
+        format!("{}: {}, {clear}", cause.name(), cause.cause().name())
     });
-    table(out, "states", &State::ALL, |of| {
-        format!("{}{}", of.name(), if of.fails() { ": fails" } else { "" })
+    table(out, "states", &State::ALL, |state| {
+        format!(
+            "{}{}",
+            state.name(),
+            if state.fails() { ": fails" } else { "" }
+        )
     });
-    table(out, "causes", &Cause::ALL, |of| of.name().to_owned());
-    table(out, "whys", &Why::ALL, |of| of.name().to_owned());
-    table(out, "owners", &Owner::ALL, |of| {
-        let alone: DatapathOwners = [of].into_iter().collect();
+    table(out, "causes", &Cause::ALL, |cause| cause.name().to_owned());
+    table(out, "whys", &Why::ALL, |why| why.name().to_owned());
+    table(out, "owners", &Owner::ALL, |owner| {
+        let alone: DatapathOwners = [owner].into_iter().collect();
         let kube_proxy = match alone.is_kube_proxy() {
             true => ", kube-proxy's",
             false => "",
         };
-        format!("{}: {}{kube_proxy}", in_json(of), of.label())
+        format!("{}: {}{kube_proxy}", in_json(owner), owner.label())
     });
     let told = [Tristate::Yes, Tristate::No, Tristate::Unknown];
-    table(out, "what is told", &told, |of| one_name(of, of.name()));
+    table(out, "what is told", &told, |value| {
+        one_name(value, value.name())
+    });
     let routing = [Routing::Native, Routing::Vxlan, Routing::Geneve];
-    table(out, "routing", &routing, |of| one_name(of, of.name()));
+    table(out, "routing", &routing, |mode| one_name(mode, mode.name()));
     let seen = [Seen::Full, Seen::Partial, Seen::Hidden];
-    table(out, "what is seen", &seen, |of| one_name(of, of.name()));
+    table(out, "what is seen", &seen, |extent| {
+        one_name(extent, extent.name())
+    });
     let lanes = [
         LaneState::Passing,
         LaneState::Failing,
@@ -108,7 +118,9 @@ fn every_name_is_what_is_documented() {
         LaneState::NeverWorked,
         LaneState::Off,
     ];
-    table(out, "states of lanes", &lanes, |of| one_name(of, of.name()));
+    table(out, "states of lanes", &lanes, |state| {
+        one_name(state, state.name())
+    });
     let paths = [PathState::Proven, PathState::Failing, PathState::Quiet];
     table(out, "states of paths", &paths, in_json);
     table(out, "void", &VoidReason::ALL, in_json);
@@ -122,7 +134,9 @@ fn every_name_is_what_is_documented() {
         Stage::Data,
         Stage::Masqueraded,
     ];
-    table(out, "stages", &stages, |of| one_name(of, of.name()));
+    table(out, "stages", &stages, |stage| {
+        one_name(stage, stage.name())
+    });
     let sentinel = [
         SentinelCondition::Probing,
         SentinelCondition::Off,
@@ -130,10 +144,12 @@ fn every_name_is_what_is_documented() {
         SentinelCondition::Altered,
         SentinelCondition::Disabled,
     ];
-    table(out, "the sentinel", &sentinel, |of| one_name(of, of.name()));
-    table(out, "status of the condition", &Status::ALL, |of| {
-        assert_eq!(Status::parse(of.name()), Some(of));
-        of.name().to_owned()
+    table(out, "the sentinel", &sentinel, |condition| {
+        one_name(condition, condition.name())
+    });
+    table(out, "status of the condition", &Status::ALL, |status| {
+        assert_eq!(Status::parse(status.name()), Some(status));
+        status.name().to_owned()
     });
     assert_eq!(Status::parse("true"), None);
     let taint = "ToBeDeletedByClusterAutoscaler".to_owned();
@@ -143,7 +159,9 @@ fn every_name_is_what_is_documented() {
         &Eligibility::Tainted { taint },
         &Eligibility::NeverSeen,
     ];
-    table(out, "nodes", &nodes, |of| format!("{}: {of}", of.name()));
+    table(out, "nodes", &nodes, |node| {
+        format!("{}: {node}", node.name())
+    });
     assert_words("names", &text);
 }
 

@@ -25,8 +25,8 @@ pub(super) fn pods_expected(
         paths.len() == 0 || paths.any(|path| (path.family, path.path, path.seen) == seen)
     };
     let may = hooks.unseen <= hooks.new;
-    let expected = |of| facts.pods_expected[of as usize] && facts.has_address(of);
-    Family::ALL.map(|of| may && expected(of) && all_seen(of))
+    let expected = |family| facts.pods_expected[family as usize] && facts.has_address(family);
+    Family::ALL.map(|family| may && expected(family) && all_seen(family))
 }
 
 /// Whether a wait continues, or begins, with this verdict. Failures do not end it, because they are

@@ -151,7 +151,7 @@ impl Judge {
 
     /// After addresses were replaced: updates the sentinel's identity, which is computed from addresses.
     pub(crate) fn identify_again(&mut self) {
-        if let Some(identity) = self.sentinel().map(|of| of.identity()) {
+        if let Some(identity) = self.sentinel().map(|sentinel| sentinel.identity()) {
             self.ledger.sentinel.view.identity = identity;
         }
     }
@@ -360,7 +360,7 @@ impl Judge {
             eligibility: self.eligibility.clone(),
             view_synced: self.facts.synced,
             families: self.facts.families,
-            sentinel_exists: self.sentinel().is_some_and(|of| of.exists()),
+            sentinel_exists: self.sentinel().is_some_and(|sentinel| sentinel.exists()),
             booted: Mono(0),
             pods_expected: match self.served {
                 true => [false; FAMILIES],
@@ -430,8 +430,12 @@ impl Judge {
         }
         let broken = self.ledger.external_failures.broken(self.now);
         if *broken != *self.broken {
-            let new = broken.iter().filter(|of| !self.broken.contains(of));
-            let notice = new.cloned().map(|(name, of)| Notice::Unserved(name, of));
+            let new = broken
+                .iter()
+                .filter(|service| !self.broken.contains(service));
+            let notice = new
+                .cloned()
+                .map(|(name, family)| Notice::Unserved(name, family));
             effects.extend(notice.map(Effect::Log));
             self.broken = broken.into();
         }

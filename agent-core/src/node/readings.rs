@@ -44,9 +44,9 @@ impl Lookups {
             };
             now.since(*since) >= asked
         };
-        let blocked = self.blocked[family as usize].map(|of| of.filter(lasts));
+        let blocked = self.blocked[family as usize].map(|cause| cause.filter(lasts));
         let (cause, _) = blocked.into_iter().flatten().next()?;
-        Some((cause, blocked.map(|of| of.is_some())))
+        Some((cause, blocked.map(|cause| cause.is_some())))
     }
 
     fn are_blocked(&self) -> bool {
@@ -110,7 +110,7 @@ impl Judge {
                 let untried = |class: &SourceClass| !ledger.open_ways[*class as usize];
                 let classes = [SourceClass::Pod, SourceClass::External];
                 let last = classes.into_iter().filter(untried).filter_map(|class| {
-                    let of_class = |of: &&Client| of.class == class;
+                    let of_class = |client: &&Client| client.class == class;
                     ledger.served.iter().rev().find(of_class).cloned()
                 });
                 clients.extend(last);
@@ -153,10 +153,10 @@ impl Judge {
         if self.lookups.clients.is_empty() {
             let open = lookups
                 .iter()
-                .filter(|of| of.cause.is_none() && of.open > 0);
-            open.for_each(|of| {
-                let family = family_of(&of.of.client);
-                self.ledger.show_ways(family, of.of.class);
+                .filter(|lookup| lookup.cause.is_none() && lookup.open > 0);
+            open.for_each(|lookup| {
+                let family = family_of(&lookup.of.client);
+                self.ledger.show_ways(family, lookup.of.class);
             });
             return;
         }
@@ -187,10 +187,10 @@ impl Judge {
     fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
         let ledger = self.ledger.family(family);
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);
-        let is_blocked = |of: &Lookup| of.is_blocked(namespaces);
-        let counts = |of: &&Lookup| {
-            let is_of_class = of.of.class == class && family_of(&of.of.client) == family;
-            is_of_class && (ledger.served.contains(&of.of) || !is_blocked(of))
+        let is_blocked = |lookup: &Lookup| lookup.is_blocked(namespaces);
+        let counts = |lookup: &&Lookup| {
+            let is_of_class = lookup.of.class == class && family_of(&lookup.of.client) == family;
+            is_of_class && (ledger.served.contains(&lookup.of) || !is_blocked(lookup))
         };
         let counting: Vec<&Lookup> = lookups.iter().filter(counts).collect();
         let cause = counting

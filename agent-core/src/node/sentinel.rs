@@ -146,7 +146,7 @@ impl<'a> SentinelStatus<'a> {
             .state
             .recheck
             .as_ref()
-            .and_then(|of| of.differs.as_ref());
+            .and_then(|recheck| recheck.differs.as_ref());
         let addressed = |found: &SentinelFamily| found.node_address.is_some();
         // Without a Node, or before it has an address, this is unknown.
         let is_known = found.families.iter().flatten().any(addressed);
@@ -224,9 +224,9 @@ impl Judge {
         {
             effects.push(Effect::Log(Notice::Ignored(error.clone())));
         }
-        let as_watched = |of: &Sentinel| Sentinel {
+        let as_watched = |sentinel: &Sentinel| Sentinel {
             conflicts: Vec::new(),
-            ..of.clone()
+            ..sentinel.clone()
         };
         if as_watched(was) != as_watched(is)
             && let Some(recheck) = &mut state.recheck
@@ -273,7 +273,7 @@ impl Judge {
 
     /// Passes a change of the prober, or an uncached read, to the ledger.
     fn view_sentinel(&mut self) {
-        if let Some(view) = self.sentinel().map(|of| of.view(self.now)) {
+        if let Some(view) = self.sentinel().map(|sentinel| sentinel.view(self.now)) {
             self.ledger.sentinel.view_changed(self.now, view);
         }
     }
@@ -401,7 +401,7 @@ impl Judge {
         // While the uncached sentinel differs, no failure counts, so the next read must settle that.
         let recheck = state.recheck.as_ref();
         let failed = matches!(outcome, ProbeOutcome::Failed(_));
-        let is_in_doubt = failed && recheck.is_some_and(|of| of.differs.is_some());
+        let is_in_doubt = failed && recheck.is_some_and(|recheck| recheck.differs.is_some());
         let lane = trace.lane;
         let ledger = &mut self.ledger.sentinel;
         let before = ledger.failures(lane);

@@ -116,7 +116,9 @@ impl ViewPlanner {
                 return Some(Event::Rechecked(began, differs));
             }
             Event::Sample(mut sample) => {
-                self.pods_seen = sample.last_proofs.map(|of| of[SourceClass::Pod as usize]);
+                self.pods_seen = sample
+                    .last_proofs
+                    .map(|proofs| proofs[SourceClass::Pod as usize]);
                 let met = std::mem::take(&mut sample.met);
                 let planner = &self.planner;
                 self.programming.read(&sample.counts, &met, planner, now);
@@ -140,7 +142,7 @@ impl ViewPlanner {
                 if self.rule.is_some() {
                     let view = &self.view;
                     let departures = &mut sample.peers.departures;
-                    departures.retain(|of| view.peer(of.peer).is_some());
+                    departures.retain(|departure| view.peer(departure.peer).is_some());
                 }
                 for silence in &mut sample.peers.silences {
                     silence.node = self
@@ -240,10 +242,14 @@ impl ViewPlanner {
     }
 
     fn report_programming(&mut self, effects: &mut Effects) {
-        effects
-            .extend((self.programming.news()).map(|of| Effect::Maps(MapEffect::ReadEndpoints(of))));
+        effects.extend(
+            (self.programming.news())
+                .map(|endpoints| Effect::Maps(MapEffect::ReadEndpoints(endpoints))),
+        );
         let done = self.programming.take_done();
-        effects.extend((done.into_iter()).map(|of| Effect::Measure(Measurement::Programmed(of))));
+        effects.extend(
+            (done.into_iter()).map(|change| Effect::Measure(Measurement::Programmed(change))),
+        );
     }
 
     fn count_conflicts(&mut self) {
@@ -318,7 +324,7 @@ impl ViewPlanner {
             .filter(|(name, _)| Some(*name) != sentinel)
         {
             let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
-            for endpoint in endpoints.filter(|of| of.local && !of.terminating) {
+            for endpoint in endpoints.filter(|endpoint| endpoint.local && !endpoint.terminating) {
                 let ip = ip_of(&endpoint.address);
                 if Family::of(&endpoint.address) == family && !own.contains(&ip) {
                     found.insert(ip, &*name.namespace);

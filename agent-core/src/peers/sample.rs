@@ -165,10 +165,10 @@ impl PeerSample {
             service: pending.service,
             connections: 0,
         };
-        let is_same = |of: &&mut Departure| {
+        let is_same = |departure: &&mut Departure| {
             Departure {
                 connections: 0,
-                ..**of
+                ..**departure
             } == new
         };
         if let Some(known) = self.departures.iter_mut().find(is_same) {
@@ -176,7 +176,9 @@ impl PeerSample {
             return;
         }
         let departures = self.departures.iter();
-        let by_device = departures.filter(|of| of.device == new.device).count();
+        let by_device = departures
+            .filter(|departure| departure.device == new.device)
+            .count();
         if by_device < LISTED {
             self.departures.push(Departure {
                 connections: 1,
@@ -188,10 +190,15 @@ impl PeerSample {
     /// Names the devices of all connections.
     pub fn name_devices(&mut self, name: impl Fn(u32) -> Option<Arc<str>>) {
         let counted = self.counts.iter().map(|count| count.device);
-        let departed = self.departures.iter().map(|of| of.device);
-        let devices: BTreeSet<u32> = counted.chain(departed).filter(|of| *of != 0).collect();
+        let departed = self.departures.iter().map(|departure| departure.device);
+        let devices: BTreeSet<u32> = counted
+            .chain(departed)
+            .filter(|device| *device != 0)
+            .collect();
         let named = devices.into_iter();
-        self.devices = named.filter_map(|of| Some((of, name(of)?))).collect();
+        self.devices = named
+            .filter_map(|device| Some((device, name(device)?)))
+            .collect();
     }
 
     pub(super) fn device(&self, index: u32) -> Option<&Arc<str>> {
@@ -200,7 +207,7 @@ impl PeerSample {
 
     fn count(&mut self, family: Family, pending: &Pending) -> &mut PeerCount {
         let (peer, range, device) = (pending.peer(), pending.range, pending.left_by);
-        let key = |of: &PeerCount| (of.family, of.peer, of.range, of.device);
+        let key = |count: &PeerCount| (count.family, count.peer, count.range, count.device);
         let sought = (family, peer, range, device);
         let found = self.counts.binary_search_by_key(&sought, key);
         let at = found.unwrap_or_else(|at| {
@@ -237,7 +244,7 @@ impl PeerSample {
     pub(crate) fn services(&self) -> impl Iterator<Item = u32> {
         let near = self.near.iter().chain(&self.near_silent).copied();
         let silences = self.silences.iter().map(|silence| silence.service);
-        let departures = self.departures.iter().map(|of| of.service);
+        let departures = self.departures.iter().map(|departure| departure.service);
         near.chain(silences).chain(departures).chain(
             self.large_transfer_failures
                 .iter()

@@ -81,7 +81,10 @@ impl Planner {
 
     /// Frontends that two Services begin to request in one batch: neither may get them even for a moment.
     pub(super) fn requested_twice(&self, requests: &[FrontendRequest]) -> BTreeSet<FrontendKey> {
-        let mut all: Vec<(FrontendKey, u32)> = requests.iter().map(|of| (of.key, of.id)).collect();
+        let mut all: Vec<(FrontendKey, u32)> = requests
+            .iter()
+            .map(|request| (request.key, request.id))
+            .collect();
         all.sort_unstable();
         let differ = |pair: &&[(FrontendKey, u32)]| {
             let [(one, id), (other, next)] = pair else {

@@ -139,7 +139,7 @@ fn number(protocol: Protocol) -> u8 {
 /// their own Service has dropped them, and others are about to.
 fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, EndpointKey>) {
     for slice in view.states().flat_map(|(_, state)| &state.slices) {
-        let followed = |of: &&SlicePort| of.protocol != Protocol::Sctp;
+        let followed = |port: &&SlicePort| port.protocol != Protocol::Sctp;
         for port in slice.ports.iter().filter(followed) {
             for endpoint in slice.endpoints.iter().filter(|one| one.ready) {
                 found.remove(&FrontendKey {

@@ -134,7 +134,7 @@ impl Quotas {
 
     pub(super) fn follows(&self, name: &ObjectName) -> bool {
         let of = self.namespaces.get(&name.namespace);
-        let place = of.and_then(|of| of.services.get(&name.name));
+        let place = of.and_then(|namespace| namespace.services.get(&name.name));
         place.is_some_and(|place| place.followed)
     }
 
@@ -144,7 +144,10 @@ impl Quotas {
     }
 
     pub(super) fn unjudged(&self) -> Unjudged {
-        let shares = self.over.values().filter(|of| **of == Excess::Share);
+        let shares = self
+            .over
+            .values()
+            .filter(|excess| **excess == Excess::Share);
         let namespace = shares.count() as u64;
         Unjudged {
             service: self.over.len() as u64 - namespace,
@@ -205,15 +208,17 @@ impl Quotas {
 
     /// Whether the maps are too small for all demands.
     pub(super) fn is_short(&self) -> bool {
-        let demands = self.namespaces.values().map(|of| &of.demand);
-        let all = demands.fold([0; KINDS], |all, of| each(&all, of, u64::saturating_add));
+        let demands = self.namespaces.values().map(|namespace| &namespace.demand);
+        let all = demands.fold([0; KINDS], |all, demand| {
+            each(&all, demand, u64::saturating_add)
+        });
         !fits(&all, &self.room)
     }
 
     /// Gives a Service from the maps of an earlier agent priority over others.
     pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
         let of = self.namespaces.get_mut(&name.namespace);
-        if let Some(place) = of.and_then(|of| of.services.get_mut(&name.name)) {
+        if let Some(place) = of.and_then(|namespace| namespace.services.get_mut(&name.name)) {
             place.followed = Excess::of(&place.demand).is_none() && stood();
         }
     }
@@ -234,9 +239,12 @@ impl Quotas {
         }
         // A namespace with enough room follows its new Services without a check of the others.
         let changed: Vec<ObjectName> = self.was.keys().cloned().collect();
-        for name in changed.iter().filter(|of| !chosen.contains(&of.namespace)) {
+        for name in changed
+            .iter()
+            .filter(|service| !chosen.contains(&service.namespace))
+        {
             let of = self.namespaces.get_mut(&name.namespace);
-            if let Some(place) = of.and_then(|of| of.services.get_mut(&name.name)) {
+            if let Some(place) = of.and_then(|namespace| namespace.services.get_mut(&name.name)) {
                 let excess = Excess::of(&place.demand);
                 place.followed = excess.is_none();
                 set(&mut self.over, name.clone(), excess);
@@ -298,9 +306,9 @@ impl Quotas {
     /// Entries of all namespaces at a level.
     fn needs(&self, kind: usize, level: u64) -> u64 {
         let sentinel = self.sentinel.as_deref();
-        let taken = self.namespaces.iter().map(|(name, of)| {
+        let taken = self.namespaces.iter().map(|(name, namespace)| {
             let share = share(&self.room, &[level; KINDS], sentinel, name);
-            of.demand[kind].min(share[kind])
+            namespace.demand[kind].min(share[kind])
         });
         taken.fold(0, u64::saturating_add)
     }

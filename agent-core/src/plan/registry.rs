@@ -208,7 +208,8 @@ impl Registry {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = u32::try_from(expected.endpoints.len()).unwrap_or(u32::MAX);
             let mut frontends = expected.frontends.iter();
-            slot.on_host = frontends.any(|of| of.flags & frontend_flag::HOST_ENDPOINT != 0);
+            slot.on_host =
+                frontends.any(|frontend| frontend.flags & frontend_flag::HOST_ENDPOINT != 0);
         }
     }
 
@@ -238,7 +239,7 @@ impl Registry {
                 rested.insert((since, id));
             }
         }
-        self.resting.retain(|_, of| !of.is_empty());
+        self.resting.retain(|_, ids| !ids.is_empty());
         for (_, id) in rested {
             self.free(id);
         }

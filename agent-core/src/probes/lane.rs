@@ -107,7 +107,12 @@ impl Run {
 
     /// The commonest cause of the last failures; the later one among equals.
     pub(crate) fn cause(&self) -> ProbeCause {
-        let count = |cause: &ProbeCause| self.recent.iter().filter(|(_, of)| of == cause).count();
+        let count = |cause: &ProbeCause| {
+            self.recent
+                .iter()
+                .filter(|(_, other)| other == cause)
+                .count()
+        };
         let causes = self.recent.iter().map(|(_, cause)| *cause);
         let commonest = causes.max_by_key(count);
         commonest.unwrap_or(ProbeCause::LostBeforeLeaving)
@@ -229,7 +234,10 @@ impl LaneLedger {
 fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
     let known = Vec::<u32>::deserialize(from)?;
     let mut counts = [0; PROBE_CAUSES];
-    counts.iter_mut().zip(known).for_each(|(to, of)| *to = of);
+    counts
+        .iter_mut()
+        .zip(known)
+        .for_each(|(to, count)| *to = count);
     Ok(counts)
 }
 

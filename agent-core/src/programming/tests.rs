@@ -82,7 +82,9 @@ fn begun(plan: &[MapChange], delivery: Option<u64>) -> Programming {
 fn measured(programming: &mut Programming) -> Option<u128> {
     let done = programming.take_done();
     assert_eq!(done.len(), 1, "{done:?}");
-    done[0].latency.map(|of| of.since_receipt.as_millis())
+    done[0]
+        .latency
+        .map(|latency| latency.since_receipt.as_millis())
 }
 
 #[test]

@@ -130,7 +130,11 @@ impl Scene {
     }
 
     fn states(&self) -> Vec<State> {
-        let mut states: Vec<_> = self.updates.iter().map(|of| of.verdict.state).collect();
+        let mut states: Vec<_> = self
+            .updates
+            .iter()
+            .map(|update| update.verdict.state)
+            .collect();
         states.dedup();
         states
     }
@@ -203,13 +207,16 @@ fn a_replay_is_the_run_bit_for_bit() {
     let moments: Vec<VerdictUpdate> = replayed
         .moments
         .iter()
-        .map(|of| of.update.clone())
+        .map(|moment| moment.update.clone())
         .collect();
     assert_eq!(changes(&moments), changes(&scene.updates));
     let bytes = |node: &Node| serde_json::to_string(node.judge()).unwrap();
     assert_eq!(bytes(&replayed.last), bytes(&scene.node));
-    let last = replayed.latest.map(|of| of.update.verdict);
-    assert_eq!(last.as_ref(), scene.updates.last().map(|of| &of.verdict));
+    let last = replayed.latest.map(|moment| moment.update.verdict);
+    assert_eq!(
+        last.as_ref(),
+        scene.updates.last().map(|update| &update.verdict)
+    );
 }
 
 #[test]
@@ -220,7 +227,7 @@ fn a_replay_stops_at_the_requested_time() {
     let broken = whole
         .moments
         .iter()
-        .find(|of| of.update.answers.livez.status == 503);
+        .find(|moment| moment.update.answers.livez.status == 503);
     let at = broken.unwrap().at;
     let part = replay(&file, Some(at)).unwrap();
     assert_eq!(part.span.1, at);
@@ -263,8 +270,11 @@ fn the_ring_is_bounded_and_what_is_left_replays() {
     // An hour does not fit: the oldest parts are gone.
     let replayed = replay(&scene.node.recording(), None).unwrap();
     assert_eq!(replayed.differs, None);
-    let last = replayed.latest.map(|of| of.update.verdict);
-    assert_eq!(last.as_ref(), scene.updates.last().map(|of| &of.verdict));
+    let last = replayed.latest.map(|moment| moment.update.verdict);
+    assert_eq!(
+        last.as_ref(),
+        scene.updates.last().map(|update| &update.verdict)
+    );
 }
 
 #[test]
@@ -343,7 +353,7 @@ fn services_are_named_before_they_occur() {
             .verdict
             .services
             .iter()
-            .any(|of| of.service == "shop/cart")
+            .any(|service| service.service == "shop/cart")
     );
 }
 
@@ -376,7 +386,7 @@ fn redacted_recordings_come_to_the_same() {
         let updates: Vec<VerdictUpdate> = replayed
             .moments
             .iter()
-            .map(|of| of.update.clone())
+            .map(|moment| moment.update.clone())
             .collect();
         changes(&updates)
     };

@@ -52,7 +52,7 @@ impl PeersReport {
             last_answer: totals.last_answer,
         });
         let silent = peers.silent();
-        let answered = known.values().filter(|of| of.last_answer.is_some());
+        let answered = known.values().filter(|peer| peer.last_answer.is_some());
         Self {
             dialled: known.len(),
             answering: answered.count().saturating_sub(silent.len()),

@@ -198,7 +198,11 @@ impl Datapath {
         service: usize,
         (kind, family): (FrontendKind, Family),
     ) -> Option<SocketAddr> {
-        let facts = &self.services.get(service).filter(|of| of.exists)?.facts;
+        let facts = &self
+            .services
+            .get(service)
+            .filter(|service| service.exists)?
+            .facts;
         objects::dialled(facts, &self.address, kind, family)
     }
 
@@ -221,7 +225,11 @@ impl Datapath {
 
     /// Deletes the Service and its slices.
     pub(super) fn delete(&mut self, service: usize) -> Vec<Change> {
-        let Some(found) = self.services.get_mut(service).filter(|of| of.exists) else {
+        let Some(found) = self
+            .services
+            .get_mut(service)
+            .filter(|service| service.exists)
+        else {
             return Vec::new();
         };
         found.exists = false;
@@ -251,7 +259,11 @@ impl Datapath {
 
     /// Replaces all endpoints of a Service, or one of them.
     pub(super) fn roll(&mut self, service: usize, one: Option<usize>, until: Mono) -> Vec<Change> {
-        let Some(before) = self.services.get(service).map(|of| of.pods.clone()) else {
+        let Some(before) = self
+            .services
+            .get(service)
+            .map(|service| service.pods.clone())
+        else {
             return Vec::new();
         };
         let mut after = before.clone();
@@ -280,7 +292,7 @@ impl Datapath {
             .services
             .get(service)
             .into_iter()
-            .flat_map(|of| &of.pods);
+            .flat_map(|service| &service.pods);
         self.sick.extend(pods.map(|pod| (pod.ips[0], reply)));
     }
 

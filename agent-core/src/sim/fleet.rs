@@ -107,7 +107,7 @@ pub fn play(scenario: &Scenario, nodes: u32, seed: u64) -> Outcome {
     let answers: Vec<_> = run.agents.into_iter().map(|agent| agent.answers).collect();
     let refused = answers
         .first()
-        .and_then(|of| of.iter().find(|answer| answer.1));
+        .and_then(|answers| answers.iter().find(|answer| answer.1));
     let since = |from: Option<Mono>| Some(refused?.0.since(from?));
     Outcome {
         nodes,

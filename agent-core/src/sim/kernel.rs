@@ -386,7 +386,7 @@ impl<'a> World for Crossing<'a> {
     fn prove(&self, family: u32, class: u8) {
         let mut evidence = self.kernel.evidence.borrow_mut();
         let of_family = evidence.proofs.get_mut(family as usize);
-        if let Some(at) = of_family.and_then(|of| of.get_mut(usize::from(class))) {
+        if let Some(at) = of_family.and_then(|proofs| proofs.get_mut(usize::from(class))) {
             *at = Some(Mono(self.now));
         }
     }

@@ -78,8 +78,11 @@ impl SimNode {
     /// Makes the probers dial the sentinel that the node found.
     pub(super) fn retarget(&mut self, now: Mono) {
         let Some(agent) = &self.agent else { return };
-        let watched = agent.node.sentinel().filter(|of| of.off().is_none());
-        let found = watched.map(|of| of.found().families);
+        let watched = agent
+            .node
+            .sentinel()
+            .filter(|sentinel| sentinel.off().is_none());
+        let found = watched.map(|sentinel| sentinel.found().families);
         for family in Family::ALL {
             let found = found.and_then(|found| found[family as usize]);
             let wanted = found.map(|found| found.tcp.generation);

@@ -45,14 +45,14 @@ pub(super) fn set_aside(
 ) {
     // Nobody dials a node that was taken out, so use before the first failure counts for as long as the
     // family fails.
-    let is_used = |of: &FamilyVerdict| {
-        let until = of.failing_since.unwrap_or(now);
-        let used = ledger.family(of.family).used;
+    let is_used = |family: &FamilyVerdict| {
+        let until = family.failing_since.unwrap_or(now);
+        let used = ledger.family(family.family).used;
         used.is_some_and(|at| until.since(at) <= FORGOTTEN)
     };
-    let works = |of: &FamilyVerdict| !of.state.fails();
+    let works = |family: &FamilyVerdict| !family.state.fails();
     // A family without any success may serve nobody.
-    let serves = |of: &FamilyVerdict| works(of) && of.last_proof.is_some();
+    let serves = |family: &FamilyVerdict| works(family) && family.last_proof.is_some();
     let (any_used, any_serves) = (families.iter().any(is_used), families.iter().any(serves));
     for judged in families.iter_mut().filter(|judged| !works(judged)) {
         let because = match inputs.counted {

@@ -27,14 +27,14 @@ impl Case<'_> {
         };
         let lost = [Scope::Pods, Scope::Outside].into_iter().filter_map(lost);
         let (clients, lost): (Vec<Scope>, Vec<&DataLoss>) = lost.unzip();
-        let since = lost.iter().map(|of| of.since).min()?;
+        let since = lost.iter().map(|loss| loss.since).min()?;
         let lacking = self.lacking_of_data(&lost, since);
-        let labels: BTreeSet<&String> = lost.iter().flat_map(|of| &of.labels).collect();
+        let labels: BTreeSet<&String> = lost.iter().flat_map(|loss| &loss.labels).collect();
         let evidence = Evidence::Data {
             services: Named::of(labels.into_iter()),
             since,
             clients,
-            connections: lost.iter().map(|of| of.connections).sum(),
+            connections: lost.iter().map(|loss| loss.connections).sum(),
             last_success: self.evidence.data.latest().map(|(_, at)| at),
             lacking,
         };
@@ -43,15 +43,18 @@ impl Case<'_> {
 
     fn lacking_of_data(&self, lost: &[&DataLoss], since: Mono) -> Option<MissingCriterion> {
         let limits = self.limits();
-        let labels = || lost.iter().flat_map(|of| &of.labels);
-        let objects =
-            labels().map(|label| label.rsplit_once(':').map_or(label.as_str(), |(of, _)| of));
+        let labels = || lost.iter().flat_map(|loss| &loss.labels);
+        let objects = labels().map(|label| {
+            label
+                .rsplit_once(':')
+                .map_or(label.as_str(), |(object, _)| object)
+        });
         let objects: BTreeSet<&str> = objects.collect();
         let namespaces = labels().filter_map(|label| label.split('/').next());
         let namespaces: BTreeSet<&str> = namespaces.collect();
-        let clients: BTreeSet<_> = lost.iter().flat_map(|of| &of.clients).collect();
-        let of_known: u32 = lost.iter().map(|of| of.of_known).sum();
-        let last = lost.iter().map(|of| of.last).max()?;
+        let clients: BTreeSet<_> = lost.iter().flat_map(|loss| &loss.clients).collect();
+        let of_known: u32 = lost.iter().map(|loss| loss.of_known).sum();
+        let last = lost.iter().map(|loss| loss.last).max()?;
         if objects.len() < limits.broken_services {
             Some(MissingCriterion::Services)
         } else if namespaces.len() < limits.broken_namespaces.min(self.namespaces_in_use()) {

@@ -189,18 +189,18 @@ impl<'a> Case<'a> {
         let used = self.namespaces_in_use();
         // A node with several uplinks may select one by source address, which is no fault. So a connection
         // counts only if it left by an uplink instead of a tunnel or bridge.
-        let is_uplink = |device: &str| self.inputs.uplinks.iter().any(|of| **of == *device);
-        let counts = |usual: &str, of: &Astray| {
-            let namespaces: BTreeSet<&str> = (of.services.values())
+        let is_uplink = |device: &str| self.inputs.uplinks.iter().any(|uplink| **uplink == *device);
+        let counts = |usual: &str, astray: &Astray| {
+            let namespaces: BTreeSet<&str> = (astray.services.values())
                 .filter_map(|name| Some(name.split_once('/')?.0))
                 .collect();
             !is_uplink(usual)
-                && of.by.iter().all(|device| is_uplink(device))
-                && of.peers() > 1
+                && astray.by.iter().all(|device| is_uplink(device))
+                && astray.peers() > 1
                 && namespaces.len() >= limits.broken_namespaces.min(used)
-                && of.connections >= limits.service_failures
-                && of.last.since(of.since) >= limits.service_spread
-                && answered.is_none_or(|at| at <= of.since.plus(limits.proof_overlap))
+                && astray.connections >= limits.service_failures
+                && astray.last.since(astray.since) >= limits.service_spread
+                && answered.is_none_or(|at| at <= astray.since.plus(limits.proof_overlap))
         };
         let mut astray = astray.into_iter();
         let (_, astray) = astray.find(|(usual, astray)| counts(usual, astray))?;

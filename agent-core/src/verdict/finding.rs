@@ -65,9 +65,9 @@ impl Finding {
                 !lanes.iter().any(is_full)
             }
             (Rule::BrokenByTwoScopes, Evidence::Probes { beside, .. }) => {
-                let active = |of: &ConcurrentFailures| {
-                    let last = of.last_success;
-                    last.is_some_and(|last| of.since.since(last) <= ACTIVE)
+                let active = |failures: &ConcurrentFailures| {
+                    let last = failures.last_success;
+                    last.is_some_and(|last| failures.since.since(last) <= ACTIVE)
                 };
                 beside.as_ref().is_some_and(active)
             }

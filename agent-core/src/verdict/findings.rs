@@ -64,10 +64,12 @@ impl<'a> Case<'a> {
     /// success, the node may yet be accused. Few Services whose trouble is confirmed do not matter: they
     /// fail again after each success.
     fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
-        let is_confirmed = |label: &String| confirmed.iter().any(|(of, _)| *of.label == **label);
+        let is_confirmed =
+            |label: &String| confirmed.iter().any(|(track, _)| *track.label == **label);
         let is_narrow = || {
             let lacking = self.missing_breadth(&self.groups());
-            lacking.is_some_and(|of| of != MissingCriterion::Time) && self.failing().is_empty()
+            lacking.is_some_and(|missing| missing != MissingCriterion::Time)
+                && self.failing().is_empty()
         };
         let may_accuse = |streak: &&Streak| {
             let young = self.now.since(streak.since) < self.limits().broken_after;

@@ -189,22 +189,22 @@ impl<'a> Case<'a> {
         if !refused && !astray(run) {
             return None;
         }
-        let is_other = |(other, of): &Probed<'_>| of.armed && *other != lane;
+        let is_other = |(other, ledger): &Probed<'_>| ledger.armed && *other != lane;
         let others: Vec<_> = self.main().filter(is_other).collect();
         if others.is_empty() {
             let mut main = MAIN.into_iter().map(|path| self.tcp(path));
-            let nobody_tells = refused && main.any(|(of, ledger)| of != lane && ledger.in_conflict);
+            let nobody_tells = refused && main.any(|(at, ledger)| at != lane && ledger.in_conflict);
             return nobody_tells.then_some(LaneJudgement::Lacks(LaneLacking::Others));
         }
         let counts = |other: &Run| other.is_long(limits) || (astray(run) && astray(other));
-        let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(counts);
+        let fails = |(_, ledger): &Probed<'_>| self.run(ledger).is_some_and(counts);
         if others.iter().any(fails) {
             return None;
         }
         // While a fault begins or ends, the other lanes follow a moment later.
-        let passes = |(_, of): &Probed<'_>| {
-            let failed = of.last_counted;
-            self.is_passing(of) && failed.is_none_or(|at| self.now.since(at) > limits.proof_overlap)
+        let long_ago = |at| self.now.since(at) > limits.proof_overlap;
+        let passes = |(_, ledger): &Probed<'_>| {
+            self.is_passing(ledger) && ledger.last_counted.is_none_or(long_ago)
         };
         Some(match others.iter().all(passes) {
             true => LaneJudgement::SecondaryPath,
@@ -293,11 +293,11 @@ impl<'a> Case<'a> {
     fn excused(&self) -> Option<(Failing<'a>, LaneJudgement)> {
         let judgement = |failing| (failing, self.judgement(failing));
         let mut judgements = self.failing().into_iter().map(judgement);
-        let is_excuse = |of: &LaneJudgement| {
+        let is_excuse = |judgement: &LaneJudgement| {
             use LaneJudgement::{Contradicted, Filtered, SecondaryPath};
-            matches!(of, Contradicted(..) | Filtered | SecondaryPath)
+            matches!(judgement, Contradicted(..) | Filtered | SecondaryPath)
         };
-        judgements.find(|(_, of)| is_excuse(of))
+        judgements.find(|(_, judgement)| is_excuse(judgement))
     }
 
     /// Probes fail while a real connection of the same path succeeds.

@@ -32,12 +32,12 @@ impl<'a> Case<'a> {
             let unanswered = silent.iter().map(|silent| &silent.unanswered);
             (nodes, unanswered.collect())
         };
-        let services = unanswered.iter().flat_map(|of| of.services.values());
+        let services = unanswered.iter().flat_map(|node| node.services.values());
         let evidence = Evidence::Peers {
             nodes,
             services: Named::of(services.collect::<BTreeSet<_>>().into_iter()),
-            connections: unanswered.iter().map(|of| of.connections).sum(),
-            since: unanswered.iter().map(|of| of.since).min()?,
+            connections: unanswered.iter().map(|node| node.connections).sum(),
+            since: unanswered.iter().map(|node| node.since).min()?,
             others_answer: outage.is_none(),
             near_answers: outage.is_some_and(|outage| outage.near_answers),
         };

@@ -18,7 +18,7 @@ impl<'a> Case<'a> {
     /// have been.
     pub(super) fn stands_still_since(&self, left: Mono) -> bool {
         let read = self.ledger.programming;
-        let followed = read.and_then(|of| of.followed);
+        let followed = read.and_then(|seen| seen.followed);
         let followed = followed.max(self.generation_followed());
         let should = match read {
             Some(read) => {

@@ -146,7 +146,11 @@ impl FamilyVerdict {
     /// All findings including the first. Older agents reported only that one.
     pub fn all_findings(&self) -> impl Iterator<Item = &Finding> {
         let first = std::iter::once(&self.finding);
-        first.chain(self.findings.iter().filter(|of| **of != self.finding))
+        first.chain(
+            self.findings
+                .iter()
+                .filter(|finding| **finding != self.finding),
+        )
     }
 }
 

@@ -51,12 +51,12 @@ pub(super) struct Group<'a> {
 
 impl<'a> Group<'a> {
     fn new(scope: Scope, services: Vec<FailingService<'a>>, last: Option<Mono>) -> Option<Self> {
-        let failing = || services.iter().map(|of| of.failing);
-        let since = failing().map(|of| of.since).min()?;
+        let failing = || services.iter().map(|service| service.failing);
+        let since = failing().map(|failing| failing.since).min()?;
         Some(Self {
             scope,
             since: last.map_or(since, |last| last.max(since)),
-            last: failing().map(|of| of.last).max()?,
+            last: failing().map(|failing| failing.last).max()?,
             last_success: last,
             services,
         })
@@ -65,7 +65,7 @@ impl<'a> Group<'a> {
     /// Earliest time at which the cause of the failures can have begun. A client that dials once a second
     /// meets it later than others.
     pub(super) fn onset(&self) -> Mono {
-        let worked = self.services.iter().map(|of| of.worked).max();
+        let worked = self.services.iter().map(|service| service.worked).max();
         let earliest = self.since.minus(RARELY);
         worked
             .max(self.last_success)
@@ -96,7 +96,8 @@ impl<'a> Group<'a> {
     /// Whether there are enough failures, and the clients are credible: two of them, or a Service that
     /// served them often before.
     pub(super) fn is_felt(&self, case: &Case<'_>) -> bool {
-        let known = |of: &FailingService<'_>| of.successes >= case.limits().service_failures;
+        let known =
+            |service: &FailingService<'_>| service.successes >= case.limits().service_failures;
         let believed = self.scope != Scope::Outside
             || self.clients().len() >= case.limits().broken_sources
             || self.services.iter().any(known);
@@ -104,12 +105,15 @@ impl<'a> Group<'a> {
     }
 
     pub(super) fn clients(&self) -> BTreeSet<IpAddr> {
-        let clients = self.services.iter().map(|of| &of.failing.clients);
+        let clients = self.services.iter().map(|service| &service.failing.clients);
         clients.flatten().copied().collect()
     }
 
     pub(super) fn objects(&self) -> BTreeSet<&'a str> {
-        let objects = self.services.iter().map(|of| of.failing.object.as_str());
+        let objects = self
+            .services
+            .iter()
+            .map(|service| service.failing.object.as_str());
         objects.collect()
     }
 
@@ -119,8 +123,8 @@ impl<'a> Group<'a> {
     pub(super) fn without_rules(&self, case: &Case<'_>) -> Option<Group<'a>> {
         let ipvs = (case.ledger.sentinel.owners(case.family)).contains(Owner::Ipvs);
         let own_address = self.scope == Scope::Outside || ipvs;
-        let without = |of: &&FailingService<'_>| {
-            let (failing, failures) = (of.failing, of.failing.failures());
+        let without = |service: &&FailingService<'_>| {
+            let (failing, failures) = (service.failing, service.failing.failures());
             let counts = |failure: Failure| match failure {
                 Failure::Leaked => true,
                 Failure::Misrouted => !failing.misdelivered,
@@ -128,7 +132,10 @@ impl<'a> Group<'a> {
                 Failure::Stale | Failure::AnswerNotDelivered | Failure::Lost => false,
             };
             let all = Failure::ALL.into_iter().zip(failures);
-            let without: u64 = all.filter(|(of, _)| counts(*of)).map(|(_, n)| n).sum();
+            let without: u64 = all
+                .filter(|(failure, _)| counts(*failure))
+                .map(|(_, n)| n)
+                .sum();
             2 * without > failures.iter().sum()
         };
         let services = self.services.iter().filter(without).copied();
@@ -152,18 +159,18 @@ impl<'a> Case<'a> {
         // can pass for an onset.
         let read = self.ledger.seen(self.now);
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
-        let counts = |of: &FailingService<'_>| match onset {
+        let counts = |service: &FailingService<'_>| match onset {
             Some((from, until)) => {
-                of.failing.since.plus(ONSET) >= from
+                service.failing.since.plus(ONSET) >= from
                     && after(until, limits.proof_overlap)
-                    && (silent || !of.is_mixed)
+                    && (silent || !service.is_mixed)
             }
-            None => after(of.failing.last, Duration::ZERO),
+            None => after(service.failing.last, Duration::ZERO),
         };
-        let services = worked.failing(self.family).filter(|of| {
-            of.is_pod_probe == (scope == Scope::PodProbe)
-                && self.is_recent(scope, of.failing.last)
-                && counts(of)
+        let services = worked.failing(self.family).filter(|service| {
+            service.is_pod_probe == (scope == Scope::PodProbe)
+                && self.is_recent(scope, service.failing.last)
+                && counts(service)
         });
         Group::new(scope, services.collect(), last)
     }
@@ -178,7 +185,7 @@ impl<'a> Case<'a> {
         self.is_within_proof_age(last)
             || (untried && self.now.since(last) <= HELD)
             || (self.evidence.obstacle.present(scope.class()))
-                .is_some_and(|of| obstructed(of.since))
+                .is_some_and(|obstacle| obstructed(obstacle.since))
     }
 
     /// All groups that fail, each independently.
@@ -245,7 +252,7 @@ impl<'a> Case<'a> {
         let may_be_denied = commonest(&failures) != Some(Failure::Leaked);
         let services: BTreeSet<&str> = all().flat_map(Group::objects).collect();
         let namespaces: BTreeSet<&str> = (all().flat_map(|group| &group.services))
-            .map(|of| of.failing.namespace())
+            .map(|service| service.failing.namespace())
             .collect();
         let clients: BTreeSet<IpAddr> = all().flat_map(Group::clients).collect();
         let used = self.ledger.worked.namespaces(self.family, self.now);
@@ -329,7 +336,9 @@ impl<'a> Case<'a> {
         lacking: Option<MissingCriterion>,
     ) -> Option<(Option<Cause>, Evidence)> {
         let services = groups.iter().flat_map(|group| &group.services);
-        let labels: BTreeSet<&str> = services.map(|of| of.failing.label.as_str()).collect();
+        let labels: BTreeSet<&str> = services
+            .map(|service| service.failing.label.as_str())
+            .collect();
         let mut failures = [0; FAILURES];
         for group in groups {
             failures
@@ -353,7 +362,9 @@ impl<'a> Case<'a> {
         groups.sort_by_key(|group| (group.scope, group.since));
         groups.dedup_by_key(|group| group.scope);
         let services = groups.iter().flat_map(|group| &group.services);
-        let labels: BTreeSet<&str> = services.map(|of| of.failing.label.as_str()).collect();
+        let labels: BTreeSet<&str> = services
+            .map(|service| service.failing.label.as_str())
+            .collect();
         let classes: Vec<SourceClass> = groups.iter().map(|group| group.scope.class()).collect();
         let others = (SourceClass::ALL.into_iter().zip(self.evidence.forwarded))
             .filter(|(class, _)| !classes.contains(class));

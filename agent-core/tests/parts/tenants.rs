@@ -52,7 +52,7 @@ fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> 
     let sentinels = u32::from(matches!(claims, Claims::Any));
     let port = prop_oneof![
         4 => Just(80),
-        2 => (0..honest).prop_map(|of| 30_000 + of as u16),
+        2 => (0..honest).prop_map(|service| 30_000 + service as u16),
         1 => 1..1_000_u16,
         2 * sentinels => Just(SENTINEL_NODE_PORT),
     ];
@@ -101,7 +101,7 @@ fn act(his: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
     let denial = prop_oneof![Just(Denial::Drop), Just(Denial::Reject)];
     let pod = TENANT_PODS..TENANT_PODS + 3;
     prop_oneof![
-        3 => (his.clone(), 0..20_u64).prop_map(|(of, grace)| Act::Roll(of, s(grace))),
+        3 => (his.clone(), 0..20_u64).prop_map(|(service, grace)| Act::Roll(service, s(grace))),
         2 => his.clone().prop_map(Act::Create),
         1 => his.clone().prop_map(Act::Delete),
         3 => (pod, prop::option::of(his), denial)

@@ -123,7 +123,7 @@ impl Agent {
         let changes = update.changes.len();
         self.feed(Event::View(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
-            silent: update.problems.iter().any(|of| of.is_silence),
+            silent: update.problems.iter().any(|problem| problem.is_silence),
             ignored: update.ignored,
             unknown_frontends: update.unknown_frontends,
             changes: update.changes,
@@ -185,7 +185,7 @@ impl Agent {
             tracing::debug!(devices = wanted.len(), left_out, "observing interfaces");
             let mut wanted: Vec<Device> = wanted.into_iter().cloned().collect();
             if let Some(near) = self.probing.as_ref().map(Probing::near_ends) {
-                let own = wanted.iter_mut().filter(|of| near.contains(&of.name));
+                let own = (wanted.iter_mut()).filter(|device| near.contains(&device.name));
                 own.for_each(|device| device.may_be_a_pods = false);
             }
             observer.follow(&wanted, now);
@@ -195,8 +195,9 @@ impl Agent {
             observer.check(now);
         }
         let repaired = observer.repairs() != before;
-        let left_to_others = (observer.attachments()).filter(|of| of.is_left_to_others());
-        let (new, followed): (Vec<_>, Vec<_>) = observer.attachments().partition(|of| of.is_new());
+        let left_to_others = (observer.attachments()).filter(|hooks| hooks.is_left_to_others());
+        let (new, followed): (Vec<_>, Vec<_>) =
+            (observer.attachments()).partition(|hooks| hooks.is_new());
         let hooks = Hooks {
             devices: followed.into_iter().map(Attachment::hook).collect(),
             left_out: left_out as u64,
@@ -217,7 +218,7 @@ impl Agent {
             None => Event::Tick,
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
-                let answers = read.answers.iter().map(|of| (of.service, of.after_us));
+                let answers = (read.answers.iter()).map(|answer| (answer.service, answer.after_us));
                 self.output.metrics.record_sample(
                     &read.sample.counts,
                     answers,
@@ -261,8 +262,7 @@ impl Agent {
             Effect::Read(effect) => events.extend(self.read(effect)),
             Effect::Publish(update) => self.publish(*update),
             Effect::HealthPorts(table) => {
-                let steered = self.health_ports.iter_mut();
-                steered.for_each(|of| of.follow(&table));
+                (self.health_ports.iter_mut()).for_each(|ports| ports.follow(&table));
             }
             Effect::Write(WriteEffect::State(state)) => self.output.memory.remember(*state),
             Effect::Write(WriteEffect::Recording) => self.save_recording(),

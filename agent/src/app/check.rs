@@ -27,14 +27,17 @@ const SETUP: Duration = Duration::from_secs(10);
 pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration), AppError> {
     let mut shutdown = Shutdown::listen()?;
     let (probing, inbox) = (config.sentinel.clone())
-        .map(|of| Probing::new(of, None))
+        .map(|sentinel| Probing::new(sentinel, None))
         .unzip();
     let (updates, _) = follow(&config).await?;
     let mut inputs = Inputs::new(updates, inbox, mpsc::channel(1).1).await?;
     let interfaces = inputs.interfaces();
     let [device, _] = (probing.as_ref()).map_or_else(Default::default, Probing::far_ends);
-    let mut found = interfaces.devices.iter().filter(|of| of.name == device);
-    if found.any(|of| is_written_to(of.index)) {
+    let mut found = interfaces
+        .devices
+        .iter()
+        .filter(|interface| interface.name == device);
+    if found.any(|interface| is_written_to(interface.index)) {
         return Err(format!(
             "another process sends probes through {device}: an agent runs on this node; give its \
              admin port with --admin-address, or stop that agent"
@@ -69,7 +72,7 @@ async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<
         .await
         .is_ok()
     {
-        match agent.node.sentinel().map(|of| of.condition()) {
+        match agent.node.sentinel().map(|sentinel| sentinel.condition()) {
             Some(Condition::Probing) if begun.is_none() => {
                 begun = Some(Instant::now());
                 end = Instant::now() + time;

@@ -118,7 +118,7 @@ pub(super) fn all(
         answers: agent.output.answers.subscribe(),
         ports: (agent.health_ports.as_ref()).map_or_else(
             || watch::Sender::default().subscribe(),
-            |of| of.table.subscribe(),
+            |ports| ports.table.subscribe(),
         ),
         metrics: Arc::clone(&metrics),
     });

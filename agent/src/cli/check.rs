@@ -223,7 +223,7 @@ fn installation(sentinel: &SentinelReport) -> Option<Remedy> {
 
 fn probed(verdict: &Verdict) -> impl Iterator<Item = (&FamilyVerdict, &LaneView)> {
     let families = verdict.families.iter();
-    let lanes = families.flat_map(|of| of.lanes.iter().map(move |lane| (of, lane)));
+    let lanes = families.flat_map(|family| family.lanes.iter().map(move |lane| (family, lane)));
     lanes.filter(|(_, lane)| lane.state != LaneState::Off)
 }
 

@@ -161,16 +161,16 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
 
 /// UDP Services whose datagrams fail; they are judged separately.
 fn udp_troubles(report: &Report) -> Vec<String> {
-    let services = report.udp.services.iter().map(|of| &of.counted);
-    let trouble = services.filter_map(|of| {
-        let failures = of.outcomes.failures().into_iter();
+    let services = report.udp.services.iter().map(|service| &service.counted);
+    let trouble = services.filter_map(|service| {
+        let failures = service.outcomes.failures().into_iter();
         let failures = failures.filter(|(_, count)| *count > 0).collect();
-        let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
-        let family = names::of_family(of.family);
+        let (counts, all) = (parts::counts(&failures), grouped(service.outcomes.arrived));
+        let family = names::of_family(service.family);
         let text = format!(
             "{} on {family}: {counts} of {all} datagrams; they do not affect the verdict \
              (docs/operations.md#udp)",
-            of.service
+            service.service
         );
         (!failures.is_empty()).then_some(text)
     });

@@ -98,12 +98,12 @@ impl<'a> Chain<'a> {
 fn lanes(report: &Report) -> Vec<LaneStep<'_>> {
     let uplinks = report.devices.iter().filter(|device| device.uplink);
     let interfaces = Interfaces {
-        sentinel: report.sentinel.devices.as_ref().map(|of| {
+        sentinel: report.sentinel.devices.as_ref().map(|devices| {
             [
-                &*of.client_far,
-                &*of.client_near,
-                &*of.server_near,
-                &*of.server_far,
+                &*devices.client_far,
+                &*devices.client_near,
+                &*devices.server_near,
+                &*devices.server_far,
             ]
         }),
         uplinks: uplinks.map(|device| &*device.name).collect(),

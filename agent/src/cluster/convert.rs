@@ -154,7 +154,9 @@ impl Converter {
             }
         }
         let taints = spec.taints.into_iter().flatten();
-        let is_silent = |of: &NodeCondition| (&*of.type_, &*of.status) == ("Ready", "Unknown");
+        let is_silent = |condition: &NodeCondition| {
+            (&*condition.type_, &*condition.status) == ("Ready", "Unknown")
+        };
         Ok(Some(ObjectFacts::Node(Arc::new(NodeFacts {
             name: name.into(),
             uid: node.metadata.uid.unwrap_or_default().into(),
@@ -275,7 +277,7 @@ impl Converter {
                     .map(|number| port(format_args!("{field}.nodePort"), number))
                     .transpose()?,
             };
-            for other in ports.iter().filter(|of| of.protocol == next.protocol) {
+            for other in ports.iter().filter(|port| port.protocol == next.protocol) {
                 if other.name == next.name {
                     let reason = "another port of the Service has the same name";
                     return Err(invalid(field + ".name", &next.name, reason));
@@ -309,7 +311,11 @@ impl Converter {
     fn object_name(&mut self, metadata: &ObjectMeta) -> ObjectName {
         let namespace = metadata.namespace.as_deref();
         ObjectName {
-            namespace: self.share(namespace.filter(|of| !of.is_empty()).unwrap_or("default")),
+            namespace: self.share(
+                namespace
+                    .filter(|namespace| !namespace.is_empty())
+                    .unwrap_or("default"),
+            ),
             name: metadata.name.as_deref().unwrap_or_default().into(),
         }
     }
@@ -400,7 +406,7 @@ fn is_external(spec: &ServiceSpec) -> bool {
 
 /// Addresses that this node serves; those of mode Proxy belong to the load balancer.
 fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
-    let ingress = status.load_balancer.and_then(|of| of.ingress);
+    let ingress = status.load_balancer.and_then(|status| status.ingress);
     let mut ips = Vec::new();
     for (at, entry) in ingress.iter().flatten().enumerate() {
         let field = format!("status.loadBalancer.ingress[{at}]");
@@ -437,7 +443,7 @@ fn lacks_network(condition: &NodeCondition) -> Option<Box<str>> {
         ("NetworkUnavailable", "True") => message,
         _ => return None,
     };
-    let said: String = said.chars().filter(|of| !of.is_control()).collect();
+    let said: String = said.chars().filter(|c| !c.is_control()).collect();
     Some(cut(&said, 200))
 }
 

@@ -42,7 +42,9 @@ impl Kind {
         let namespace = metadata.namespace.as_deref();
         (
             self,
-            namespace.filter(|of| !of.is_empty()).unwrap_or("default"),
+            namespace
+                .filter(|namespace| !namespace.is_empty())
+                .unwrap_or("default"),
             metadata.name.as_deref().unwrap_or_default(),
         )
     }

@@ -106,7 +106,8 @@ impl Manifests {
         let is_whole = listed.is_ok();
         match listed {
             Ok(present) => {
-                let had_folder = |told: &Update| told.problems.iter().all(|of| !of.is_silence);
+                let had_folder =
+                    |told: &Update| told.problems.iter().all(|problem| !problem.is_silence);
                 if !self.read_changed(present, hints) && self.told.as_ref().is_some_and(had_folder)
                 {
                     return None;

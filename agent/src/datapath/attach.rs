@@ -277,8 +277,8 @@ impl Attacher {
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let mut keep: BTreeMap<u32, &str> = wanted.iter().map(Device::identity).collect();
-        self.attachments.retain(|index, of| {
-            let is_same = keep.get(index) == Some(&of.device.name.as_str());
+        self.attachments.retain(|index, attachment| {
+            let is_same = keep.get(index) == Some(&attachment.device.name.as_str());
             if !is_same {
                 // A new device got this index between two checks: its old pin and qdisc record do
                 // not apply.
@@ -320,7 +320,10 @@ impl Attacher {
 
     pub fn not_pinned(&self) -> Option<String> {
         let problem = self.with.pins.as_ref()?.problem();
-        let hooks = self.attachments.values().flat_map(|of| &of.hooks);
+        let hooks = self
+            .attachments
+            .values()
+            .flat_map(|attachment| &attachment.hooks);
         let mut of_links = hooks.flatten().filter_map(Hook::not_pinned);
         let problem = problem.or_else(|| of_links.next());
         problem.map(ToOwned::to_owned)

@@ -123,8 +123,8 @@ impl<'a> Btf<'a> {
     /// The first type with this kind and name that has members or values.
     fn find(&self, kind: u32, name: &str) -> Option<Type> {
         let types = self.starts.iter().filter_map(|at| self.head(*at as usize));
-        let mut named = types.filter(|of| of.kind == kind && of.length > 0);
-        named.find(|of| self.string(of.name) == Some(name))
+        let mut named = types.filter(|head| head.kind == kind && head.length > 0);
+        named.find(|head| self.string(head.name) == Some(name))
     }
 
     fn string(&self, at: u32) -> Option<&'a str> {

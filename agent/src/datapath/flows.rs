@@ -81,7 +81,7 @@ impl Lasts {
 
     /// Time since the last packet of an entry that expires in `left` seconds.
     fn idle(&self, state: u8, left: u32) -> Option<Duration> {
-        let (_, lasts) = self.open.iter().find(|(of, _)| *of == state)?;
+        let (_, lasts) = self.open.iter().find(|(other, _)| *other == state)?;
         // The kernel takes the shorter timeout while data is not acknowledged.
         let lasts = match left <= self.unacknowledged && self.unacknowledged < *lasts {
             true => self.unacknowledged,

@@ -324,7 +324,7 @@ fn permission_denied(error: Cause<'_>) -> bool {
 /// Whether more memory would help. The verifier returns `EFAULT` as well if it has no memory for
 /// one more branch (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
 fn out_of_memory(error: Cause<'_>) -> bool {
-    codes(error).any(|of| of.0 == libc::ENOMEM || of == (libc::EFAULT, true))
+    codes(error).any(|code| code.0 == libc::ENOMEM || code == (libc::EFAULT, true))
 }
 
 /// The errno values among the causes, and whether each came from the verifier.

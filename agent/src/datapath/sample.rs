@@ -86,7 +86,7 @@ impl Sampler {
     /// another index.
     pub(super) fn set_devices(&mut self, devices: &[Device]) {
         let named = devices.iter();
-        let named = named.map(|of| (of.index, Arc::from(of.name.as_str())));
+        let named = named.map(|device| (device.index, Arc::from(device.name.as_str())));
         self.arrivals.devices = named.collect();
     }
 
@@ -122,13 +122,17 @@ impl Sampler {
             sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
         // Datagrams to departed endpoints accuse no node; they are reported as connections to these are.
-        for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| of.is_direct()) {
+        for (key, pending, failed) in datagrams
+            .failed
+            .iter()
+            .filter(|(_, pending, _)| pending.is_direct())
+        {
             sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
         self.pending_reports.forget(now);
         // A connection to a departed endpoint has no frontend, so it is not counted.
         let all = swept.failed.iter().chain(&datagrams.failed);
-        for (_, pending, failed) in all.filter(|(_, of, _)| !of.is_direct()) {
+        for (_, pending, failed) in all.filter(|(_, pending, _)| !pending.is_direct()) {
             count(&mut counts, pending, *failed);
         }
         Ok(Read {

@@ -103,7 +103,7 @@ impl Marks {
 
     fn bearers(&self, mark: &str) -> BTreeSet<u32> {
         let marks = self.folders.iter().flat_map(|folder| marks_in(folder));
-        let borne = marks.filter(|(_, of, path)| of == mark && self.counts(path));
+        let borne = marks.filter(|(_, found, path)| found == mark && self.counts(path));
         borne.map(|(id, ..)| id).collect()
     }
 

@@ -456,6 +456,9 @@ mod tests {
             ..Pending::default()
         };
         let found = candidate(PendingKey::default(), &pending, age);
-        assert_eq!(found.map(|of| (of.is_settled, of.is_waiting)), expected);
+        assert_eq!(
+            found.map(|candidate| (candidate.is_settled, candidate.is_waiting)),
+            expected
+        );
     }
 }

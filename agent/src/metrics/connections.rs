@@ -116,8 +116,8 @@ impl Tally {
 
     /// Failures since the last pause of [`RECENT`]; none once such a pause has passed.
     pub(super) fn recent_failures(&self, now: Mono) -> u64 {
-        let recent = self.failed.filter(|of| now.since(of.last) < RECENT);
-        recent.map_or(0, |of| of.count)
+        let recent = self.failed.filter(|failed| now.since(failed.last) < RECENT);
+        recent.map_or(0, |failed| failed.count)
     }
 
     /// Whether the tally belongs to this Service: an id is reused once its Service is gone.

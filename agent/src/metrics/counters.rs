@@ -82,7 +82,7 @@ impl HttpStats {
             open: define::OPEN.register(registry, Family::default()),
             turned: define::TURNED.register(registry, Family::default()),
             as_kube_proxy: [define::PROXY_HEALTHZ, define::PROXY_LIVEZ]
-                .map(|of| of.register(registry, Family::default())),
+                .map(|definition| definition.register(registry, Family::default())),
         };
         // A rate needs a first value.
         for (check, code) in ANSWERS {

@@ -166,36 +166,46 @@ impl Page<'_, '_> {
 
     fn families(&mut self, report: &Report) -> fmt::Result {
         let all = &report.verdict.families;
-        let families = || all.iter().map(|of| (names::of_family(of.family), of));
-        let states = families().flat_map(|(family, of)| {
-            State::ALL.map(|state| ([family, state.name()], flag(state == of.state)))
+        let families = || {
+            all.iter()
+                .map(|family| (names::of_family(family.family), family))
+        };
+        let states = families().flat_map(|(family, verdict)| {
+            State::ALL.map(|state| ([family, state.name()], flag(state == verdict.state)))
         });
         self.series(define::STATE, states)?;
-        let causes = families().filter_map(|(family, of)| {
-            let cause = of.cause.map(Cause::name).or(of.why.map(Why::name))?;
-            Some(([family, of.state.name(), cause], 1.0))
+        let causes = families().filter_map(|(family, verdict)| {
+            let cause = verdict
+                .cause
+                .map(Cause::name)
+                .or(verdict.why.map(Why::name))?;
+            Some(([family, verdict.state.name(), cause], 1.0))
         });
         self.series(define::CAUSE, causes)?;
         // A rule may find several things in a family, but a series must be unique.
         let found: BTreeSet<[&str; 2]> = families()
-            .flat_map(|(family, of)| {
-                of.all_findings()
+            .flat_map(|(family, verdict)| {
+                verdict
+                    .all_findings()
                     .map(move |found| [family, found.rule.name()])
             })
             .collect();
-        self.series(define::FINDING, found.into_iter().map(|of| (of, 1.0)))?;
-        let proofs = families().flat_map(|(family, of)| {
-            of.paths.iter().filter_map(move |path| {
+        self.series(
+            define::FINDING,
+            found.into_iter().map(|labels| (labels, 1.0)),
+        )?;
+        let proofs = families().flat_map(|(family, verdict)| {
+            verdict.paths.iter().filter_map(move |path| {
                 let at = unix(report, path.last_proof?);
                 Some(([family, names::of_path(path.path)], at))
             })
         });
         self.series(define::LAST_PROOF, proofs)?;
         let lanes = || {
-            families().flat_map(|(family, of)| {
+            families().flat_map(|(family, verdict)| {
                 let labels =
                     move |lane: &LaneView| [family, lane.path.name(), lane.transport.name()];
-                of.lanes.iter().map(move |lane| (labels(lane), lane))
+                verdict.lanes.iter().map(move |lane| (labels(lane), lane))
             })
         };
         let armed = lanes().map(|(labels, lane)| (labels, flag(lane.armed)));
@@ -204,9 +214,9 @@ impl Page<'_, '_> {
         let failing = failing.map(|(labels, lane)| (labels, lane.failures.into()));
         self.series(define::PROBE_FAILURES, failing)?;
         // The lag of a path is that of its slower transport.
-        let lags = families().flat_map(|(family, of)| {
+        let lags = families().flat_map(|(family, verdict)| {
             ProbePath::ALL.into_iter().filter_map(move |path| {
-                let lanes = of.lanes.iter().filter(|lane| lane.path == path);
+                let lanes = verdict.lanes.iter().filter(|lane| lane.path == path);
                 let lag = lanes.filter_map(LaneView::programming_lag).max()?;
                 Some(([family, path.name()], lag.as_secs_f64()))
             })

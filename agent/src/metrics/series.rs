@@ -172,7 +172,12 @@ impl Connections {
     fn in_trouble(&self, allowance: Allowance, named: &[ServiceTrouble], now: Mono) -> Shown<'_> {
         let named: HashMap<(&str, Family), bool> = named
             .iter()
-            .map(|of| ((of.service.as_str(), of.family), of.confirmed))
+            .map(|service| {
+                (
+                    (service.service.as_str(), service.family),
+                    service.confirmed,
+                )
+            })
             .collect();
         // Build names only if there are any to compare.
         let confirmed = |tally: &Tally| {

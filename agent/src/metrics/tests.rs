@@ -129,7 +129,7 @@ fn every_definition_is_exposed_and_nothing_else() {
     for outcome in ["passed", "void"] {
         metrics.measured.probe(&probe(), outcome);
     }
-    (counted::programmed().iter()).for_each(|of| metrics.measured.programmed(of));
+    (counted::programmed().iter()).for_each(|change| metrics.measured.programmed(change));
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page
         .lines()

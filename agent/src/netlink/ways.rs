@@ -32,19 +32,19 @@ const SILENT: u16 = 0x01 | 0x20;
 
 /// Looks up the paths from these clients to the endpoints of this node.
 pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
-    let lookup = |of: Client| {
-        let endpoints = node.endpoints_here(Family::of(&address(&of.client)));
+    let lookup = |client: Client| {
+        let endpoints = node.endpoints_here(Family::of(&address(&client.client)));
         let others = endpoints.iter().cycle().skip(1);
         let pairs = endpoints.iter().zip(others);
         // What comes in by a port of a bridge is routed as if it came in by the bridge.
-        let bridge = link::read(of.device).ok().and_then(|link| link.bridge);
+        let bridge = link::read(client.device).ok().and_then(|link| link.bridge);
         let from = Client {
-            device: bridge.unwrap_or(of.device),
-            ..of.clone()
+            device: bridge.unwrap_or(client.device),
+            ..client.clone()
         };
         let ways = pairs.map(|((namespace, to), (_, other))| (*namespace, way(&from, *to, *other)));
         let ways: Vec<_> = ways.collect();
-        Lookup::of(of, ways)
+        Lookup::of(client, ways)
     };
     Event::Lookups(clients.into_iter().map(lookup).collect())
 }

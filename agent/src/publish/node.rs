@@ -44,7 +44,7 @@ impl NodeApi {
             .map_err(kube::Error::BuildRequest)?;
         let node: Node = self.patient(self.client.request(request)).await?;
         let conditions = node.status.and_then(|status| status.conditions);
-        let ours = |of: &&NodeCondition| of.type_ == TYPE;
+        let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
         Ok(conditions.iter().flatten().find(ours).and_then(written))
     }
 
@@ -150,7 +150,7 @@ impl From<kube::Error> for Fault {
             _ => (WriteResult::ServerError, "failed"),
         };
         let details = status.details.as_ref();
-        let wait = details.map(|of| Duration::from_secs(of.retry_after_seconds.into()));
+        let wait = details.map(|details| Duration::from_secs(details.retry_after_seconds.into()));
         Fault {
             why: format!(
                 "the API server {what} ({}: {})",

@@ -43,14 +43,20 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     let endpoints = slice.endpoints.unwrap_or_default();
     let ready = |endpoint: &Endpoint| {
         let conditions = endpoint.conditions.as_ref();
-        conditions.is_none_or(|of| of.ready != Some(false) && of.terminating != Some(true))
+        conditions.is_none_or(|conditions| {
+            conditions.ready != Some(false) && conditions.terminating != Some(true)
+        })
     };
     let is_ready = endpoints.iter().all(ready);
     let addresses = endpoints.into_iter().flat_map(|one| one.addresses);
-    let port = |of: EndpointPort| {
-        let number = of.port.and_then(|port| u16::try_from(port).ok());
-        let protocol = protocol(of.protocol.as_deref());
-        (of.name.unwrap_or_default(), protocol, number.unwrap_or(0))
+    let port = |found: EndpointPort| {
+        let number = found.port.and_then(|port| u16::try_from(port).ok());
+        let protocol = protocol(found.protocol.as_deref());
+        (
+            found.name.unwrap_or_default(),
+            protocol,
+            number.unwrap_or(0),
+        )
     };
     SliceSeen {
         name: slice.metadata.name.unwrap_or_default(),
@@ -58,7 +64,9 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
         family: Family::ALL
             .into_iter()
             .find(|family| slice.address_type == address_type(*family)),
-        is_labelled: labels.get(MANAGED_BY).is_some_and(|of| of == MANAGER)
+        is_labelled: labels
+            .get(MANAGED_BY)
+            .is_some_and(|manager| manager == MANAGER)
             && !NOT_SERVED_LABELS
                 .iter()
                 .any(|label| labels.contains_key(*label)),
@@ -74,9 +82,9 @@ pub(super) fn wanted(service: Service, config: &RotateConfig, fleet: Option<Stri
     let ips = ips.into_iter().flatten().filter_map(|ip| ip.parse().ok());
     let held: Vec<Family> = ips.map(|ip| Family::of(&address(&ip))).collect();
     let families = Family::ALL.into_iter();
-    let port = |of: ServicePort| {
-        let protocol = protocol(of.protocol.as_deref());
-        (of.name.unwrap_or_default(), protocol)
+    let port = |port: ServicePort| {
+        let protocol = protocol(port.protocol.as_deref());
+        (port.name.unwrap_or_default(), protocol)
     };
     Wanted {
         service: config.service.name.to_string(),

@@ -308,7 +308,10 @@ async fn nodes_go_back_to_load_balancers_without_a_sentinel() {
     }
     let writes = server.store().writes.clone();
     assert!(
-        nodes.map(returned).iter().all(|of| writes.contains(of)),
+        nodes
+            .map(returned)
+            .iter()
+            .all(|write| writes.contains(write)),
         "{writes:?}"
     );
     assert!(rotator.said.unwrap().contains("is not in the cluster"));

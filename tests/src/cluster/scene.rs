@@ -160,7 +160,7 @@ impl Scene {
     /// Waits for a state with this status on both paths.
     pub fn wait_for(&self, state: &str, status: u64, within: Duration) -> Value {
         self.wait_within(within, &format!("{state} and {status}"), |report| {
-            let answered = |of: &str| report["answers"][of]["status"] == status;
+            let answered = |endpoint: &str| report["answers"][endpoint]["status"] == status;
             report["verdict"]["state"] == state && answered("healthz") && answered("livez")
         })
     }

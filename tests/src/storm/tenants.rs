@@ -121,7 +121,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
             (LAST_FILE, objects(FOREIGN, &[], &endpoints))
         }
         Tenant::Products => {
-            let nobody = |of: u8| [Ipv4Addr::new(10, 244, 1, 100 + of).into(); 2];
+            let nobody = |number: u8| [Ipv4Addr::new(10, 244, 1, 100 + number).into(); 2];
             let nobody: Vec<[IpAddr; 2]> = (0..100).map(nobody).collect();
             let product = |index| {
                 let [service, v4, _] = objects_of(index, &[], 1..=1_000, &nobody, PORT);
@@ -214,8 +214,8 @@ fn objects_of(
     let service = manifests::service(NAMESPACE, &name, spec);
     let ports = manifests::ports(ports, "TCP", Some(target));
     let [v4, v6] = Family::ALL.map(|family| {
-        let address = |of: &[IpAddr; 2]| of[family as usize];
-        let endpoint = |of| json!({ "addresses": [address(of)], "nodeName": layout::NODE_NAME });
+        let address = |ips: &[IpAddr; 2]| ips[family as usize];
+        let endpoint = |ips| json!({ "addresses": [address(ips)], "nodeName": layout::NODE_NAME });
         let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
         slice(NAMESPACE, &name, family, &ports, &endpoints)
     });

@@ -31,7 +31,7 @@ fn table(values: &str) -> Result<String> {
     for line in values.lines() {
         let text = line.trim_start();
         let indent = line.len() - text.len();
-        if inside.is_some_and(|of| indent > of) || text.is_empty() {
+        if inside.is_some_and(|inside| indent > inside) || text.is_empty() {
             continue;
         }
         inside = None;
@@ -46,7 +46,7 @@ fn table(values: &str) -> Result<String> {
         let Some((key, default)) = text.split_once(':') else {
             bail!("values.yaml: {text:?} is no key");
         };
-        path.retain(|(of, _)| *of < indent);
+        path.retain(|(other, _)| *other < indent);
         path.push((indent, key));
         let names: Vec<&str> = path.iter().map(|(_, key)| *key).collect();
         let (name, default) = (names.join("."), default.trim());

@@ -450,7 +450,7 @@ fn other_findings_are_listed_once_without_successes() {
         also[0].contains("nothing succeeded since 8.9 s ago"),
         "{also:?}"
     );
-    assert!(also.iter().all(|of| *of != verdict.reason()));
+    assert!(also.iter().all(|text| *text != verdict.reason()));
     // Repeated and successful findings, and those without evidence, are omitted.
     let family = &mut verdict.families[0];
     family.findings.extend(family.findings.clone());

@@ -276,7 +276,14 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     let mut innocent = scene();
     let effects = innocent.view(vec![conflicting("10.96.0.1", Protocol::Tcp, 80)]);
     let deleted = |change: &MapChange| matches!(change, MapChange::DeleteFrontend { .. });
-    assert_eq!(effects.plan().iter().filter(|of| deleted(of)).count(), 1);
+    assert_eq!(
+        effects
+            .plan()
+            .iter()
+            .filter(|change| deleted(change))
+            .count(),
+        1
+    );
     assert_eq!(fail(&mut innocent, 6), State::Proven);
     innocent.rest(10_000);
     assert_eq!(
@@ -287,7 +294,10 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     // The same applies when the claim ends.
     let effects = innocent.view(vec![withdrawn()]);
     let put = |change: &MapChange| matches!(change, MapChange::PutFrontend { .. });
-    assert_eq!(effects.plan().iter().filter(|of| put(of)).count(), 1);
+    assert_eq!(
+        effects.plan().iter().filter(|change| put(change)).count(),
+        1
+    );
     innocent.rest(11_000);
     let mut faulty = scene();
     assert_eq!(fail(&mut faulty, 6), State::Degraded);
@@ -311,7 +321,7 @@ fn claims_are_named_with_their_owners() {
     let said = report
         .first
         .iter()
-        .map(|of| format!("{} {}", of.frontend, of.services.join(" ")));
+        .map(|conflict| format!("{} {}", conflict.frontend, conflict.services.join(" ")));
     let expected = [
         "192.0.2.10:10256/tcp shop/b",
         "192.0.2.10:19256/tcp shop/d",
@@ -340,7 +350,7 @@ fn claims_that_are_not_known_accuse_nobody() {
         assert!(!scene.state().fails(), "{:?}", scene.state());
     }
     let coverage = scene.idle().verdict_update().verdict.coverage.clone();
-    let names = coverage.losses.iter().map(|of| of.loss.name());
+    let names = coverage.losses.iter().map(|loss| loss.loss.name());
     assert!(names.collect::<Vec<_>>().contains(&"claims_unknown"));
     unknown(&mut scene, None);
     astray(&mut scene, ProbePath::OffCluster, passing);

@@ -23,7 +23,7 @@ fn coverage(scene: &mut Scene) -> Coverage {
 }
 
 fn has(coverage: &Coverage, loss: &CoverageLoss) -> bool {
-    coverage.losses.iter().any(|of| of.loss == *loss)
+    coverage.losses.iter().any(|one| one.loss == *loss)
 }
 
 fn faults(fault: Fault, count: u64) -> KernelSample {
@@ -84,17 +84,17 @@ fn edited(edit: fn(&mut Hooks)) -> Hooks {
 }
 
 #[rstest]
-#[case::left_out(edited(|of| of.left_out = 1), [false, false], CoverageLoss::LeftOut { devices: 1 })]
+#[case::left_out(edited(|hooks| hooks.left_out = 1), [false, false], CoverageLoss::LeftOut { devices: 1 })]
 #[case::detached(
-    edited(|of| {
-        of.devices[1].attached = false;
-        of.devices[1].problem = Some("e".to_owned());
+    edited(|hooks| {
+        hooks.devices[1].attached = false;
+        hooks.devices[1].problem = Some("e".to_owned());
     }),
     [false, false],
     CoverageLoss::Detached { device: "veth1".to_owned(), why: "e".to_owned() },
 )]
 #[case::not_first(
-    edited(|of| of.devices[0].first = false),
+    edited(|hooks| hooks.devices[0].first = false),
     [false, false],
     CoverageLoss::NotFirst { device: "eth0".to_owned() },
 )]
@@ -148,9 +148,12 @@ fn a_full_map_names_who_filled_it() {
         top_talker: Some(top_talker),
         ..faults(Fault::PendingFull, 5)
     };
-    let by = |of: &Coverage| {
-        let full = of.losses.iter().find(|of| of.loss.name() == "pending_full");
-        full.map(|of| of.sentence.clone())
+    let by = |coverage: &Coverage| {
+        let full = coverage
+            .losses
+            .iter()
+            .find(|loss| loss.loss.name() == "pending_full");
+        full.map(|loss| loss.sentence.clone())
     };
     let mut sentences = Vec::new();
     for sample in [first, faults(Fault::PendingFull, 5)] {

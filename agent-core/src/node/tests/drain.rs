@@ -65,15 +65,15 @@ fn edited(edit: fn(&mut Hooks)) -> Event {
 
 #[rstest]
 #[case::all_is_seen(edited(|_| ()), false)]
-#[case::a_pod_is_not_seen(edited(|of| of.devices[1].attached = false), false)]
-#[case::an_uplink_is_not_seen(edited(|of| of.devices[0].attached = false), true)]
-#[case::nothing_is_seen(edited(|of| of.devices.clear()), true)]
-#[case::an_interface_is_left_out(edited(|of| of.left_out = 1), false)]
-#[case::it_may_be_the_uplink(edited(|of| {
-    of.left_out = 1;
-    of.devices[0].uplink = false;
+#[case::a_pod_is_not_seen(edited(|hooks| hooks.devices[1].attached = false), false)]
+#[case::an_uplink_is_not_seen(edited(|hooks| hooks.devices[0].attached = false), true)]
+#[case::nothing_is_seen(edited(|hooks| hooks.devices.clear()), true)]
+#[case::an_interface_is_left_out(edited(|hooks| hooks.left_out = 1), false)]
+#[case::it_may_be_the_uplink(edited(|hooks| {
+    hooks.left_out = 1;
+    hooks.devices[0].uplink = false;
 }), true)]
-#[case::there_is_no_uplink(edited(|of| of.devices[0].uplink = false), false)]
+#[case::there_is_no_uplink(edited(|hooks| hooks.devices[0].uplink = false), false)]
 fn the_ways_from_outside_have_to_be_observed(#[case] event: Event, #[case] is_blind: bool) {
     let mut scene = Scene::probed();
     scene.feed(event);

@@ -72,7 +72,7 @@ fn nothing_is_answered_before_the_first_verdict_on_the_whole_view() {
     assert_eq!(steered(&effects), None, "the maps are not read");
     let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(steered(&effects), Some(vec![30_999]));
-    let is = |of: fn(&Effect) -> bool| effects.0.iter().position(of);
+    let is = |matches: fn(&Effect) -> bool| effects.0.iter().position(matches);
     let published = is(|effect| matches!(effect, Effect::Publish(_)));
     assert!(published < is(|effect| matches!(effect, Effect::HealthPorts(_))));
 }

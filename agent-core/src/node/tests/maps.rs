@@ -73,7 +73,7 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
         .clone();
     assert!(losses.misrouted_suspended);
     let endpoints = missing.endpoints;
-    let has = |loss: CoverageLoss| losses.losses.iter().any(|of| of.loss == loss);
+    let has = |loss: CoverageLoss| losses.losses.iter().any(|one| one.loss == loss);
     assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
 }
 
@@ -108,7 +108,7 @@ fn an_id_that_rested_is_used_at_a_check() {
             .losses
             .clone();
         let lost = |loss: &CoverageLoss| matches!(loss, CoverageLoss::ServicesFull { missing: 1 });
-        losses.iter().any(|of| lost(&of.loss))
+        losses.iter().any(|one| lost(&one.loss))
     };
     assert!(!missing(&mut scene));
     scene.topology();

@@ -64,7 +64,7 @@ fn a_change_is_written_down_at_once(#[case] event: fn(&mut Scene) -> Effects) {
     assert!(!scene.later(10).idle().has("remember"));
     let effects = event(&mut scene);
     let names = effects.names();
-    let place = |name| names.iter().position(|of| *of == name);
+    let place = |name| names.iter().position(|effect| *effect == name);
     assert!(place("remember").is_some(), "{names:?}");
     assert!(
         place("remember") < place("publish"),

@@ -91,7 +91,7 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     let verdict = scene.rest(250).verdict_update().verdict.clone();
     let unread = |loss: &CoverageLoss| matches!(loss, CoverageLoss::NotRead { .. });
     assert_eq!(verdict.state, State::Proven);
-    assert!(!verdict.coverage.losses.iter().any(|of| unread(&of.loss)));
+    assert!(!verdict.coverage.losses.iter().any(|one| unread(&one.loss)));
     assert_eq!(
         fails(&mut scene, "f").notices().len(),
         1,
@@ -155,7 +155,7 @@ fn the_latest_sightings_are_kept() {
         .judge()
         .sightings
         .iter()
-        .map(|of| of.frontend.port())
+        .map(|sighting| sighting.frontend.port())
         .collect();
     assert_eq!(kept, (5..25).rev().collect::<Vec<_>>());
 }
@@ -197,15 +197,15 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
 }
 
 #[rstest]
-#[case::of_another_failure(|of: &mut crate::evidence::Sighting| of.failure = Failure::Misrouted)]
-#[case::nowhere(|of: &mut crate::evidence::Sighting| of.destination = None)]
-#[case::an_endpoint_that_is_there(|of: &mut crate::evidence::Sighting| {
-    of.destination = Some(SocketAddr::new(ip("10.2.0.1"), 8080));
+#[case::of_another_failure(|sighting: &mut crate::evidence::Sighting| sighting.failure = Failure::Misrouted)]
+#[case::nowhere(|sighting: &mut crate::evidence::Sighting| sighting.destination = None)]
+#[case::an_endpoint_that_is_there(|sighting: &mut crate::evidence::Sighting| {
+    sighting.destination = Some(SocketAddr::new(ip("10.2.0.1"), 8080));
 })]
-#[case::another_port(|of: &mut crate::evidence::Sighting| {
-    of.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8081));
+#[case::another_port(|sighting: &mut crate::evidence::Sighting| {
+    sighting.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8081));
 })]
-#[case::another_service(|of: &mut crate::evidence::Sighting| of.service = 31)]
+#[case::another_service(|sighting: &mut crate::evidence::Sighting| sighting.service = 31)]
 fn connections_that_cannot_be_dated_have_no_age(#[case] edit: fn(&mut crate::evidence::Sighting)) {
     let mut scene = Scene::probed();
     let to = left(&mut scene);

@@ -13,7 +13,8 @@ fn conflicting(name: &str, cluster_ip: &str, external_ip: &str) -> Change {
 
 /// Services by frontend.
 fn conflicts(planner: &Planner) -> Vec<String> {
-    let name = |of: Option<&ObjectName>| of.map_or("node".to_owned(), ObjectName::to_string);
+    let name =
+        |service: Option<&ObjectName>| service.map_or("node".to_owned(), ObjectName::to_string);
     let conflicts = planner.conflicts();
     let said = conflicts.map(|FrontendConflict { frontend, parties }| {
         let at = IpAddr::from(frontend.address).to_canonical();
@@ -123,7 +124,7 @@ fn the_sentinels_frontends_stay_its_own(#[case] before: bool) {
     let own = |world: &World| {
         let key = address(&ip("10.96.0.1"));
         let found = world.maps.frontends.iter();
-        let mut found = found.filter(|(of, _)| of.address == key);
+        let mut found = found.filter(|(frontend, _)| frontend.address == key);
         found
             .next()
             .map(|(_, value)| value.flags & frontend_flag::SENTINEL != 0)

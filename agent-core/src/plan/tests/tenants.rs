@@ -153,7 +153,11 @@ impl World {
         assert_eq!(self.planner.missing(), Missing::default());
         let problems = self.planner.quota_problems();
         assert!(problems.len() <= 1, "{problems:?}");
-        assert!(problems.iter().all(|of| of.starts_with("Service t/")));
+        assert!(
+            problems
+                .iter()
+                .all(|problem| problem.starts_with("Service t/"))
+        );
     }
 }
 

@@ -39,12 +39,12 @@ fn played(name: &str) -> (State, Option<Cause>, bool, State) {
     // The last of the worst moments: causes change while a fault begins.
     let worst = moments
         .iter()
-        .max_by_key(|of| of.update.verdict.state)
+        .max_by_key(|moment| moment.update.verdict.state)
         .unwrap();
     let verdict = &worst.update.verdict;
     let failed = moments
         .iter()
-        .any(|of| of.update.answers.healthz.status == 503);
+        .any(|moment| moment.update.answers.healthz.status == 503);
     let last = moments.last().unwrap().update.verdict.state;
     (verdict.state, verdict.cause, failed, last)
 }
@@ -133,8 +133,8 @@ fn a_world_of_other_software_is_healthy_until_it_is_flushed(
     #[case] seconds: i64,
 ) {
     let replayed = recorded(name);
-    let answered = |of: &Moment| of.update.answers.healthz.status;
-    let failing = |of: &&Moment| answered(of) == 503;
+    let answered = |moment: &Moment| moment.update.answers.healthz.status;
+    let failing = |moment: &&Moment| answered(moment) == 503;
     let first = replayed.moments.iter().find(failing).unwrap();
     let healthy = (first.at.0 - replayed.span.0.0) / 1_000_000_000;
     assert!(healthy >= seconds, "{healthy} s");

@@ -86,7 +86,7 @@ impl Watch {
     }
 
     fn fault(mut self, row: &FaultRow, expected: Expected) -> Outcome {
-        let early = self.node.answers().iter().any(|of| of.livez == 503);
+        let early = self.node.answers().iter().any(|answer| answer.livez == 503);
         let since = match row.felt {
             Felt::Stale => self.first_stale(expected),
             _ => Some(self.at),
@@ -133,7 +133,11 @@ impl Watch {
             return None;
         }
         while self.node.now() < self.at.plus(MET) {
-            let stale = self.node.unanswered().iter().find(|of| of.stale);
+            let stale = self
+                .node
+                .unanswered()
+                .iter()
+                .find(|connection| connection.stale);
             if let Some(stale) = stale {
                 return Some(stale.at);
             }
@@ -146,8 +150,12 @@ impl Watch {
     /// limit.
     fn routes_are_met(&self) -> Option<Mono> {
         let astray = || {
-            let later = self.node.unanswered().iter().filter(|of| of.at >= self.at);
-            later.filter_map(|of| Some((of.at, of.astray?)))
+            let later = self
+                .node
+                .unanswered()
+                .iter()
+                .filter(|connection| connection.at >= self.at);
+            later.filter_map(|connection| Some((connection.at, connection.astray?)))
         };
         let (_, first) = astray().next()?;
         let (second, _) = astray().find(|(_, endpoint)| *endpoint != first)?;
@@ -158,8 +166,9 @@ impl Watch {
     /// When three connections had reached an endpoint that was removed long before.
     fn removed_is_met(&self, first: Mono) -> Option<Mono> {
         let old = first.plus(Limits::default().stale_after);
-        let mut met = (self.node.unanswered().iter()).filter(|of| of.stale && of.at >= old);
-        met.nth(2).map(|of| of.at)
+        let mut met = (self.node.unanswered().iter())
+            .filter(|connection| connection.stale && connection.at >= old);
+        met.nth(2).map(|connection| connection.at)
     }
 
     fn wrong(
@@ -169,7 +178,10 @@ impl Watch {
         failed: Option<Duration>,
         felt: bool,
     ) -> Option<String> {
-        let state = self.node.answer().map_or(State::Unknown, |of| of.state);
+        let state = self
+            .node
+            .answer()
+            .map_or(State::Unknown, |answer| answer.state);
         let cause = self.cause();
         match expected {
             Expected::Fails(_) => match failed {
@@ -188,34 +200,40 @@ impl Watch {
     }
 
     fn cause(&self) -> String {
-        let answer = self.node.answers().iter().rfind(|of| of.livez == 503);
+        let answer = self
+            .node
+            .answers()
+            .iter()
+            .rfind(|answer| answer.livez == 503);
         let cause = answer
             .or(self.node.answers().last())
-            .and_then(|of| of.cause);
+            .and_then(|answer| answer.cause);
         cause.map_or_else(String::new, |cause| format!(" ({cause:?})"))
     }
 
     /// Whether the last answer of /livez is 503.
     fn stays(&self) -> bool {
-        self.node.answer().is_some_and(|of| of.livez == 503)
+        self.node.answer().is_some_and(|answer| answer.livez == 503)
     }
 
     fn failed(&self, since: Mono) -> Option<Duration> {
         let mut answers = self.node.answers().iter();
-        let found = answers.find(|of| of.at >= self.at && of.livez == 503)?;
+        let found = answers.find(|answer| answer.at >= self.at && answer.livez == 503)?;
         Some(found.at.since(since))
     }
 
     fn first_felt(&self) -> Option<Mono> {
         let mut unanswered = self.node.unanswered().iter();
-        unanswered.find(|of| of.at >= self.at).map(|of| of.at)
+        unanswered
+            .find(|connection| connection.at >= self.at)
+            .map(|connection| connection.at)
     }
 
     fn worst(&self) -> State {
         let answers = self.node.answers();
-        let before = answers.iter().rfind(|of| of.at <= self.at);
-        let after = answers.iter().filter(|of| of.at > self.at);
-        let states = before.into_iter().chain(after).map(|of| of.state);
+        let before = answers.iter().rfind(|answer| answer.at <= self.at);
+        let after = answers.iter().filter(|answer| answer.at > self.at);
+        let states = before.into_iter().chain(after).map(|answer| answer.state);
         states.max().unwrap_or(State::Unknown)
     }
 }

@@ -89,7 +89,7 @@ pub fn play_all(runs: &[Run], threads: usize) -> Vec<Played> {
         };
         let of = played
             .iter_mut()
-            .find(|of| of.cell.name() == run.cell.name());
+            .find(|other| other.cell.name() == run.cell.name());
         match of {
             Some(of) => of.runs.push((*run, outcome)),
             None => played.push(Played {

@@ -131,9 +131,12 @@ fn denied(mut world: World, at: Duration, scope: Scope, denial: Denial) -> World
 
 /// Services in the namespace of the first one.
 fn first_namespace(world: &World) -> Vec<Option<usize>> {
-    let first = world.services.first().map(|of| of.namespace.clone());
+    let first = world
+        .services
+        .first()
+        .map(|service| service.namespace.clone());
     let all = world.services.iter().enumerate();
-    let same = all.filter(|(_, of)| Some(&of.namespace) == first.as_ref());
+    let same = all.filter(|(_, service)| Some(&service.namespace) == first.as_ref());
     same.map(|(place, _)| Some(place)).collect()
 }
 
@@ -223,7 +226,7 @@ fn late(mut world: World, at: Duration, delay: Duration, grace: Duration) -> Wor
     for turn in 0..10 {
         // The pod probe's pods are not replaced so often.
         let service = turn as usize % services.max(1);
-        let is_users = (world.services.get(service)).is_some_and(|of| !of.is_pod_probe());
+        let is_users = (world.services.get(service)).is_some_and(|service| !service.is_pod_probe());
         if is_users {
             world = world.with(at + S * 5 * turn, Act::Roll(service, grace));
         }
@@ -299,7 +302,7 @@ fn unused(mut world: World, at: Duration, family: Family) -> World {
     if world.stack != Stack::Dual {
         return world;
     }
-    (world.streams).retain(|of| of.family != family || of.client == Client::PodProbe);
+    (world.streams).retain(|stream| stream.family != family || stream.client == Client::PodProbe);
     world.with(at, Act::BreakIn(family, Fault::Flushed))
 }
 

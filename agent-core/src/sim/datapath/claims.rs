@@ -41,7 +41,11 @@ impl Datapath {
 
     /// Claims by external IPs.
     pub(super) fn claims(&self) -> BTreeMap<SocketAddr, usize> {
-        let exist = self.services.iter().enumerate().filter(|(_, of)| of.exists);
+        let exist = self
+            .services
+            .iter()
+            .enumerate()
+            .filter(|(_, service)| service.exists);
         let claims = exist.flat_map(|(place, service)| {
             let ports = service.facts.ports.iter();
             ports.flat_map(move |port| {

@@ -56,14 +56,14 @@ pub(super) fn service(
 ) -> ServiceFacts {
     let unnamed = || format!("service-{place}");
     let name = spec.name.clone().unwrap_or_else(unnamed);
-    let port = |of: u16| ServicePort {
-        name: match of {
+    let port = |number: u16| ServicePort {
+        name: match number {
             0 => "".into(),
-            _ => format!("p{of}").into(),
+            _ => format!("p{number}").into(),
         },
         protocol: Protocol::Tcp,
-        port: spec.port.saturating_add(of),
-        node_port: (of == 0 && spec.has_node_port).then_some(30_000 + place as u16),
+        port: spec.port.saturating_add(number),
+        node_port: (number == 0 && spec.has_node_port).then_some(30_000 + place as u16),
     };
     ServiceFacts {
         name: ObjectName::new(&spec.namespace, &name),
@@ -148,9 +148,9 @@ fn slice(facts: &ServiceFacts, port: u16, pods: &[Pod], family: Family) -> Chang
         terminating: false,
         local: pod.local,
     };
-    let ports = facts.ports.iter().map(|of| SlicePort {
-        name: Arc::clone(&of.name),
-        protocol: of.protocol,
+    let ports = facts.ports.iter().map(|service_port| SlicePort {
+        name: Arc::clone(&service_port.name),
+        protocol: service_port.protocol,
         port,
     });
     Change::Slice(Arc::new(SliceFacts {

@@ -84,8 +84,8 @@ impl Datapath {
     /// separate NetworkPolicy.
     pub(in crate::sim) fn denial(&self, client: Client, service: usize) -> Option<Denial> {
         let spared = client == Client::PodProbe;
-        let meant = |(of, to, _): &&(Option<Client>, Option<usize>, Denial)| {
-            of.map_or(!spared, |of| of == client) && to.is_none_or(|to| to == service)
+        let meant = |(from, to, _): &&(Option<Client>, Option<usize>, Denial)| {
+            from.map_or(!spared, |from| from == client) && to.is_none_or(|to| to == service)
         };
         self.denials.iter().find(meant).map(|(.., denial)| *denial)
     }

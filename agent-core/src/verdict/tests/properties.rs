@@ -136,7 +136,7 @@ proptest! {
 
     #[test]
     fn successes_of_the_same_clients_every_two_seconds_never_are_broken(
-        (class, steps) in any_class().prop_flat_map(|of| (Just(of), steps(Just(of), any_event()))),
+        (class, steps) in any_class().prop_flat_map(|class| (Just(class), steps(Just(class), any_event()))),
         timed in any::<bool>(),
     ) {
         let mut world = World::new();

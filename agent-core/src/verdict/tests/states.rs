@@ -220,7 +220,9 @@ fn coverage(#[case] failure: Failure, #[case] observer: ObserverHealth, #[case] 
     let suspended =
         observer.lost_suspended || observer.refused_suspended || observer.misrouted_suspended;
     let unjudged = world.verdict(6_000).coverage.unjudged;
-    let told = unjudged.iter().any(|(of, n)| *of == failure && *n > 10);
+    let told = unjudged
+        .iter()
+        .any(|(other, n)| *other == failure && *n > 10);
     assert_eq!(told, suspended && failure != Leaked);
 }
 

@@ -19,7 +19,7 @@ impl Probing {
         let service = &self.config.service;
         let condition = node
             .sentinel()
-            .map_or(Condition::Absent, |of| of.condition());
+            .map_or(Condition::Absent, |sentinel| sentinel.condition());
         let name = |role: Role| role.name(&self.config.devices);
         SentinelReport {
             devices: Some(SentinelDevices {

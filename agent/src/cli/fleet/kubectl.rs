@@ -156,15 +156,21 @@ fn node_seen(node: &Value) -> NodeSeen {
             .map(|taint| text(&taint["key"]))
             .collect(),
         foreign_os: os.filter(|os| *os != "linux").map(str::to_owned),
-        condition: conditions.find(|of| of["type"] == TYPE).map(|of| {
-            let status = of["status"].as_str().unwrap_or_default();
-            ConditionSeen {
-                status: Status::parse(status).unwrap_or(Status::Unknown),
-                reason: text(&of["reason"]),
-                message: text(&of["message"]),
-                transition: of["lastTransitionTime"].as_str().and_then(Wall::parse),
-                heartbeat: of["lastHeartbeatTime"].as_str().and_then(Wall::parse),
-            }
-        }),
+        condition: conditions
+            .find(|condition| condition["type"] == TYPE)
+            .map(|condition| {
+                let status = condition["status"].as_str().unwrap_or_default();
+                ConditionSeen {
+                    status: Status::parse(status).unwrap_or(Status::Unknown),
+                    reason: text(&condition["reason"]),
+                    message: text(&condition["message"]),
+                    transition: condition["lastTransitionTime"]
+                        .as_str()
+                        .and_then(Wall::parse),
+                    heartbeat: condition["lastHeartbeatTime"]
+                        .as_str()
+                        .and_then(Wall::parse),
+                }
+            }),
     }
 }

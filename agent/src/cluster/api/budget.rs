@@ -65,7 +65,9 @@ impl Budget {
     /// Accounts for a change of an object.
     pub(super) fn charge(&mut self, before: Option<&ObjectFacts>, now: Option<&ObjectFacts>) {
         for (facts, is_there) in [(now, true), (before, false)] {
-            let Some((facts, (namespace, _))) = facts.and_then(|of| Some((of, of.owner()?))) else {
+            let Some((facts, (namespace, _))) =
+                facts.and_then(|facts| Some((facts, facts.owner()?)))
+            else {
                 continue;
             };
             let account = self.accounts.entry(Arc::clone(namespace)).or_default();
@@ -107,7 +109,10 @@ impl Budget {
         if self.total <= self.all {
             return None;
         }
-        let heaviest = self.accounts.iter().max_by_key(|(_, of)| of.bytes)?;
+        let heaviest = self
+            .accounts
+            .iter()
+            .max_by_key(|(_, account)| account.bytes)?;
         Some((Arc::clone(heaviest.0), heaviest.1.bytes / 8))
     }
 
@@ -124,7 +129,7 @@ impl Budget {
     /// The problems, with stable texts.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         let closed = self.accounts.iter();
-        let closed = closed.filter_map(|(name, of)| Some((name, of.closed.as_ref()?)));
+        let closed = closed.filter_map(|(name, account)| Some((name, account.closed.as_ref()?)));
         closed.map(|(namespace, first)| {
             Problem::new(format!(
                 "API server: the Services and EndpointSlices of namespace {namespace} take too \

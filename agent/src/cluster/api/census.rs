@@ -117,8 +117,11 @@ fn take((census, silent): &mut (Census, Option<String>), event: Event, at: (Wall
 }
 
 fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
-    let conditions = node.status.as_ref().and_then(|of| of.conditions.as_ref());
-    let ours = |of: &&NodeCondition| of.type_ == TYPE;
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
     let condition = conditions.iter().flat_map(|all| all.iter()).find(ours);
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let condition = condition.map(seen);

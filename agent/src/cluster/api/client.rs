@@ -165,9 +165,9 @@ async fn kubeconfig(path: PathBuf) -> Result<Config, ClientError> {
 /// File of the certificate authority, if the current context names one.
 fn authority_file(read: &Kubeconfig) -> Option<PathBuf> {
     let mut contexts = read.contexts.iter();
-    let current = contexts.find(|of| Some(&of.name) == read.current_context.as_ref())?;
+    let current = contexts.find(|context| Some(&context.name) == read.current_context.as_ref())?;
     let name = &current.context.as_ref()?.cluster;
-    let cluster = read.clusters.iter().find(|of| of.name == *name)?;
+    let cluster = read.clusters.iter().find(|cluster| cluster.name == *name)?;
     let cluster = cluster.cluster.as_ref()?;
     let file = cluster.certificate_authority.as_ref();
     file.filter(|_| cluster.certificate_authority_data.is_none())
@@ -219,7 +219,7 @@ fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
         };
     };
     let read = Kubeconfig::read_from(path).unwrap_or_default();
-    let clusters = read.clusters.into_iter().filter_map(|of| of.cluster);
+    let clusters = read.clusters.into_iter().filter_map(|named| named.cluster);
     let authorities = clusters.filter_map(|cluster| cluster.certificate_authority);
     let mut files = AccessFiles {
         paths: [path.to_owned()]
@@ -228,7 +228,11 @@ fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
             .collect(),
         runs_a_program: false,
     };
-    for user in read.auth_infos.into_iter().filter_map(|of| of.auth_info) {
+    for user in read
+        .auth_infos
+        .into_iter()
+        .filter_map(|named| named.auth_info)
+    {
         let named = [user.client_certificate, user.client_key, user.token_file];
         files
             .paths

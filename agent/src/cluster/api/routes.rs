@@ -144,10 +144,10 @@ impl Routes {
     /// Returns whether these are the known addresses.
     fn knows(&self, learned: &[SocketAddr]) -> bool {
         let mut known = self.lock();
-        let mut now: Vec<_> = known.iter().filter_map(|of| of.address).collect();
+        let mut now: Vec<_> = known.iter().filter_map(|route| route.address).collect();
         now.sort_unstable();
         let is_known = now == learned;
-        if is_known && known.front().is_some_and(|of| of.address.is_none()) {
+        if is_known && known.front().is_some_and(|route| route.address.is_none()) {
             known.rotate_left(1);
         }
         is_known
@@ -179,7 +179,7 @@ struct Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let mut known = self.routes.lock();
-        match known.iter().position(|of| of.address == self.address) {
+        match known.iter().position(|route| route.address == self.address) {
             Some(0) if self.failed => known.rotate_left(1),
             Some(at) if !self.failed => known.rotate_left(at),
             _ => {}
@@ -230,17 +230,22 @@ async fn addresses(client: &Client) -> kube::Result<Vec<SocketAddr>> {
 /// Ready addresses of a slice, with the port named https, or else the first port.
 fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
     let ports = slice.ports.as_deref().unwrap_or_default();
-    let https = ports.iter().find(|of| of.name.as_deref() == Some("https"));
-    let port = https.or(ports.first()).and_then(|of| of.port).unwrap_or(0);
+    let https = ports
+        .iter()
+        .find(|port| port.name.as_deref() == Some("https"));
+    let port = https
+        .or(ports.first())
+        .and_then(|port| port.port)
+        .unwrap_or(0);
     let Some(port) = u16::try_from(port).ok().filter(|port| *port != 0) else {
         return Vec::new();
     };
-    let is_ready = |of: &&Endpoint| {
-        let conditions = of.conditions.as_ref();
+    let is_ready = |endpoint: &&Endpoint| {
+        let conditions = endpoint.conditions.as_ref();
         conditions.and_then(|conditions| conditions.ready) != Some(false)
     };
     let endpoints = slice.endpoints.iter().flatten().filter(is_ready);
-    let texts = endpoints.flat_map(|of| &of.addresses);
+    let texts = endpoints.flat_map(|endpoint| &endpoint.addresses);
     let ips = texts.filter_map(|text| text.parse().ok());
     ips.map(|ip| SocketAddr::new(ip, port)).collect()
 }

@@ -172,7 +172,11 @@ impl Store {
     /// The update since the last one, if anything changed.
     pub(super) fn update(&mut self) -> Option<Update> {
         let mut changes: Vec<Change> = self.converter.new_peers().into_iter().collect();
-        for resource in self.resources.iter_mut().filter(|of| of.has_news()) {
+        for resource in self
+            .resources
+            .iter_mut()
+            .filter(|resource| resource.has_news())
+        {
             changes.append(&mut resource.changes);
         }
         if self.is_whole() && !std::mem::replace(&mut self.is_synced, true) {
@@ -222,7 +226,7 @@ impl Store {
         let mut services: BTreeMap<Arc<str>, Vec<(usize, Key, usize)>> = BTreeMap::new();
         for (resource, of) in self.resources.iter().enumerate() {
             for (key, facts) in &of.objects {
-                if let Some((_, service)) = facts.owner().filter(|(of, _)| *of == namespace) {
+                if let Some((_, service)) = facts.owner().filter(|(owner, _)| *owner == namespace) {
                     let objects = services.entry(Arc::clone(service)).or_default();
                     objects.push((resource, *key, facts.weight()));
                 }
@@ -266,12 +270,19 @@ impl Store {
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let troubles = self.resources.iter().filter_map(|of| of.trouble.clone());
+        let troubles = self
+            .resources
+            .iter()
+            .filter_map(|resource| resource.trouble.clone());
         let mut problems: Vec<Problem> = troubles.collect();
         // All resources report the same problem if the server is unreachable.
         problems.dedup();
         problems.extend(self.budget.problems().take(NAMED));
-        let wrong = || self.resources.iter().flat_map(|of| of.wrong.values());
+        let wrong = || {
+            self.resources
+                .iter()
+                .flat_map(|resource| resource.wrong.values())
+        };
         problems.extend(wrong().take(NAMED).cloned());
         let more = wrong().skip(NAMED).count();
         if more > 0 {

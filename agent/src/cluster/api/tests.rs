@@ -242,7 +242,7 @@ async fn a_watch_that_outlasts_its_timeout_is_reported() {
     let mut world = World::at_pace(with_services(answers), brief()).await;
     let told = "it does not end watches at their timeout";
     world
-        .until(|world| world.problems.iter().any(|of| of.contains(told)))
+        .until(|world| world.problems.iter().any(|problem| problem.contains(told)))
         .await;
     world.until(|world| world.services() == ["a", "b"]).await;
 }

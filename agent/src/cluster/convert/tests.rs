@@ -310,7 +310,7 @@ fn long_annotations_are_cut_between_characters() {
     let text = meta("pathproof.io/enforcement") + "spec: {clusterIP: 10.96.0.10}";
     let service = service(&text).expect("valid");
     let kept = service
-        .and_then(|of| of.enforcement)
+        .and_then(|service| service.enforcement)
         .expect("an annotation");
     assert_eq!(&*kept, "ä".repeat(20));
     let text = meta("pathproof.io/fleet") + "addressType: IPv4\nendpoints: []";

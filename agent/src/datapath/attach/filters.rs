@@ -68,8 +68,9 @@ fn each(
 /// Deletes the filters that a pathproof agent left in these places, and returns their number.
 pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::Result<usize> {
     const DELETE_FILTER: u16 = 45;
-    let in_place = |of: &AttachedFilter| {
-        let is_in = |place: &Place| (place.handle, place.priority) == (of.handle, of.priority);
+    let in_place = |filter: &AttachedFilter| {
+        let is_in =
+            |place: &Place| (place.handle, place.priority) == (filter.handle, filter.priority);
         places.iter().any(is_in)
     };
     let is_ours = |name: &String| name.starts_with("pathproof_");

@@ -26,7 +26,7 @@ fn events_that_are_counted_one_by_one_are_exposed() {
     metrics.measured.probe(&probe(), "void");
     metrics.measured.rotations.observe(3.0);
     metrics.measured.left.observe(0.15);
-    (programmed().iter()).for_each(|of| metrics.measured.programmed(of));
+    (programmed().iter()).for_each(|change| metrics.measured.programmed(change));
     metrics.http().answered(Some(Endpoint::Livez), 503);
     metrics.http().as_kube_proxy();
     metrics.http().answered(Some(Endpoint::Livez), 503);

@@ -77,14 +77,16 @@ impl Store {
             self.put(path, touched);
         }
         let found = self.objects.get(path).cloned();
-        let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
         let is_stale = |asked: &Value, found: &Value| !asked.is_null() && *asked != version(found);
         match (method.as_str(), found) {
             ("GET", None) if path == SLICES => {
-                let of = self.objects.iter().filter(|(key, of)| {
+                let of = self.objects.iter().filter(|(key, object)| {
                     match query.split_once("metadata.name%3D") {
                         Some((_, named)) => key.starts_with(SLICES) && key.ends_with(named),
-                        None => key.starts_with(SLICES) && is_of_service(of) && !self.lists_late,
+                        None => {
+                            key.starts_with(SLICES) && is_of_service(object) && !self.lists_late
+                        }
                     }
                 });
                 let items: Vec<_> = of.map(|(_, object)| object.clone()).collect();

@@ -26,7 +26,7 @@ fn parse(counts: &str, limit: u64) -> Option<Table> {
     for line in lines {
         let numbers: Vec<&str> = line.split_whitespace().collect();
         let number = |name| {
-            let place = names.iter().position(|of| *of == name)?;
+            let place = names.iter().position(|other| *other == name)?;
             u64::from_str_radix(numbers.get(place)?, 16).ok()
         };
         let table = found.get_or_insert(Table {

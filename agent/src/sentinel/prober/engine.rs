@@ -92,7 +92,10 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         let now = self.tools.now();
         for family in Family::ALL {
             let course = &mut self.courses[family as usize];
-            let targets = targets.iter().find(|of| of.family == family).copied();
+            let targets = targets
+                .iter()
+                .find(|target| target.family == family)
+                .copied();
             match (course.as_mut(), targets) {
                 (None, None) => {}
                 (None, Some(targets)) => {

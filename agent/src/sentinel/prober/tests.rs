@@ -218,9 +218,9 @@ fn data_has_the_same_timeout_as_the_handshake() {
     let lane = |path| {
         traces
             .iter()
-            .filter(move |of: &&ProbeTrace| of.lane.path == path)
+            .filter(move |trace: &&ProbeTrace| trace.lane.path == path)
     };
-    let mut tcp = lane(ProbePath::NodePort).filter(|of| of.lane.transport == Transport::Tcp);
+    let mut tcp = lane(ProbePath::NodePort).filter(|trace| trace.lane.transport == Transport::Tcp);
     assert!(tcp.clone().count() > 10);
     assert!(tcp.all(|trace| trace.ended.since(trace.sent) == 2 * delay));
 }

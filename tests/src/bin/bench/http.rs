@@ -72,7 +72,11 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
                 probe(probes, target)
             }));
         }
-        let p99 = |of: &Figure| of.rank(99).map_or(f64::INFINITY, |time| time.as_secs_f64());
+        let p99 = |figure: &Figure| {
+            figure
+                .rank(99)
+                .map_or(f64::INFINITY, |time| time.as_secs_f64())
+        };
         let ratio = p99(&measured[0]) / p99(&measured[1]);
         for (server, figure) in ["agent", "peer"].into_iter().zip(&measured) {
             println!(

@@ -192,7 +192,7 @@ fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result
     let seconds = start.elapsed().as_secs_f64();
     let after = used()?;
     let [agent, programs] =
-        [0, 1].map(|of: usize| (after[of] - before[of]).as_secs_f64() / seconds * 100.0);
+        [0, 1].map(|place: usize| (after[place] - before[place]).as_secs_f64() / seconds * 100.0);
     let made = made as f64 / seconds;
     println!("{name}: {made:.0} made, agent {agent:.2} %, programs {programs:.2} %");
     ensure!(made == 0.0 || programs > 0.0, "no program ran");

@@ -209,7 +209,7 @@ fn node_problem_detector_accepts_the_monitor() {
     let preset = monitor
         .conditions
         .iter()
-        .find(|of| of.r#type == rule.condition);
+        .find(|condition| condition.r#type == rule.condition);
     let preset = preset.expect("a permanent problem has a preset condition");
     assert!(!preset.message.is_empty() && preset.reason != rule.reason);
     // True means a problem there, so this condition must differ from the agent's.

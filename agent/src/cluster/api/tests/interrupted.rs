@@ -53,7 +53,9 @@ async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     world.until(|world| world.services() == ["b"]).await;
     assert_eq!(world.problems, [""; 0]);
     let asked = world.server.asked("services");
-    let lists = asked.iter().filter(|of| of.contains("sendInitialEvents"));
+    let lists = asked
+        .iter()
+        .filter(|request| request.contains("sendInitialEvents"));
     assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
 

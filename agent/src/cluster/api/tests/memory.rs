@@ -65,7 +65,7 @@ fn measure() {
     let plan = planner.adopt(&view, Installed::default(), Mono(1));
     let put = plan
         .iter()
-        .filter(|of| matches!(of, MapChange::PutEndpoint { .. }));
+        .filter(|change| matches!(change, MapChange::PutEndpoint { .. }));
     let put = put.count();
     drop(plan);
     // Without file pages: their number depends on who read the file before.
@@ -78,12 +78,14 @@ fn measure() {
     assert!(held > 10_000 && problems > 0 && unjudged.service > 0 && unjudged.namespace > 0);
     assert!((0..10_000).all(|index| {
         view.state(&name(index))
-            .is_some_and(|of| of.slices.len() == 1)
+            .is_some_and(|state| state.slices.len() == 1)
     }));
     assert_eq!(planner.missing(), agent_core::plan::Missing::default());
     let problems = planner.quota_problems();
     assert!(
-        !problems.iter().any(|of| of.starts_with("Service team-")),
+        !problems
+            .iter()
+            .any(|problem| problem.starts_with("Service team-")),
         "{problems:?}"
     );
 }
