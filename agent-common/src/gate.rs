@@ -7,8 +7,8 @@
 //!   every second, fourth, eighth and so on. A hash of the initial sequence number decides, which is
 //!   independent of client and time. It decides only at the arrival. At every other hook a connection is
 //!   followed if it has an entry, and the lookup happens only if [`Marks`] has a mark for it.
-//! - *Data*: for a few answered connections at a time, those with a place in [`WatchedData`], the first data of
-//!   the client and the data that acknowledges it.
+//! - *Data*: for a few answered connections at a time, those with a place in [`WatchedData`], the first
+//!   data of the client and the data that acknowledges it.
 //! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and at most [`TRIES_PER_WINDOW`] flows per
 //!   destination and window. At the other hooks a datagram is read if [`Marks`] has a mark for it. The mark
 //!   may be that of another (then the datagram is read in vain), but is never missing.

@@ -167,8 +167,8 @@ impl FrontendValue {
         self.flags & frontend_flag::DEPARTED != 0
     }
 
-    /// [`ExpectedHandling`] to a source class as a byte. A shift rather than an index selects it: an index into a value
-    /// on the stack becomes pointer arithmetic that the verifier rejects.
+    /// [`ExpectedHandling`] for a source class as a byte. A shift rather than an index selects it: an index
+    /// into a value on the stack becomes pointer arithmetic that the verifier rejects.
     #[inline(always)]
     pub fn expected_handling(&self, class: SourceClass) -> u8 {
         let [pod, host, external] = self.owed;

@@ -58,20 +58,20 @@ fn header(first: &str, more: &[&str]) {
 fn cell(played: &[Played], name: (&str, &str), words: fn(&Played) -> String) -> String {
     let found = played.iter().find(|played| played.cell.name() == name);
     match found {
-        Some(of) if of.wrong().is_some() => format!("**{}**", words(of)),
-        Some(of) => words(of),
+        Some(played) if played.wrong().is_some() => format!("**{}**", words(played)),
+        Some(played) => words(played),
         None => String::new(),
     }
 }
 
-fn fault(of: &Played) -> String {
-    let outcomes = || of.runs.iter().map(|(_, outcome)| outcome);
+fn fault(played: &Played) -> String {
+    let outcomes = || played.runs.iter().map(|(_, outcome)| outcome);
     let slowest = outcomes()
         .map(|outcome| outcome.failed)
         .max_by_key(|after| after.unwrap_or(Duration::MAX));
     let answer = match slowest.flatten() {
         Some(after) => format!("{:.1}", after.as_secs_f64()),
-        None => mildest(of).name().to_owned(),
+        None => mildest(played).name().to_owned(),
     };
     match outcomes().next().and_then(|outcome| outcome.expected) {
         Some(Expected::NotFelt) => "–".to_owned(),
@@ -81,17 +81,20 @@ fn fault(of: &Played) -> String {
 }
 
 /// The least that was found in any run.
-fn mildest(of: &Played) -> State {
-    let states = of.runs.iter().map(|(_, outcome)| outcome.worst);
+fn mildest(played: &Played) -> State {
+    let states = played.runs.iter().map(|(_, outcome)| outcome.worst);
     states.min().unwrap_or(State::Unknown)
 }
 
-fn world(of: &Played) -> String {
-    let Happens::World(_) = of.cell.happens else {
+fn world(played: &Played) -> String {
+    let Happens::World(_) = played.cell.happens else {
         return String::new();
     };
-    let failed = of.runs.iter().any(|(_, outcome)| outcome.wrong.is_some());
-    let worst = of.runs.iter().map(|(_, outcome)| outcome.worst).max();
+    let failed = played
+        .runs
+        .iter()
+        .any(|(_, outcome)| outcome.wrong.is_some());
+    let worst = played.runs.iter().map(|(_, outcome)| outcome.worst).max();
     match failed {
         true => "503".to_owned(),
         false => worst.unwrap_or(State::Unknown).name().to_owned(),

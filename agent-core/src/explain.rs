@@ -212,12 +212,12 @@ impl Words<'_> {
                 }
             }
             Evidence::AnswerNotDelivered { services, clients } => {
-                let of = match services.first.is_empty() {
+                let suffix = match services.first.is_empty() {
                     true => String::new(),
                     false => format!(" of {}", listed(services)),
                 };
                 format!(
-                    "answers{of} leave the node, but {clients} clients repeat their SYN; the \
+                    "answers{suffix} leave the node, but {clients} clients repeat their SYN; the \
                      network behind the uplink may be broken"
                 )
             }
@@ -393,7 +393,7 @@ impl Words<'_> {
 
 /// Example: `from pods of this node and from clients outside `; empty if the clients are unknown.
 fn from_clients(clients: &[Scope]) -> String {
-    let of = |scope: &Scope| match scope {
+    let client = |scope: &Scope| match scope {
         Scope::Pods => "pods of this node",
         Scope::PodProbe => "the pod probe",
         Scope::Outside => "clients outside the node",
@@ -402,7 +402,7 @@ fn from_clients(clients: &[Scope]) -> String {
         [] => String::new(),
         all => format!(
             "from {} ",
-            all.iter().map(of).collect::<Vec<_>>().join(" and ")
+            all.iter().map(client).collect::<Vec<_>>().join(" and ")
         ),
     }
 }

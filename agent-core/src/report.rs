@@ -428,13 +428,13 @@ pub fn serialize_verdict<S: Serializer>(
     let mut document = serde_json::to_value(verdict).map_err(serde::ser::Error::custom)?;
     document["reason"] = verdict.reason().into();
     for (index, family) in verdict.families.iter().enumerate() {
-        let of = &mut document["families"][index];
-        of["reason"] = verdict.reason_of(family).into();
+        let entry = &mut document["families"][index];
+        entry["reason"] = verdict.reason_of(family).into();
         for (index, finding) in family.findings.iter().enumerate() {
-            of["findings"][index]["sentence"] = verdict.reason_of_finding(finding).into();
+            entry["findings"][index]["sentence"] = verdict.reason_of_finding(finding).into();
         }
         for (index, lane) in family.lanes.iter().enumerate() {
-            of["lanes"][index]["sentence"] =
+            entry["lanes"][index]["sentence"] =
                 explain::sentence(family.family, lane, verdict.at).into();
         }
     }

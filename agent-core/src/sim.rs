@@ -166,8 +166,8 @@ impl SimNode {
             node.push(at, Task::Act(act));
         }
         for stream in 0..node.world.streams.len() {
-            let of = &node.world.streams[stream];
-            let first = of.during.0 + dice.between((ms(0), of.every));
+            let spec = &node.world.streams[stream];
+            let first = spec.during.0 + dice.between((ms(0), spec.every));
             node.push(BEGIN.plus(first), Task::Dial(stream));
         }
         if let Some(every) = node.world.rotation {

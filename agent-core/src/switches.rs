@@ -74,14 +74,14 @@ impl Switches {
     }
 }
 
-fn said(of: &str, text: Text<'_>, ignored: &mut Vec<String>) -> Option<Enforcement> {
+fn said(object: &str, text: Text<'_>, ignored: &mut Vec<String>) -> Option<Enforcement> {
     match text? {
         "audit" => Some(Enforcement::Audit),
         "enforce" => Some(Enforcement::Enforce),
         other => {
             let shown: String = other.chars().take(40).collect();
             ignored.push(format!(
-                "the annotation {ENFORCEMENT} of {of} is {shown:?} and is ignored: set it to audit \
+                "the annotation {ENFORCEMENT} of {object} is {shown:?} and is ignored: set it to audit \
                  or enforce"
             ));
             None

@@ -450,7 +450,7 @@ impl TopologyFacts {
     }
 
     fn foreign_programs(&self) -> Vec<String> {
-        let of = |device: &DeviceFacts| {
+        let foreign_at = |device: &DeviceFacts| {
             let all = device.hooks.iter().flatten().flat_map(ForeignPrograms::all);
             let others = all.filter(|name| name.is_none_or(|name| !name.starts_with(CILIUM)));
             let named = others.map(|name| match name {
@@ -460,7 +460,7 @@ impl TopologyFacts {
             let at = |name| format!("{name} at {}", device.name);
             named.map(at).collect::<BTreeSet<_>>()
         };
-        let found: BTreeSet<String> = self.with(Role::Uplink).flat_map(of).collect();
+        let found: BTreeSet<String> = self.with(Role::Uplink).flat_map(foreign_at).collect();
         found.into_iter().collect()
     }
 }

@@ -153,18 +153,18 @@ fn watch(capture: &mut Capture, sent: &mut Sent, time: Duration) {
 }
 
 /// Seconds from a change's trigger to the first SYN to an added endpoint, or the last to a removed one.
-fn on_the_wire(of: &Change, all: &[Change], sent: &Sent) -> f64 {
-    let later = |at: &&i128| **at >= of.triggered;
-    let mut sent = sent[&of.address].iter().filter(later);
-    let at = if of.change == "added" {
+fn on_the_wire(change: &Change, all: &[Change], sent: &Sent) -> f64 {
+    let later = |at: &&i128| **at >= change.triggered;
+    let mut sent = sent[&change.address].iter().filter(later);
+    let at = if change.change == "added" {
         sent.next()
     } else {
-        let mut next = all.iter().filter(|other| other.address == of.address);
-        let next = next.find(|other| other.triggered > of.triggered);
+        let mut next = all.iter().filter(|other| other.address == change.address);
+        let next = next.find(|other| other.triggered > change.triggered);
         let until = next.map_or(i128::MAX, |next| next.triggered);
         sent.take_while(|at| **at < until).last()
     };
-    at.map_or(0.0, |at| (at - of.triggered) as f64 / 1e9)
+    at.map_or(0.0, |at| (at - change.triggered) as f64 / 1e9)
 }
 
 /// Sum and count of the agent's measurements since the trigger.

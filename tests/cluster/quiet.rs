@@ -53,9 +53,9 @@ fn versions(scene: &Scene) -> BTreeMap<String, String> {
     for path in LISTS {
         let list = scene.api.get(path).expect("a list");
         for object in list["items"].as_array().expect("items") {
-            let of = &object["metadata"];
-            let name = format!("{path}: {} {}", of["namespace"], of["name"]);
-            let version = format!("{} {}", of["uid"], of["resourceVersion"]);
+            let metadata = &object["metadata"];
+            let name = format!("{path}: {} {}", metadata["namespace"], metadata["name"]);
+            let version = format!("{} {}", metadata["uid"], metadata["resourceVersion"]);
             versions.insert(name, version);
         }
     }

@@ -54,14 +54,14 @@ pub(crate) struct AtWork {
 }
 
 impl AtWork {
-    pub(crate) fn start(scene: &mut Scene, of: Use) -> Self {
+    pub(crate) fn start(scene: &mut Scene, kind: Use) -> Self {
         let mut plans = outside(scene, 0..SOURCES);
-        if of == Use::OnePod {
+        if kind == Use::OnePod {
             let pod = scene.world.pod("client-1");
             let dial = |family| Plan::from_pod(&scene.world, pod, scene.inside("web", family));
             plans.extend(Family::ALL.map(|family| dial(family).rate(RATE)));
         }
-        let probes = (of == Use::PodProbe).then(|| pod_probe(scene));
+        let probes = (kind == Use::PodProbe).then(|| pod_probe(scene));
         let users = Users::start(plans);
         users.wait_served();
         Self {

@@ -87,8 +87,8 @@ pub(crate) fn stay_broken(nodes: impl Iterator<Item = usize> + Clone) -> Vec<Fir
 }
 
 /// A fleet whose first nodes are broken from minute 10 on.
-pub(crate) fn first_broken(nodes: usize, of: usize) -> Fleet {
-    let mut fleet = Fleet::healthy(of);
+pub(crate) fn first_broken(nodes: usize, all: usize) -> Fleet {
+    let mut fleet = Fleet::healthy(all);
     for node in 1..=nodes {
         fleet.broken(&format!("node-{node}"), "IPv4", "leaked", FROM_MINUTE_10);
     }

@@ -27,8 +27,8 @@ fn many() -> Vec<Firing> {
 #[case(4, 15, true)]
 #[case(20, 110, false)]
 #[case(21, 110, true)]
-fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: bool) {
-    let fleet = first_broken(nodes, of);
+fn many_nodes_at_once(#[case] nodes: usize, #[case] all: usize, #[case] is_many: bool) {
+    let fleet = first_broken(nodes, all);
     let (soon, later) = if is_many {
         (many(), many())
     } else {
@@ -212,8 +212,8 @@ fn a_cluster_that_is_not_scraped_any_more() {
 fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static str>) {
     let mut fleet = Fleet::healthy(10);
     for node in ["node-2", "node-3"] {
-        let of = [format!("node=\"{node}\","), format!("reason=\"{reason}\"")];
-        fleet.set("pathproof_braked", &of, FROM_MINUTE_10);
+        let labels = [format!("node=\"{node}\","), format!("reason=\"{reason}\"")];
+        fleet.set("pathproof_braked", &labels, FROM_MINUTE_10);
     }
     let told = Vec::from_iter(alert.map(|alert| Firing::of_fleet(alert, WARNING)));
     expect(
@@ -230,11 +230,11 @@ fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static 
 fn a_braked_fleet_is_one_page() {
     let mut fleet = first_broken(10, 10);
     for node in 3..=10 {
-        let of = [
+        let labels = [
             format!("node=\"node-{node}\","),
             "reason=\"fleet\"".to_owned(),
         ];
-        fleet.set("pathproof_braked", &of, FROM_MINUTE_10);
+        fleet.set("pathproof_braked", &labels, FROM_MINUTE_10);
     }
     let mut expected = many();
     expected.push(Firing::of_fleet("PathproofFleetBraked", WARNING));

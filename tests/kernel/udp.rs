@@ -49,10 +49,10 @@ fn stage(test: impl FnOnce(&mut Stage) + Send) {
 
 fn stage_with(capacities: &[(&'static str, u32)], test: impl FnOnce(&mut Stage) + Send) {
     on_stage(capacities, |stage| {
-        for of in Family::ALL.map(ends) {
-            stage.put_udp_frontend(of.frontend, cluster_ip(NAMES, 0));
-            stage.put_endpoint(NAMES, of.endpoint, endpoint_flag::LOCAL);
-            stage.put_endpoint(NAMES, of.left, endpoint_flag::LEFT);
+        for hosts in Family::ALL.map(ends) {
+            stage.put_udp_frontend(hosts.frontend, cluster_ip(NAMES, 0));
+            stage.put_endpoint(NAMES, hosts.endpoint, endpoint_flag::LOCAL);
+            stage.put_endpoint(NAMES, hosts.left, endpoint_flag::LEFT);
         }
         test(stage);
     });
@@ -69,8 +69,8 @@ fn said(from: SocketAddr, to: SocketAddr, id: u16) -> Packet {
 }
 
 /// A question of the client arrives for the frontend.
-fn asks(stage: &Stage, of: Ends) {
-    stage.comes(&asked(of.client, of.frontend, 7), stage.at.client);
+fn asks(stage: &Stage, hosts: Ends) {
+    stage.comes(&asked(hosts.client, hosts.frontend, 7), stage.at.client);
 }
 
 fn outcomes(stage: &Stage) -> Vec<Outcome> {
@@ -87,7 +87,7 @@ fn a_question_and_its_answer() {
     stage(|stage| {
         for (family, dress) in Family::ALL.into_iter().flat_map(dress) {
             stage.reset();
-            let of = ends(family);
+            let hosts = ends(family);
             let dressed = |packet: Packet| match (dress, family) {
                 ("VLAN", _) => packet.tagged(VLAN),
                 ("options", V4) => packet.ip_options(2),
@@ -95,12 +95,12 @@ fn a_question_and_its_answer() {
                 _ => packet,
             };
             let (client, pods) = (stage.at.client, stage.at.pods);
-            stage.comes(&dressed(asked(of.client, of.frontend, 7)), client);
+            stage.comes(&dressed(asked(hosts.client, hosts.frontend, 7)), client);
             assert_eq!(outcomes(stage), [Arrived]);
-            stage.goes(&dressed(asked(of.client, of.endpoint, 7)), pods);
+            stage.goes(&dressed(asked(hosts.client, hosts.endpoint, 7)), pods);
             assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven]);
-            stage.comes(&dressed(said(of.endpoint, of.client, 7)), pods);
-            stage.goes(&dressed(said(of.frontend, of.client, 7)), client);
+            stage.comes(&dressed(said(hosts.endpoint, hosts.client, 7)), pods);
+            stage.goes(&dressed(said(hosts.frontend, hosts.client, 7)), client);
             assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven, Answered]);
             assert_eq!(stage.faults(), []);
             assert_eq!(stage.last_proof(family), 0);
@@ -115,13 +115,13 @@ fn a_question_and_its_answer() {
 #[test]
 fn an_answer_behind_masquerade() {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         let node = at("192.0.2.2:60000");
-        asks(stage, of);
-        stage.goes(&asked(node, of.endpoint, 7), stage.at.pods);
-        stage.comes(&said(of.endpoint, node, 7), stage.at.pods);
+        asks(stage, hosts);
+        stage.goes(&asked(node, hosts.endpoint, 7), stage.at.pods);
+        stage.comes(&said(hosts.endpoint, node, 7), stage.at.pods);
         assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven]);
-        stage.goes(&said(of.frontend, of.client, 7), stage.at.client);
+        stage.goes(&said(hosts.frontend, hosts.client, 7), stage.at.client);
         assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven, Answered]);
     });
 }
@@ -130,19 +130,19 @@ fn an_answer_behind_masquerade() {
 fn a_datagram_is_judged_by_where_it_leaves() {
     stage(|stage| {
         let (uplink, pods) = (stage.at.uplink, stage.at.pods);
-        for of in Family::ALL.map(ends) {
+        for hosts in Family::ALL.map(ends) {
             let proven: &[Outcome] = &[Arrived, Forwarded, Proven];
             // The outcomes that are counted, and the failure after the loss window.
             for (to, device, expected, became) in [
-                (of.frontend, uplink, &proven[..1], Some(Failed::Leaked)),
-                (of.stranger, pods, &proven[..1], Some(Failed::Misrouted)),
-                (of.left, pods, &proven[..1], Some(Failed::Stale)),
-                (of.frontend, pods, &proven[..1], Some(Failed::Lost)),
-                (of.endpoint, pods, proven, None),
+                (hosts.frontend, uplink, &proven[..1], Some(Failed::Leaked)),
+                (hosts.stranger, pods, &proven[..1], Some(Failed::Misrouted)),
+                (hosts.left, pods, &proven[..1], Some(Failed::Stale)),
+                (hosts.frontend, pods, &proven[..1], Some(Failed::Lost)),
+                (hosts.endpoint, pods, proven, None),
             ] {
                 stage.reset();
-                asks(stage, of);
-                stage.goes(&asked(of.client, to, 7), device);
+                asks(stage, hosts);
+                stage.goes(&asked(hosts.client, to, 7), device);
                 let failed = failures(&stage.datagrams());
                 let became = (expected.to_vec(), Vec::from_iter(became));
                 assert_eq!((outcomes(stage), failed), became, "to {to}");
@@ -162,7 +162,7 @@ fn to_an_endpoint_that_left_by_its_own_address(
     #[case] expected: &[Failed],
 ) {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         let value = FrontendValue {
             kind: FrontendKind::ExternalIp as u8,
             owed: [
@@ -173,8 +173,8 @@ fn to_an_endpoint_that_left_by_its_own_address(
             .map(|owed| owed as u8),
             ..cluster_ip(NAMES, frontend_flag::DEPARTED)
         };
-        stage.put_udp_frontend(of.left, value);
-        let question = asked(of.client, of.left, 7);
+        stage.put_udp_frontend(hosts.left, value);
+        let question = asked(hosts.client, hosts.left, 7);
         stage.comes(&question, stage.at.client);
         stage.goes(&question, stage.at.uplink);
         if let Some(hook) = answered {
@@ -182,7 +182,7 @@ fn to_an_endpoint_that_left_by_its_own_address(
                 program::INGRESS => stage.at.uplink,
                 _ => stage.at.client,
             };
-            stage.pass(hook, &said(of.left, of.client, 7).bytes(), device);
+            stage.pass(hook, &said(hosts.left, hosts.client, 7).bytes(), device);
         }
         assert_eq!(failures(&stage.datagrams()), expected);
         assert_eq!(outcomes(stage), []);
@@ -193,9 +193,9 @@ fn to_an_endpoint_that_left_by_its_own_address(
 #[test]
 fn leaked_without_an_arrival() {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         for (id, device) in [(7, stage.at.uplink), (8, stage.at.pods)] {
-            stage.goes(&asked(of.client, of.frontend, id), device);
+            stage.goes(&asked(hosts.client, hosts.frontend, id), device);
             let failed = failures(&stage.datagrams());
             assert_eq!(failed, [Failed::Leaked], "it leaks at the uplink only");
         }
@@ -206,13 +206,13 @@ fn leaked_without_an_arrival() {
 #[test]
 fn two_questions_of_one_socket() {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         for id in [7, 8] {
-            stage.comes(&asked(of.client, of.frontend, id), stage.at.client);
-            stage.goes(&asked(of.client, of.endpoint, id), stage.at.pods);
+            stage.comes(&asked(hosts.client, hosts.frontend, id), stage.at.client);
+            stage.goes(&asked(hosts.client, hosts.endpoint, id), stage.at.pods);
         }
         for _ in 0..2 {
-            stage.goes(&said(of.frontend, of.client, 8), stage.at.client);
+            stage.goes(&said(hosts.frontend, hosts.client, 8), stage.at.client);
         }
         let counts = [Arrived, Forwarded, Answered].map(|outcome| stage.count(NAMES, outcome));
         assert_eq!(counts, [2, 2, 1]);
@@ -223,14 +223,14 @@ fn two_questions_of_one_socket() {
 #[test]
 fn sent_again() {
     stage(|stage| {
-        let of = ends(V4);
-        asks(stage, of);
-        stage.comes(&asked(of.client, of.frontend, 7), stage.at.bridge);
+        let hosts = ends(V4);
+        asks(stage, hosts);
+        stage.comes(&asked(hosts.client, hosts.frontend, 7), stage.at.bridge);
         assert_eq!(outcomes(stage), [Arrived]);
         stage.change_pending(map::UDP_PENDING, |_, pending| {
             pending.arrived_ns = pending.arrived_ns.saturating_sub(300_000_000);
         });
-        asks(stage, of);
+        asks(stage, hosts);
         assert_eq!(outcomes(stage), [Arrived, Retransmitted]);
         assert_eq!(stage.faults(), []);
     });
@@ -240,11 +240,11 @@ fn sent_again() {
 #[test]
 fn two_clients_with_one_payload() {
     stage(|stage| {
-        let of = ends(V4);
-        for client in [of.client, of.other] {
-            stage.comes(&asked(client, of.frontend, 7), stage.at.client);
+        let hosts = ends(V4);
+        for client in [hosts.client, hosts.other] {
+            stage.comes(&asked(client, hosts.frontend, 7), stage.at.client);
         }
-        stage.goes(&asked(of.other, of.stranger, 7), stage.at.pods);
+        stage.goes(&asked(hosts.other, hosts.stranger, 7), stage.at.pods);
         assert_eq!(outcomes(stage), [Arrived]);
         assert_eq!(stage.faults(), [(Fault::UdpAmbiguous, 1)]);
     });
@@ -254,16 +254,16 @@ fn two_clients_with_one_payload() {
 #[test]
 fn answers_of_others_are_not_matched() {
     stage(|stage| {
-        let of = ends(V4);
-        asks(stage, of);
+        let hosts = ends(V4);
+        asks(stage, hosts);
         for (from, to, id) in [
-            (of.frontend, of.other, 7),
-            (of.endpoint, of.client, 7),
-            (of.frontend, of.client, 8),
+            (hosts.frontend, hosts.other, 7),
+            (hosts.endpoint, hosts.client, 7),
+            (hosts.frontend, hosts.client, 8),
         ] {
             stage.goes(&said(from, to, id), stage.at.client);
         }
-        stage.comes(&said(of.stranger, of.client, 7), stage.at.pods);
+        stage.comes(&said(hosts.stranger, hosts.client, 7), stage.at.pods);
         assert_eq!(outcomes(stage), [Arrived]);
     });
 }
@@ -272,12 +272,12 @@ fn answers_of_others_are_not_matched() {
 #[test]
 fn what_is_not_followed() {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         let (elsewhere, tcp_alone) = (at("10.96.0.99:53"), at("10.96.0.1:80"));
-        let later = asked(of.client, of.frontend, 7).fragment(100);
+        let later = asked(hosts.client, hosts.frontend, 7).fragment(100);
         for packet in [
-            asked(of.client, elsewhere, 7),
-            asked(of.client, tcp_alone, 7),
+            asked(hosts.client, elsewhere, 7),
+            asked(hosts.client, tcp_alone, 7),
             later,
         ] {
             stage.comes(&packet, stage.at.client);
@@ -292,17 +292,25 @@ fn what_is_not_followed() {
 #[test]
 fn without_a_link_layer() {
     stage(|stage| {
-        for of in Family::ALL.map(ends) {
+        for hosts in Family::ALL.map(ends) {
             stage.reset();
             let (client, pods) = (stage.at.client, stage.at.pods);
             for (hook, packet, device) in [
                 (
                     program::INGRESS_L3,
-                    asked(of.client, of.frontend, 7),
+                    asked(hosts.client, hosts.frontend, 7),
                     client,
                 ),
-                (program::EGRESS_L3, asked(of.client, of.endpoint, 7), pods),
-                (program::EGRESS_L3, said(of.frontend, of.client, 7), client),
+                (
+                    program::EGRESS_L3,
+                    asked(hosts.client, hosts.endpoint, 7),
+                    pods,
+                ),
+                (
+                    program::EGRESS_L3,
+                    said(hosts.frontend, hosts.client, 7),
+                    client,
+                ),
             ] {
                 stage.pass(hook, &packet.without_link().bytes(), device);
             }

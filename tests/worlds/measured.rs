@@ -98,8 +98,8 @@ impl<'a> Fault<'a> {
         let mut felt = Felt::default();
         for (outside, ended) in self.ended() {
             if ended.begun >= self.since && ended.begun < until {
-                let of = [&mut felt.pods, &mut felt.outside];
-                let [pods, others] = of;
+                let groups = [&mut felt.pods, &mut felt.outside];
+                let [pods, others] = groups;
                 let (failed, all) = if outside { others } else { pods };
                 *failed += usize::from(!ended.ok);
                 *all += 1;

@@ -15,8 +15,8 @@ const AT_ONCE: u32 = 6;
 const EACH: Duration = Duration::from_secs(60);
 
 /// The subjects of Events: whether the datapath is accused, and whether the node is leaving.
-fn subject(of: ConditionState) -> (bool, bool) {
-    (of.status == Status::False, of.leaving)
+fn subject(condition: ConditionState) -> (bool, bool) {
+    (condition.status == Status::False, condition.leaving)
 }
 
 /// Salt of [`spread`].

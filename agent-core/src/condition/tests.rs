@@ -523,7 +523,7 @@ proptest! {
             }
         }
         // No two in a row have the same subject.
-        let key = |of: &ConditionState| (of.status == Status::False, of.leaving);
+        let key = |condition: &ConditionState| (condition.status == Status::False, condition.leaving);
         for pair in said.windows(2) {
             prop_assert_ne!(key(&pair[0].1), key(&pair[1].1));
         }

@@ -16,7 +16,8 @@ pub const ENDPOINTS: usize = 16;
 /// A client whose connections are lost, or one that was served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    pub client: IpAddr,
+    #[serde(rename = "client")]
+    pub address: IpAddr,
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// Index of the interface by which it dials.
@@ -38,7 +39,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup {
     #[serde(flatten)]
-    pub of: Client,
+    pub client: Client,
     /// Reason of the first blocked endpoint.
     pub cause: Option<Cause>,
     pub blocked: u32,
@@ -50,10 +51,10 @@ pub struct Lookup {
 
 impl Lookup {
     /// Sums up the ways to endpoints, each with its namespace.
-    pub fn of<'a>(of: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
+    pub fn of<'a>(client: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
         let mut namespaces = std::collections::BTreeSet::new();
         let mut sum = Self {
-            of,
+            client,
             cause: None,
             blocked: 0,
             open: 0,

@@ -151,12 +151,12 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
 /// Explanations that probes and connections eliminate together.
 fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
     let clients = beside.map_or(&[][..], |failures| &failures.clients);
-    let of = |scope: &Scope| match scope {
+    let policy_for = |scope: &Scope| match scope {
         Scope::Pods => "a NetworkPolicy for pods",
         Scope::PodProbe => "a policy for the pod probe",
         Scope::Outside => "a firewall before the node",
     };
-    let mut policies: Vec<&str> = clients.iter().map(of).collect();
+    let mut policies: Vec<&str> = clients.iter().map(policy_for).collect();
     if policies.is_empty() {
         policies.push("a NetworkPolicy");
     }

@@ -318,14 +318,14 @@ impl Words<'_> {
                 generation,
                 wanted,
             } => {
-                let of = match whose.is_empty() {
+                let suffix = match whose.is_empty() {
                     true => String::new(),
                     false => format!(" of {}", owners(*whose)),
                 };
                 let number =
                     |known: &Option<u16>| known.map_or("none".to_owned(), |port| port.to_string());
                 format!(
-                    "{}: the rules{of} are out of date: probes still go to port {} of the \
+                    "{}: the rules{suffix} are out of date: probes still go to port {} of the \
                      sentinel's endpoint, {} after this node received a newer port (now {})",
                     name(family, *path, *transport),
                     number(generation),

@@ -15,7 +15,8 @@ const PAGE: &str = "docs/operations.md";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remedy {
     /// The cause, or the reason for Unknown.
-    pub of: String,
+    #[serde(rename = "of")]
+    pub subject: String,
     /// Commands to run on the node, whose output shows the cause.
     pub commands: Vec<String>,
     /// Signs to look for, and the repair.
@@ -217,7 +218,7 @@ fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
         _ => advice.to_owned(),
     };
     Remedy {
-        of: cause.name().to_owned(),
+        subject: cause.name().to_owned(),
         commands,
         advice,
         page: format!("{PAGE}#{}", cause.name()),
@@ -272,7 +273,7 @@ pub fn of_why(why: Why) -> Remedy {
         Why::DatapathChanged => "Another proxy took over. The verdict returns once a probe passes.",
     };
     Remedy {
-        of: why.name().to_owned(),
+        subject: why.name().to_owned(),
         commands: Vec::new(),
         advice: advice.to_owned(),
         page: format!("{PAGE}#when-nothing-is-known"),

@@ -278,8 +278,8 @@ impl Ledger {
             };
             let ledger = &mut self.families[family as usize];
             for success in of_family.clone() {
-                let client = success.client.map(|(client, device)| Client {
-                    client,
+                let client = success.client.map(|(address, device)| Client {
+                    address,
                     class: success.class,
                     device,
                 });

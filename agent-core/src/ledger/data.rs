@@ -48,8 +48,8 @@ impl DataLedger {
     pub(crate) fn answer(&mut self, class: SourceClass, (at, client): (Mono, IpAddr), mixed: bool) {
         let last = &mut self.answered[class as usize];
         *last = (*last).max(Some(at));
-        for (of, lost) in SourceClass::ALL.into_iter().zip(&mut self.lost) {
-            lost.take_if(|lost| lost.since <= at && (of == class || !mixed));
+        for (other, lost) in SourceClass::ALL.into_iter().zip(&mut self.lost) {
+            lost.take_if(|lost| lost.since <= at && (other == class || !mixed));
         }
         self.clients.retain(|known| *known != client);
         if self.clients.len() >= CLIENTS_KEPT {

@@ -273,8 +273,8 @@ mod tests {
         let limits = Limits::default();
         let mut fail = |client: u8, at: u64| {
             let client = IpAddr::from([198, 51, 100, client]);
-            let of = (1, Some(client));
-            failures.fail((WEB, &info("web")), of, second(at), &limits);
+            let failed = (1, Some(client));
+            failures.fail((WEB, &info("web")), failed, second(at), &limits);
             !failures.broken(second(at)).is_empty()
         };
         assert!(!(1..8).any(|at| fail(1, at)));
@@ -302,8 +302,8 @@ mod tests {
     fn refuse(failures: &mut ExternalServiceFailures, id: u32, seconds: std::ops::Range<u8>) {
         for at in seconds {
             let client = IpAddr::from([198, 51, 100, at]);
-            let (of, at) = ((1, Some(client)), second(u64::from(at)));
-            failures.fail((id, &info("web")), of, at, &Limits::default());
+            let (failed, at) = ((1, Some(client)), second(u64::from(at)));
+            failures.fail((id, &info("web")), failed, at, &Limits::default());
         }
     }
 

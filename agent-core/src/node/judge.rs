@@ -409,14 +409,14 @@ impl Judge {
         let held = held.filter(|_| audit.is_none());
         let may_refuse = audit.is_none() && held.is_none();
         let waits = self.waits || verdict.state == State::Starting;
-        let of = |endpoint| {
+        let answer_of = |endpoint| {
             answer(
                 endpoint, verdict, &served, waits, policy, may_refuse, anchor,
             )
         };
         Answers {
-            healthz: of(Endpoint::Healthz),
-            livez: of(Endpoint::Livez),
+            healthz: answer_of(Endpoint::Healthz),
+            livez: answer_of(Endpoint::Livez),
             audit,
             held,
             broken_services: self.broken_services(served.healthy, effects),

@@ -133,30 +133,30 @@ impl Judge {
                 && lost.class != SourceClass::Host
                 && self.now.since(lost.at) <= self.ledger.limits.proof_age
                 && served.is_none_or(|at| at < lost.arrived);
-            let of = Client {
-                client: lost.client,
+            let client = Client {
+                address: lost.client,
                 class: lost.class,
                 device: lost.device,
             };
-            if counts && clients.len() < LOST_CLIENTS && !clients.contains(&of) {
+            if counts && clients.len() < LOST_CLIENTS && !clients.contains(&client) {
                 last = last.max(lost.arrived);
-                clients.push(of);
+                clients.push(client);
             }
         }
         (clients, last)
     }
 
     pub(super) fn read_lookups(&mut self, lookups: &[Lookup], effects: &mut Effects) {
-        for of in lookups {
-            self.lookups.read[family_of(&of.of.client) as usize] = true;
+        for lookup in lookups {
+            self.lookups.read[family_of(&lookup.client.address) as usize] = true;
         }
         if self.lookups.clients.is_empty() {
             let open = lookups
                 .iter()
                 .filter(|lookup| lookup.cause.is_none() && lookup.open > 0);
             open.for_each(|lookup| {
-                let family = family_of(&lookup.of.client);
-                self.ledger.show_ways(family, lookup.of.class);
+                let family = family_of(&lookup.client.address);
+                self.ledger.show_ways(family, lookup.client.class);
             });
             return;
         }
@@ -189,8 +189,9 @@ impl Judge {
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);
         let is_blocked = |lookup: &Lookup| lookup.is_blocked(namespaces);
         let counts = |lookup: &&Lookup| {
-            let is_of_class = lookup.of.class == class && family_of(&lookup.of.client) == family;
-            is_of_class && (ledger.served.contains(&lookup.of) || !is_blocked(lookup))
+            let is_of_class =
+                lookup.client.class == class && family_of(&lookup.client.address) == family;
+            is_of_class && (ledger.served.contains(&lookup.client) || !is_blocked(lookup))
         };
         let counting: Vec<&Lookup> = lookups.iter().filter(counts).collect();
         let cause = counting

@@ -133,8 +133,8 @@ impl Quotas {
     }
 
     pub(super) fn follows(&self, name: &ObjectName) -> bool {
-        let of = self.namespaces.get(&name.namespace);
-        let place = of.and_then(|namespace| namespace.services.get(&name.name));
+        let entry = self.namespaces.get(&name.namespace);
+        let place = entry.and_then(|namespace| namespace.services.get(&name.name));
         place.is_some_and(|place| place.followed)
     }
 
@@ -160,8 +160,8 @@ impl Quotas {
         let over: Vec<(&ObjectName, &Excess)> = self.over.iter().collect();
         let mut namespaces = over.chunk_by(|(one, _), (next, _)| one.namespace == next.namespace);
         let mut problems = Vec::new();
-        for of in namespaces.by_ref().take(NAMED) {
-            let [(name, excess), others @ ..] = of else {
+        for group in namespaces.by_ref().take(NAMED) {
+            let [(name, excess), others @ ..] = group else {
                 continue;
             };
             let others = match others.len() {
@@ -185,22 +185,22 @@ impl Quotas {
     /// [`Quotas::settle`].
     pub(super) fn note(&mut self, name: &ObjectName, demand: Option<Demand>) {
         let namespace = Arc::clone(&name.namespace);
-        let of = self.namespaces.entry(namespace).or_default();
-        let before = of.services.remove(&name.name).unwrap_or_default();
+        let entry = self.namespaces.entry(namespace).or_default();
+        let before = entry.services.remove(&name.name).unwrap_or_default();
         let counted = |demand: &Demand| Excess::of(demand).is_none();
         if counted(&before.demand) {
-            of.demand = each(&of.demand, &before.demand, u64::saturating_sub);
+            entry.demand = each(&entry.demand, &before.demand, u64::saturating_sub);
         }
         self.was.entry(name.clone()).or_insert(before.followed);
         if let Some(demand) = demand {
             if counted(&demand) {
-                of.demand = each(&of.demand, &demand, u64::saturating_add);
+                entry.demand = each(&entry.demand, &demand, u64::saturating_add);
             }
             let place = Place { demand, ..before };
-            of.services.insert(Arc::clone(&name.name), place);
+            entry.services.insert(Arc::clone(&name.name), place);
         } else {
             self.over.remove(name);
-            if of.services.is_empty() {
+            if entry.services.is_empty() {
                 self.namespaces.remove(&name.namespace);
             }
         }
@@ -217,8 +217,8 @@ impl Quotas {
 
     /// Gives a Service from the maps of an earlier agent priority over others.
     pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
-        let of = self.namespaces.get_mut(&name.namespace);
-        if let Some(place) = of.and_then(|namespace| namespace.services.get_mut(&name.name)) {
+        let entry = self.namespaces.get_mut(&name.namespace);
+        if let Some(place) = entry.and_then(|namespace| namespace.services.get_mut(&name.name)) {
             place.followed = Excess::of(&place.demand).is_none() && stood();
         }
     }
@@ -229,13 +229,13 @@ impl Quotas {
         let level = std::array::from_fn(|kind| self.level(kind));
         let moved = std::mem::replace(&mut self.level, level) != level;
         let mut chosen = BTreeSet::new();
-        for (name, of) in &mut self.namespaces {
+        for (name, namespace) in &mut self.namespaces {
             let share = share(&self.room, &level, self.sentinel.as_deref(), name);
-            let short = !fits(&of.demand, &share);
-            if (short || of.short) && (moved || names_any(&self.was, name)) {
+            let short = !fits(&namespace.demand, &share);
+            if (short || namespace.short) && (moved || names_any(&self.was, name)) {
                 chosen.insert(Arc::clone(name));
             }
-            of.short = short;
+            namespace.short = short;
         }
         // A namespace with enough room follows its new Services without a check of the others.
         let changed: Vec<ObjectName> = self.was.keys().cloned().collect();
@@ -243,8 +243,9 @@ impl Quotas {
             .iter()
             .filter(|service| !chosen.contains(&service.namespace))
         {
-            let of = self.namespaces.get_mut(&name.namespace);
-            if let Some(place) = of.and_then(|namespace| namespace.services.get_mut(&name.name)) {
+            let entry = self.namespaces.get_mut(&name.namespace);
+            if let Some(place) = entry.and_then(|namespace| namespace.services.get_mut(&name.name))
+            {
                 let excess = Excess::of(&place.demand);
                 place.followed = excess.is_none();
                 set(&mut self.over, name.clone(), excess);
@@ -260,10 +261,10 @@ impl Quotas {
     fn choose(&mut self, namespace: &Arc<str>) {
         let sentinel = self.sentinel.as_deref();
         let mut left = share(&self.room, &self.level, sentinel, namespace);
-        let Some(of) = self.namespaces.get_mut(namespace) else {
+        let Some(entry) = self.namespaces.get_mut(namespace) else {
             return;
         };
-        let mut services: Vec<(&Arc<str>, &mut Place)> = of.services.iter_mut().collect();
+        let mut services: Vec<(&Arc<str>, &mut Place)> = entry.services.iter_mut().collect();
         services.sort_by_key(|(_, place)| !place.followed);
         for (name, place) in services {
             let name = ObjectName {
@@ -341,8 +342,8 @@ fn fits(demand: &Demand, room: &Demand) -> bool {
     demand.iter().zip(room).all(|(demand, room)| demand <= room)
 }
 
-fn each(one: &Demand, other: &Demand, of: impl Fn(u64, u64) -> u64) -> Demand {
-    std::array::from_fn(|kind| of(one[kind], other[kind]))
+fn each(one: &Demand, other: &Demand, combine: impl Fn(u64, u64) -> u64) -> Demand {
+    std::array::from_fn(|kind| combine(one[kind], other[kind]))
 }
 
 #[cfg(test)]

@@ -134,15 +134,15 @@ impl Registry {
     /// The id that a namespace with too many resting ids reuses next. An id that came to rest in
     /// the latest plan is excluded, because its endpoints may not be marked yet.
     fn tired(&self, namespace: &Arc<str>) -> Option<(Mono, u32)> {
-        let of = self.resting.get(namespace)?;
-        let (first, last) = (of.first()?, of.last()?);
-        (of.len() > RESTING && first.0 < last.0).then_some(*first)
+        let ids = self.resting.get(namespace)?;
+        let (first, last) = (ids.first()?, ids.last()?);
+        (ids.len() > RESTING && first.0 < last.0).then_some(*first)
     }
 
     fn wake(&mut self, namespace: &Arc<str>, since: Mono, id: u32) {
-        if let Some(of) = self.resting.get_mut(namespace) {
-            of.remove(&(since, id));
-            if of.is_empty() {
+        if let Some(ids) = self.resting.get_mut(namespace) {
+            ids.remove(&(since, id));
+            if ids.is_empty() {
                 self.resting.remove(namespace);
             }
         }
@@ -223,19 +223,19 @@ impl Registry {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = 0;
             slot.resting = Some(now);
-            let of = self.resting.entry(Arc::clone(&slot.name.namespace));
-            of.or_default().insert((now, id));
+            let ids = self.resting.entry(Arc::clone(&slot.name.namespace));
+            ids.or_default().insert((now, id));
         }
     }
 
     /// Frees the ids that have rested for `rest`, the longest rested first.
     pub(super) fn free_rested(&mut self, now: Mono, rest: Duration) {
         let mut rested = BTreeSet::new();
-        for of in self.resting.values_mut() {
-            while let Some((since, id)) = of.first().copied()
+        for ids in self.resting.values_mut() {
+            while let Some((since, id)) = ids.first().copied()
                 && now.since(since) >= rest
             {
-                of.pop_first();
+                ids.pop_first();
                 rested.insert((since, id));
             }
         }

@@ -58,8 +58,8 @@ impl ConflictsReport {
         let probed = probed.into_iter().take(CONFLICTS_SHOWN);
         all.first.extend(probed.map(|((at, transport), other)| {
             let frontend = format!("{at}/{}", transport.name());
-            let of = sentinel.into_iter().chain([other]);
-            ConflictReport::new(ConflictOwner::Sentinel, frontend, of)
+            let services = sentinel.into_iter().chain([other]);
+            ConflictReport::new(ConflictOwner::Sentinel, frontend, services)
         }));
         for FrontendConflict { frontend, parties } in node.planner().conflicts() {
             let [first, second] = parties;
@@ -71,8 +71,8 @@ impl ConflictsReport {
             };
             *count += 1;
             if *count <= CONFLICTS_SHOWN as u64 {
-                let of = first.into_iter().chain(second);
-                let conflict = ConflictReport::new(owner, spelled(frontend), of);
+                let services = first.into_iter().chain(second);
+                let conflict = ConflictReport::new(owner, spelled(frontend), services);
                 all.first.push(conflict);
             }
         }

@@ -116,14 +116,14 @@ fn every_state_of_the_sentinel_has_its_sentence() {
 #[test]
 fn every_outcome_is_counted_by_its_name() {
     let counts: [u64; OUTCOMES] = std::array::from_fn(|index| index as u64 + 1);
-    let of = OutcomeCounts::new(&counts, 99);
-    let json = serde_json::to_value(of).unwrap();
+    let outcomes = OutcomeCounts::new(&counts, 99);
+    let json = serde_json::to_value(outcomes).unwrap();
     for outcome in Outcome::ALL {
         let name = format!("{outcome:?}").to_lowercase();
         assert_eq!(json[&name], counts[outcome as usize], "{name}");
     }
     assert_eq!(json["lost"], 99);
-    let failures = of.failures();
+    let failures = outcomes.failures();
     assert_eq!(failures.len(), Failure::ALL.len());
     for (failure, count) in failures {
         assert_eq!(json[in_json(failure)], count, "{failure:?}");

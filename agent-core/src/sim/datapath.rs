@@ -127,8 +127,8 @@ impl Datapath {
             datapath.services.push(service);
         }
         for (place, spec) in world.services.iter().enumerate() {
-            for (of, local) in &spec.foreign {
-                let pod = datapath.foreign(*of, *local);
+            for (foreign, local) in &spec.foreign {
+                let pod = datapath.foreign(*foreign, *local);
                 datapath.services[place].foreign.extend(pod);
             }
         }

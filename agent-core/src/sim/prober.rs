@@ -49,7 +49,7 @@ const LANES: [(ProbePath, Transport); 7] = [
 #[derive(Debug, Default)]
 pub(super) struct Probers {
     pub(super) runs: bool,
-    of: [Prober; FAMILIES],
+    by_family: [Prober; FAMILIES],
 }
 
 #[derive(Debug, Default)]
@@ -66,11 +66,14 @@ struct Prober {
 impl Probers {
     /// Stopped probers for the next agent.
     pub(super) fn anew(&self) -> Self {
-        let of = Family::ALL.map(|family| Prober {
-            plan: self.of[family as usize].plan + 1,
+        let by_family = Family::ALL.map(|family| Prober {
+            plan: self.by_family[family as usize].plan + 1,
             ..Prober::default()
         });
-        Self { runs: false, of }
+        Self {
+            runs: false,
+            by_family,
+        }
     }
 }
 
@@ -86,7 +89,7 @@ impl SimNode {
         for family in Family::ALL {
             let found = found.and_then(|found| found[family as usize]);
             let wanted = found.map(|found| found.tcp.generation);
-            let prober = &mut self.probers.of[family as usize];
+            let prober = &mut self.probers.by_family[family as usize];
             let before = std::mem::replace(&mut prober.wanted, wanted);
             if before != wanted && wanted.is_some() {
                 prober.hurried = HASTY;
@@ -97,7 +100,7 @@ impl SimNode {
     }
 
     fn plan_round(&mut self, family: Family, at: Mono) {
-        let prober = &mut self.probers.of[family as usize];
+        let prober = &mut self.probers.by_family[family as usize];
         prober.plan += 1;
         let plan = prober.plan;
         let due = at;
@@ -107,7 +110,7 @@ impl SimNode {
     /// One probe on every lane of a family.
     pub(super) fn round(&mut self, family: Family, (plan, due): (u32, Mono), now: Mono) {
         let runs = self.probers.runs;
-        let prober = &mut self.probers.of[family as usize];
+        let prober = &mut self.probers.by_family[family as usize];
         if plan != prober.plan || !runs || prober.wanted.is_none() {
             return;
         }
@@ -137,7 +140,7 @@ impl SimNode {
     }
 
     fn plan_next_round(&mut self, family: Family, behind: bool, now: Mono) {
-        let prober = &mut self.probers.of[family as usize];
+        let prober = &mut self.probers.by_family[family as usize];
         let gap = if behind && prober.hurried > 0 {
             prober.hurried -= 1;
             HASTE
@@ -156,7 +159,7 @@ impl SimNode {
         let own = trace.echo_saw.map(|saw| saw.ip()) == Some(trace.client.ip());
         let returned = trace.data[Stage::Collected as usize].is_some();
         let fate = (returned, own, trace.sightings);
-        let prober = &mut self.probers.of[trace.lane.family as usize];
+        let prober = &mut self.probers.by_family[trace.lane.family as usize];
         if prober.fates.insert(trace.lane, fate) == Some(fate) {
             return;
         }

@@ -55,16 +55,16 @@ impl<'a> Case<'a> {
     /// The decision and all findings by weight: accusations first, then explanations. The reason for
     /// Unknown is a finding only if there is no other.
     fn decide(&self) -> (Decision, Vec<Finding>) {
-        let of = |(rule, (cause, evidence))| Finding {
+        let finding_of = |(rule, (cause, evidence))| Finding {
             rule,
             family: Some(self.family),
             cause,
             evidence,
         };
         let accusations = self.accusations().chain(self.findings());
-        let mut findings: Vec<Finding> = accusations.map(of).collect();
+        let mut findings: Vec<Finding> = accusations.map(finding_of).collect();
         if findings.is_empty() {
-            findings.push(of(self.unknown()));
+            findings.push(finding_of(self.unknown()));
         }
         (decision_of(&findings[0]), findings)
     }

@@ -39,13 +39,13 @@ fn claim(honest: usize, claims: Claims) -> impl Strategy<Value = Claim> {
 }
 
 fn foreign(honest: usize) -> impl Strategy<Value = (Foreign, bool)> {
-    let of = prop_oneof![
+    let foreign = prop_oneof![
         (0..honest).prop_map(Foreign::PodOf),
         any::<u8>().prop_map(Foreign::Outsider),
         Just(Foreign::Echo),
         Just(Foreign::Node),
     ];
-    (of, any::<bool>())
+    (foreign, any::<bool>())
 }
 
 fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> {

@@ -214,7 +214,7 @@ impl<'a> Checked<'a> {
 /// Comes first: without a sentinel nothing else can be tested.
 fn installation(sentinel: &SentinelReport) -> Option<Remedy> {
     (sentinel.state == SentinelCondition::Absent).then(|| Remedy {
-        of: "sentinel".to_owned(),
+        subject: "sentinel".to_owned(),
         commands: Vec::new(),
         advice: "Install the sentinel: no path can be tested without it.".to_owned(),
         page: "docs/operations.md#install-the-sentinel".to_owned(),
@@ -227,11 +227,11 @@ fn probed(verdict: &Verdict) -> impl Iterator<Item = (&FamilyVerdict, &LaneView)
     lanes.filter(|(_, lane)| lane.state != LaneState::Off)
 }
 
-fn path<'a>(verdict: &Verdict, of: &FamilyVerdict, lane: &'a LaneView) -> CheckedPath<'a> {
+fn path<'a>(verdict: &Verdict, family: &FamilyVerdict, lane: &'a LaneView) -> CheckedPath<'a> {
     let long = lane.failures >= verdict.limits.probe_failures;
-    let explained = explain::is_explained(lane, &of.lanes);
+    let explained = explain::is_explained(lane, &family.lanes);
     CheckedPath {
-        family: of.family,
+        family: family.family,
         result: match lane.state {
             LaneState::Passing => PathResult::Pass,
             LaneState::Failing if long => PathResult::Fail,
@@ -240,7 +240,7 @@ fn path<'a>(verdict: &Verdict, of: &FamilyVerdict, lane: &'a LaneView) -> Checke
         },
         lane,
         explained,
-        sentence: explain::meaning(of.family, lane).filter(|_| !explained),
+        sentence: explain::meaning(family.family, lane).filter(|_| !explained),
     }
 }
 

@@ -28,16 +28,16 @@ const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
 
 /// Runs the command. It does not return if kubectl replaces this process.
 pub fn run(said: &FleetArgs, now: Wall) -> Exit {
-    let (command, of) = match &said.command {
+    let (command, target) = match &said.command {
         None => {
             let nodes = kubectl::nodes(said);
             return super::end(nodes.map(|nodes| list(said, &rows(&nodes, now), now)));
         }
-        Some(FleetCommand::Why(of)) => ("why", of),
-        Some(FleetCommand::Status(of)) => ("status", of),
+        Some(FleetCommand::Why(why)) => ("why", why),
+        Some(FleetCommand::Status(status)) => ("status", status),
     };
-    let error = match kubectl::agent_pod(said, &of.node) {
-        Ok(pod) => kubectl::exec(said, &pod, command, &of.options),
+    let error = match kubectl::agent_pod(said, &target.node) {
+        Ok(pod) => kubectl::exec(said, &pod, command, &target.options),
         Err(error) => error,
     };
     super::fail(&error)

@@ -175,7 +175,7 @@ impl Text {
             let title = if index == 0 { "next" } else { "" };
             self.put(Style::Heading, title).to(TEXT);
             if remedies.len() > 1 {
-                self.put(Style::Heading, &format!("{}: ", label(&remedy.of)));
+                self.put(Style::Heading, &format!("{}: ", label(&remedy.subject)));
             }
             self.wrapped(Style::Plain, TEXT, &remedy.advice);
             for command in &remedy.commands {

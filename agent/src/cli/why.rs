@@ -109,19 +109,19 @@ fn lanes(report: &Report) -> Vec<LaneStep<'_>> {
         uplinks: uplinks.map(|device| &*device.name).collect(),
     };
     let mut found = Vec::new();
-    for of in &report.verdict.families {
-        let lanes = of.lanes.iter();
+    for family in &report.verdict.families {
+        let lanes = family.lanes.iter();
         let troubled =
             lanes.filter(|lane| !matches!(lane.state, LaneState::Passing | LaneState::Off));
         found.extend(troubled.map(|view| LaneStep {
-            family: of.family,
+            family: family.family,
             view,
             counts: view.state == LaneState::Failing && view.armed,
-            explained: explain::is_explained(view, &of.lanes),
-            to: dialled(report, of.family, view),
+            explained: explain::is_explained(view, &family.lanes),
+            to: dialled(report, family.family, view),
             steps: explain::steps(view, &interfaces),
-            sentence: explain::sentence(of.family, view, report.verdict.at),
-            meaning: explain::meaning(of.family, view),
+            sentence: explain::sentence(family.family, view, report.verdict.at),
+            meaning: explain::meaning(family.family, view),
         }));
     }
     // The sort is stable: families and lanes keep their order among equals.

@@ -80,13 +80,16 @@ impl Requests {
             (Kind::Node, _) => ("/api/v1/nodes".to_owned(), None, named(node_name)),
             (Kind::Service, Scope::Full) => ("/api/v1/services".to_owned(), served(), None),
             (Kind::Slice, Scope::Full) => (format!("{DISCOVERY}/endpointslices"), served(), None),
-            (Kind::Service, Scope::Sentinel(of)) => {
-                let path = format!("/api/v1/namespaces/{}/services", of.namespace);
-                (path, None, named(&of.name))
+            (Kind::Service, Scope::Sentinel(service)) => {
+                let path = format!("/api/v1/namespaces/{}/services", service.namespace);
+                (path, None, named(&service.name))
             }
-            (Kind::Slice, Scope::Sentinel(of)) => {
-                let path = format!("{DISCOVERY}/namespaces/{}/endpointslices", of.namespace);
-                let label = format!("kubernetes.io/service-name={}", of.name);
+            (Kind::Slice, Scope::Sentinel(service)) => {
+                let path = format!(
+                    "{DISCOVERY}/namespaces/{}/endpointslices",
+                    service.namespace
+                );
+                let label = format!("kubernetes.io/service-name={}", service.name);
                 (path, Some(label), None)
             }
         };

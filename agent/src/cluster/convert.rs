@@ -266,13 +266,13 @@ impl Converter {
 
     fn service_ports(&mut self, listed: &[KubeServicePort]) -> Result<Vec<ServicePort>, Invalid> {
         let mut ports: Vec<ServicePort> = Vec::with_capacity(listed.len());
-        for (at, of) in listed.iter().enumerate() {
+        for (at, listed_port) in listed.iter().enumerate() {
             let field = format!("spec.ports[{at}]");
-            let node_port = of.node_port.filter(|number| *number != 0);
+            let node_port = listed_port.node_port.filter(|number| *number != 0);
             let next = ServicePort {
-                name: self.share(of.name.as_deref().unwrap_or_default()),
-                protocol: protocol(&field, of.protocol.as_deref())?,
-                port: port(format_args!("{field}.port"), of.port)?,
+                name: self.share(listed_port.name.as_deref().unwrap_or_default()),
+                protocol: protocol(&field, listed_port.protocol.as_deref())?,
+                port: port(format_args!("{field}.port"), listed_port.port)?,
                 node_port: node_port
                     .map(|number| port(format_args!("{field}.nodePort"), number))
                     .transpose()?,
@@ -294,13 +294,13 @@ impl Converter {
 
     fn slice_ports(&mut self, listed: &[EndpointPort]) -> Result<Vec<SlicePort>, Invalid> {
         let mut ports = Vec::with_capacity(listed.len());
-        for (at, of) in listed.iter().enumerate() {
+        for (at, listed_port) in listed.iter().enumerate() {
             // A port without a number means all ports, which kube-proxy does not serve.
-            if let Some(number) = of.port.filter(|number| *number != 0) {
+            if let Some(number) = listed_port.port.filter(|number| *number != 0) {
                 let field = format!("ports[{at}]");
                 ports.push(SlicePort {
-                    name: self.share(of.name.as_deref().unwrap_or_default()),
-                    protocol: protocol(&field, of.protocol.as_deref())?,
+                    name: self.share(listed_port.name.as_deref().unwrap_or_default()),
+                    protocol: protocol(&field, listed_port.protocol.as_deref())?,
                     port: port(format_args!("{field}.port"), number)?,
                 });
             }
@@ -386,13 +386,13 @@ fn port(field: impl Display, number: i32) -> Result<u16, Invalid> {
     port.ok_or_else(|| invalid(field, &number.to_string(), "must be a port, 1 to 65535"))
 }
 
-fn protocol(of: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
+fn protocol(path: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
     match name {
         None | Some("" | "TCP") => Ok(Protocol::Tcp),
         Some("UDP") => Ok(Protocol::Udp),
         Some("SCTP") => Ok(Protocol::Sctp),
         Some(other) => {
-            let field = format_args!("{of}.protocol");
+            let field = format_args!("{path}.protocol");
             Err(invalid(field, other, "must be TCP, UDP or SCTP"))
         }
     }

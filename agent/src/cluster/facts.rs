@@ -174,13 +174,21 @@ impl ObjectFacts {
         let (ports, addresses, text) = match self {
             ObjectFacts::Node(_) => return 0,
             ObjectFacts::Service(facts) => {
-                let ports: usize = facts.ports.iter().map(|of| port(&of.name)).sum();
+                let ports: usize = facts
+                    .ports
+                    .iter()
+                    .map(|service_port| port(&service_port.name))
+                    .sum();
                 let chosen = facts.external_ips.len() + facts.load_balancer_ips.len();
                 let addresses = facts.cluster_ips.len() + chosen;
                 (ports, addresses, text(&facts.enforcement))
             }
             ObjectFacts::Slice(facts) => {
-                let ports: usize = facts.ports.iter().map(|of| port(&of.name)).sum();
+                let ports: usize = facts
+                    .ports
+                    .iter()
+                    .map(|slice_port| port(&slice_port.name))
+                    .sum();
                 (ports, facts.endpoints.len(), text(&facts.fleet))
             }
         };

@@ -36,10 +36,16 @@ pub(super) struct Hints {
 /// Device, inode, size and both times: a change of any means that the file changed.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
-fn stamp(of: &Metadata) -> Stamp {
-    let modified = (of.mtime(), of.mtime_nsec());
-    let changed = (of.ctime(), of.ctime_nsec());
-    (of.dev(), of.ino(), of.size(), modified, changed)
+fn stamp(metadata: &Metadata) -> Stamp {
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    (
+        metadata.dev(),
+        metadata.ino(),
+        metadata.size(),
+        modified,
+        changed,
+    )
 }
 
 /// Maximum size of a file; a cluster of 10,000 Services and 100,000 endpoints has 43 MB.

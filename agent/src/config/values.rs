@@ -264,8 +264,8 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
         (Some((b'*', rest @ [b'*', ..])), _) => fits(rest, name),
-        (Some((b'*', rest)), of) => {
-            fits(rest, name) || of.is_some_and(|(_, name)| fits(pattern, name))
+        (Some((b'*', rest)), rest_of_name) => {
+            fits(rest, name) || rest_of_name.is_some_and(|(_, name)| fits(pattern, name))
         }
         (Some((want, pattern)), Some((got, name))) => {
             (*want == b'?' || want == got) && fits(pattern, name)

@@ -103,8 +103,8 @@ impl<'a> Btf<'a> {
         let mut at = 0;
         while at < btf.types.len() {
             btf.starts.push(at as u32);
-            let of = btf.head(at)?;
-            at = of.at + size(of.kind, of.length)?;
+            let head = btf.head(at)?;
+            at = head.at + size(head.kind, head.length)?;
         }
         Some(btf)
     }
@@ -135,12 +135,12 @@ impl<'a> Btf<'a> {
     }
 
     /// Offset of a field in bytes, including fields of nested anonymous structs and unions.
-    fn field(&self, of: Type, name: &str, depth: usize) -> Option<u32> {
-        (0..of.length).find_map(|index| {
-            let at = of.at + index * 12;
+    fn field(&self, parent: Type, name: &str, depth: usize) -> Option<u32> {
+        (0..parent.length).find_map(|index| {
+            let at = parent.at + index * 12;
             let named = self.string(word(self.types, at)?)?;
             let offset = word(self.types, at + 8)?;
-            let bits = if of.has_sizes {
+            let bits = if parent.has_sizes {
                 offset & 0xff_ffff
             } else {
                 offset
@@ -157,13 +157,13 @@ impl<'a> Btf<'a> {
     /// The struct or union of a member without a name.
     fn anonymous(&self, name: &str, id: u32) -> Option<Type> {
         let start = self.starts.get((id as usize).checked_sub(1)?)?;
-        let of = self.head(*start as usize)?;
-        (name.is_empty() && [STRUCT, UNION].contains(&of.kind)).then_some(of)
+        let head = self.head(*start as usize)?;
+        (name.is_empty() && [STRUCT, UNION].contains(&head.kind)).then_some(head)
     }
 
-    fn reasons(&self, of: Type) -> BTreeMap<u32, String> {
+    fn reasons(&self, list: Type) -> BTreeMap<u32, String> {
         let value = |index| {
-            let at = of.at + index * 8;
+            let at = list.at + index * 8;
             let name = self.string(word(self.types, at)?)?;
             let is_plain =
                 |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
@@ -174,7 +174,7 @@ impl<'a> Btf<'a> {
             let value = word(self.types, at + 4)?;
             name.bytes().all(is_plain).then(|| (value, name.to_owned()))
         };
-        (0..of.length).filter_map(value).collect()
+        (0..list.length).filter_map(value).collect()
     }
 }
 

@@ -204,8 +204,8 @@ impl Connections {
         // Services in trouble first, then the busiest, then by name.
         ranked.sort_by_cached_key(|(tally, trouble, _)| {
             let arrived = Reverse(tally.total(Outcome::Arrived as usize));
-            let of = &tally.info;
-            (!trouble, arrived, &of.name, &of.port, of.family)
+            let info = &tally.info;
+            (!trouble, arrived, &info.name, &info.port, info.family)
         });
         let troubled = ranked.iter().filter(|(_, trouble, _)| *trouble).count();
         let omitted = ranked.len().saturating_sub(troubled + busiest);

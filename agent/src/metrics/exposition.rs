@@ -50,10 +50,10 @@ impl Page<'_, '_> {
     /// Writes series: label values in the order of the definition, and the value.
     fn series<'v, const N: usize>(
         &mut self,
-        of: &'static Definition,
+        definition: &'static Definition,
         series: impl IntoIterator<Item = ([&'v str; N], f64)>,
     ) -> fmt::Result {
-        self.encode(of, series, |encoder, value| match of.kind {
+        self.encode(definition, series, |encoder, value| match definition.kind {
             MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(&value, None),
             _ => encoder.encode_gauge(&value),
         })
@@ -61,15 +61,17 @@ impl Page<'_, '_> {
 
     fn encode<'v, const N: usize, V>(
         &mut self,
-        of: &'static Definition,
+        definition: &'static Definition,
         series: impl IntoIterator<Item = ([&'v str; N], V)>,
         encode: impl Fn(&mut MetricEncoder<'_>, V) -> fmt::Result,
     ) -> fmt::Result {
-        debug_assert_eq!(of.labels.len(), N, "{}", of.name);
-        let (name, help) = (of.name, of.help);
-        let mut encoder = self.0.encode_descriptor(name, help, of.unit, of.kind)?;
+        debug_assert_eq!(definition.labels.len(), N, "{}", definition.name);
+        let (name, help) = (definition.name, definition.help);
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, definition.unit, definition.kind)?;
         for (values, value) in series {
-            let labels: Vec<(&str, &str)> = of.labels.iter().copied().zip(values).collect();
+            let labels: Vec<(&str, &str)> = definition.labels.iter().copied().zip(values).collect();
             match labels.is_empty() {
                 true => encode(&mut encoder, value)?,
                 false => encode(&mut encoder.encode_family(&labels)?, value)?,
@@ -108,7 +110,7 @@ impl Page<'_, '_> {
         let verdict = &report.verdict;
         let (coverage, agent) = (&verdict.coverage, &report.agent);
         let (view, expected) = (&report.cluster, &report.expectations);
-        for (of, value) in [
+        for (definition, value) in [
             (define::SINCE, unix(report, verdict.since)),
             (define::VERDICT_AT, unix(report, verdict.at)),
             (
@@ -123,7 +125,7 @@ impl Page<'_, '_> {
             (define::EXPECTED_MISSING, expected.missing as f64),
             (define::START, agent.started.as_nanosecond() as f64 / 1e9),
         ] {
-            self.series(of, [([], value)])?;
+            self.series(definition, [([], value)])?;
         }
         let conflicts = &report.conflicts;
         let by_owner = [
@@ -293,9 +295,9 @@ impl Page<'_, '_> {
 const BOUNDS: [usize; 7] = [14, 16, 18, 20, 23, 27, 30];
 
 /// Merges both families into fewer buckets than the kernel has.
-fn histogram(encoder: &mut MetricEncoder<'_>, of: &[Delays; FAMILIES]) -> fmt::Result {
+fn histogram(encoder: &mut MetricEncoder<'_>, families: &[Delays; FAMILIES]) -> fmt::Result {
     let between = |from: usize, to: usize| -> u64 {
-        let counts = of.iter().flat_map(|delays| &delays.buckets[from..to]);
+        let counts = families.iter().flat_map(|delays| &delays.buckets[from..to]);
         counts.sum()
     };
     // Bucket n of the kernel ends at 2^(n+1) ns; its last one has no bound.
@@ -306,16 +308,21 @@ fn histogram(encoder: &mut MetricEncoder<'_>, of: &[Delays; FAMILIES]) -> fmt::R
         .chain([(f64::INFINITY, DELAY_BUCKETS)])
         .map(|(bound, to)| (bound, between(std::mem::replace(&mut from, to), to)))
         .collect();
-    let sum: u64 = of.iter().map(|delays| delays.sum_ns).sum();
+    let sum: u64 = families.iter().map(|delays| delays.sum_ns).sum();
     let count = between(0, DELAY_BUCKETS);
     encoder.encode_histogram::<NoLabelSet>(sum as f64 / 1e9, count, &buckets, None)
 }
 
-fn of_handshakes(encoder: &mut MetricEncoder<'_>, of: &Handshakes) -> fmt::Result {
+fn of_handshakes(encoder: &mut MetricEncoder<'_>, handshakes: &Handshakes) -> fmt::Result {
     let bounds = HANDSHAKE_BOUNDS.map(|ns| ns as f64 / 1e9);
     let bounds = bounds.into_iter().chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(of.buckets).collect();
-    encoder.encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, of.count(), &buckets, None)
+    let buckets: Vec<(f64, u64)> = bounds.zip(handshakes.buckets).collect();
+    encoder.encode_histogram::<NoLabelSet>(
+        handshakes.sum_ns as f64 / 1e9,
+        handshakes.count(),
+        &buckets,
+        None,
+    )
 }
 
 fn flag(set: bool) -> f64 {

@@ -251,8 +251,8 @@ impl<'a> Shown<'a> {
 
 /// Labels of a Service: namespace, name, port.
 fn names_of(tally: &Tally) -> [&str; 3] {
-    let of = &tally.info;
-    [&of.name.namespace, &of.name.name, &of.port]
+    let info = &tally.info;
+    [&info.name.namespace, &info.name.name, &info.port]
 }
 
 /// Path, outcome and count of each series of one Service.

@@ -33,7 +33,7 @@ const SILENT: u16 = 0x01 | 0x20;
 /// Looks up the paths from these clients to the endpoints of this node.
 pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     let lookup = |client: Client| {
-        let endpoints = node.endpoints_here(Family::of(&address(&client.client)));
+        let endpoints = node.endpoints_here(Family::of(&address(&client.address)));
         let others = endpoints.iter().cycle().skip(1);
         let pairs = endpoints.iter().zip(others);
         // What comes in by a port of a bridge is routed as if it came in by the bridge.
@@ -51,8 +51,8 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
 
 /// Looks up the client's packet to the endpoint, its next hop, and the answer. The other endpoint is the
 /// control: if it cannot reach this endpoint either, the kernel blocks more than this client.
-fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
-    let (there, is_dropped) = match route(endpoint, Some((of.client, of.device))) {
+fn way(client: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
+    let (there, is_dropped) = match route(endpoint, Some((client.address, client.device))) {
         RouteAnswer::Route(route) => (route, false),
         RouteAnswer::None => match route(endpoint, None) {
             RouteAnswer::Route(route) => (route, true),
@@ -62,10 +62,10 @@ fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
         RouteAnswer::Unclear => return Way::Unclear,
     };
     // Without a route to the client, the operator may have blocked it on purpose.
-    let RouteAnswer::Route(home) = route(of.client, None) else {
+    let RouteAnswer::Route(home) = route(client.address, None) else {
         return Way::Unclear;
     };
-    if is_dropped && home.device != of.device && filters_strictly(of) {
+    if is_dropped && home.device != client.device && filters_strictly(client) {
         return Way::Blocked(Cause::ReversePath);
     }
     if is_dropped {
@@ -81,7 +81,7 @@ fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     if there.device == home.device && is_unfiltered_bridge(there.device, endpoint) {
         return Way::Blocked(Cause::BridgeFilter);
     }
-    match route(of.client, Some((endpoint, there.device))) {
+    match route(client.address, Some((endpoint, there.device))) {
         RouteAnswer::None => Way::Blocked(Cause::NoRoute),
         RouteAnswer::Route(_) if neighbour & ANSWERS != 0 => Way::Open,
         RouteAnswer::Route(_) | RouteAnswer::Unclear => Way::Unclear,
@@ -98,14 +98,14 @@ fn is_cut(from: IpAddr, to: IpAddr) -> bool {
 
 /// Whether strict reverse path filtering is on for this interface. Linux 6.18 does not report it as
 /// the reason of a failed lookup.
-fn filters_strictly(of: &Client) -> bool {
+fn filters_strictly(client: &Client) -> bool {
     let read = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
         text.ok()?.trim().parse::<u8>().ok()
     };
     // The kernel uses the larger value.
-    let set = || Some(read(&name_of(of.device).ok()?)?.max(read("all")?));
-    of.client.is_ipv4() && set() == Some(1)
+    let set = || Some(read(&name_of(client.device).ok()?)?.max(read("all")?));
+    client.address.is_ipv4() && set() == Some(1)
 }
 
 /// Whether this is a bridge that passes packets from port to port without netfilter. An answer from one pod behind it

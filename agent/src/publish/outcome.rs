@@ -65,15 +65,15 @@ impl Outcomes {
             }
             _ => {}
         }
-        let of = match kind {
+        let report = match kind {
             Published::Condition => &mut current.report.condition,
             Published::Event => &mut current.report.events,
         };
-        if let Some(of) = of {
+        if let Some(report) = report {
             if problem.is_none() {
-                of.written = Some(wall.timestamp());
+                report.written = Some(wall.timestamp());
             }
-            of.problem = problem;
+            report.problem = problem;
         }
     }
 

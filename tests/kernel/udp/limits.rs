@@ -15,11 +15,11 @@ use crate::stage::{Stage, at, cluster_ip};
 #[test]
 fn payloads_below_eight_bytes_are_not_matchable() {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         for payload in [&[][..], &[1; 7]] {
             stage.reset();
-            stage.comes(&udp(of.client, of.frontend, payload), stage.at.client);
-            stage.goes(&udp(of.client, of.stranger, payload), stage.at.pods);
+            stage.comes(&udp(hosts.client, hosts.frontend, payload), stage.at.client);
+            stage.goes(&udp(hosts.client, hosts.stranger, payload), stage.at.pods);
             assert_eq!(outcomes(stage), []);
             assert_eq!(stage.faults(), [(Fault::UdpNotMatchable, 1)]);
         }
@@ -41,13 +41,13 @@ fn an_ipv4_address_in_an_ipv6_header() {
 #[test]
 fn payloads_of_every_length() {
     stage(|stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         for length in 8..40_u16 {
-            let mut client = of.client;
+            let mut client = hosts.client;
             client.set_port(30_000 + length);
             let payload: Vec<u8> = (0..length as u8).collect();
-            stage.comes(&udp(client, of.frontend, &payload), stage.at.client);
-            stage.goes(&udp(client, of.endpoint, &payload), stage.at.pods);
+            stage.comes(&udp(client, hosts.frontend, &payload), stage.at.client);
+            stage.goes(&udp(client, hosts.endpoint, &payload), stage.at.pods);
         }
         assert_eq!(stage.count(NAMES, Forwarded), 32);
         assert_eq!(stage.faults(), []);
@@ -143,9 +143,9 @@ fn the_bulk_of_a_flow() {
 fn full_map_of_datagrams() {
     const ROOM: u32 = 8;
     stage_with(&[(map::UDP_PENDING, ROOM)], |stage| {
-        let of = ends(V4);
+        let hosts = ends(V4);
         for id in 0..16 {
-            stage.comes(&asked(of.client, of.frontend, id), stage.at.client);
+            stage.comes(&asked(hosts.client, hosts.frontend, id), stage.at.client);
         }
         assert!(stage.datagrams().len() as u32 <= ROOM);
         let full = stage.faults();

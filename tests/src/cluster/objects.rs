@@ -114,7 +114,7 @@ pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
 /// Requests a token for this pod, as its kubelet would.
 pub fn node_token(api: &Api, account: &str, node: &str) -> Result<String> {
     let pod = node_pod(api, account, node)?;
-    let (namespace, of) = (base::NAMESPACE, &pod["metadata"]);
+    let (namespace, metadata) = (base::NAMESPACE, &pod["metadata"]);
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1",
@@ -122,7 +122,7 @@ pub fn node_token(api: &Api, account: &str, node: &str) -> Result<String> {
         "spec": {
             "expirationSeconds": 3600,
             "boundObjectRef": {
-                "apiVersion": "v1", "kind": "Pod", "name": of["name"], "uid": of["uid"],
+                "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"],
             },
         },
     });

@@ -11,7 +11,7 @@ use crate::report::sample::{self, probed};
 use crate::verdict::Verdict;
 
 fn told(text: &mut String, remedy: &Remedy) {
-    let _ = writeln!(text, "  {}, {}", remedy.of, remedy.page);
+    let _ = writeln!(text, "  {}, {}", remedy.subject, remedy.page);
     let _ = writeln!(text, "    {}", remedy.advice);
     for command in &remedy.commands {
         let _ = writeln!(text, "    $ {command}");
@@ -49,7 +49,10 @@ fn every_cause_leads_somewhere() {
 }
 
 fn order(verdict: &Verdict) -> Vec<String> {
-    next(verdict).into_iter().map(|remedy| remedy.of).collect()
+    next(verdict)
+        .into_iter()
+        .map(|remedy| remedy.subject)
+        .collect()
 }
 
 #[test]

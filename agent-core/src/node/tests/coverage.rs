@@ -125,8 +125,11 @@ fn connections_that_were_not_followed_are_missed_for_ten_seconds(
     let mut scene = Scene::probed();
     let mut missed = |after: u64, count: u64| {
         let effects = scene.later(after).sample(faults(fault, count));
-        let of = effects.verdict_update().verdict.coverage.clone();
-        (has(&of, &loss), [of.lost_suspended, of.misrouted_suspended])
+        let coverage = effects.verdict_update().verdict.coverage.clone();
+        (
+            has(&coverage, &loss),
+            [coverage.lost_suspended, coverage.misrouted_suspended],
+        )
     };
     assert_eq!(missed(250, 5), (true, suspends));
     assert_eq!(missed(9_999, 5), (true, suspends));

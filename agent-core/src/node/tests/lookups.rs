@@ -15,7 +15,7 @@ const DEVICE: u32 = 2;
 
 fn client(address: &str) -> Client {
     Client {
-        client: ip(address),
+        address: ip(address),
         class: SourceClass::Pod,
         device: DEVICE,
     }
@@ -89,9 +89,9 @@ const CUT: Way = Way::Blocked(Cause::NoRoute);
 #[case::another_is_open(&[SILENT, SILENT, SILENT, Way::Open], State::Suspect)]
 #[case::as_many_are_quiet(&[SILENT, SILENT, Way::Unclear, Way::Unclear], State::Suspect)]
 #[case::the_kernel_does_not_show_it(&[Way::Unclear, Way::Unclear], State::Suspect)]
-fn what_the_kernel_shows(#[case] of: &[Way], #[case] expected: State) {
+fn what_the_kernel_shows(#[case] found: &[Way], #[case] expected: State) {
     let mut scene = losing();
-    assert_eq!(shown(&mut scene, &[ways("10.1.0.7", of)]), expected);
+    assert_eq!(shown(&mut scene, &[ways("10.1.0.7", found)]), expected);
 }
 
 #[rstest]
@@ -140,7 +140,7 @@ fn lookups_count_only_if_they_showed_open_ways_before() {
 fn open_ways_speak_for_one_class_of_clients(#[case] class: SourceClass, #[case] expected: State) {
     let mut scene = served(DEVICE);
     let mut open = ways("10.1.0.7", &[Way::Open]);
-    open.of.class = class;
+    open.client.class = class;
     scene.feed(Event::Lookups(vec![open]));
     let unfiltered = ways("10.1.0.7", &[Way::Blocked(Cause::BridgeFilter); 2]);
     assert_eq!(shown(&mut scene, &[unfiltered]), expected);

@@ -18,9 +18,10 @@ fn quotas(room: u64, services: &[(&str, &str, u64)]) -> Quotas {
 }
 
 fn followed<'a>(quotas: &Quotas, services: &[(&'a str, &'a str, u64)]) -> Vec<&'a str> {
-    let of = services.iter();
-    let of = of.filter(|(namespace, service, _)| quotas.follows(&name(namespace, service)));
-    of.map(|(_, service, _)| *service).collect()
+    let followed = services.iter();
+    let followed =
+        followed.filter(|(namespace, service, _)| quotas.follows(&name(namespace, service)));
+    followed.map(|(_, service, _)| *service).collect()
 }
 
 #[rstest]

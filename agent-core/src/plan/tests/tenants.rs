@@ -73,8 +73,9 @@ fn world() -> World {
 
 /// Two namespaces of two Services, with a frontend, two endpoints and an id each.
 fn honest() -> Vec<Change> {
-    let of = ["h", "i"].into_iter();
-    of.flat_map(|namespace| (0..2).flat_map(|number| objects(namespace, number, 1, 0, 2)))
+    let namespaces = ["h", "i"].into_iter();
+    namespaces
+        .flat_map(|namespace| (0..2).flat_map(|number| objects(namespace, number, 1, 0, 2)))
         .collect()
 }
 

@@ -87,11 +87,11 @@ pub fn play_all(runs: &[Run], threads: usize) -> Vec<Played> {
         let Some(outcome) = outcome.into_inner() else {
             continue;
         };
-        let of = played
+        let known = played
             .iter_mut()
             .find(|other| other.cell.name() == run.cell.name());
-        match of {
-            Some(of) => of.runs.push((*run, outcome)),
+        match known {
+            Some(known) => known.runs.push((*run, outcome)),
             None => played.push(Played {
                 cell: run.cell,
                 runs: vec![(*run, outcome)],

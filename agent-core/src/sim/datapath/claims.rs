@@ -11,14 +11,14 @@ use super::{Datapath, Pod};
 use crate::time::Mono;
 
 impl Datapath {
-    pub(super) fn foreign(&mut self, of: Foreign, local: bool) -> Option<Pod> {
-        let ips = match of {
+    pub(super) fn foreign(&mut self, foreign: Foreign, local: bool) -> Option<Pod> {
+        let ips = match foreign {
             Foreign::PodOf(service) => self.services.get(service)?.pods.first()?.ips,
             Foreign::Outsider(outsider) => self.client(Client::Outsider(outsider)),
             Foreign::Echo => ECHO,
             Foreign::Node => self.address,
         };
-        if !matches!(of, Foreign::PodOf(_)) {
+        if !matches!(foreign, Foreign::PodOf(_)) {
             // It never answers.
             self.graves.insert(ips[0], Mono(0));
         }

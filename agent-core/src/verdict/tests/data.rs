@@ -58,8 +58,8 @@ const LOST: u64 = 2_000;
 /// From `LOST` on, data is lost twice a second for each of these.
 fn losing(mut world: World, to: &[(u32, u8)]) -> World {
     for at in (LOST..LOST + 4_000).step_by(500) {
-        for of in to {
-            lost(&mut world, External, *of, at);
+        for service in to {
+            lost(&mut world, External, *service, at);
         }
         world.look(at + 1_750);
     }

@@ -239,7 +239,9 @@ fn the_plugins_command_line_is_sound() {
     let short = Plugin::try_parse_from(["kubectl-pathproof"].iter().chain(&words)).unwrap();
     let long = Args::try_parse_from(["pathproof", "fleet"].iter().chain(&words)).unwrap();
     assert_eq!(long.command, Command::Fleet(Box::new(short.fleet.clone())));
-    assert!(matches!(&short.fleet.command, Some(FleetCommand::Why(of)) if of.node == "worker-3"));
+    assert!(
+        matches!(&short.fleet.command, Some(FleetCommand::Why(target)) if target.node == "worker-3")
+    );
     assert_eq!(short.fleet.kubectl.0, ["--context=prod"]);
     // Options before the command have the same effect.
     let words = ["--context", "prod", "-o", "json", "why", "worker-3"];

@@ -49,7 +49,7 @@ fn flushed_rules_are_explained_stage_by_stage() {
             .contains("untranslated through eth0"),
         "{first:?}"
     );
-    let next: Vec<&str> = chain.next.iter().map(|remedy| &*remedy.of).collect();
+    let next: Vec<&str> = chain.next.iter().map(|remedy| &*remedy.subject).collect();
     assert_eq!(next, [Cause::Leaked.name(), Cause::Refused.name()]);
     let json = serde_json::to_value(&chain).unwrap();
     assert_eq!(json["lanes"][0]["steps"][2]["stage"], "translated");

@@ -224,8 +224,8 @@ impl Store {
     /// Drops Services of a namespace with their slices, last names first.
     fn relieve(&mut self, namespace: &Arc<str>, surplus: usize) {
         let mut services: BTreeMap<Arc<str>, Vec<(usize, Key, usize)>> = BTreeMap::new();
-        for (resource, of) in self.resources.iter().enumerate() {
-            for (key, facts) in &of.objects {
+        for (resource, kept) in self.resources.iter().enumerate() {
+            for (key, facts) in &kept.objects {
                 if let Some((_, service)) = facts.owner().filter(|(owner, _)| *owner == namespace) {
                     let objects = services.entry(Arc::clone(service)).or_default();
                     objects.push((resource, *key, facts.weight()));
@@ -249,10 +249,12 @@ impl Store {
         }
         // Pending changes of a list would keep the dropped facts alive.
         let stays = |change: &Change| match change {
-            Change::Service(of) => {
-                of.name.namespace != *namespace || !dropped.contains(&of.name.name)
+            Change::Service(service) => {
+                service.name.namespace != *namespace || !dropped.contains(&service.name.name)
             }
-            Change::Slice(of) => of.name.namespace != *namespace || !dropped.contains(&of.service),
+            Change::Slice(slice) => {
+                slice.name.namespace != *namespace || !dropped.contains(&slice.service)
+            }
             _ => true,
         };
         for resource in &mut self.resources {

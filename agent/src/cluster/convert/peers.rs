@@ -12,7 +12,7 @@ use agent_core::peers::PEERS;
 /// beyond the last number get none until the agent restarts, and are not reported on.
 #[derive(Debug, Default)]
 pub(super) struct PeerNumbers {
-    of: HashMap<Arc<str>, u16>,
+    numbers: HashMap<Arc<str>, u16>,
     /// Numbers not delivered yet.
     new: Vec<(u16, Arc<str>)>,
 }
@@ -20,15 +20,15 @@ pub(super) struct PeerNumbers {
 impl PeerNumbers {
     /// Number of the node; zero if it has none.
     pub(super) fn number(&mut self, name: &str) -> u16 {
-        if let Some(known) = self.of.get(name) {
+        if let Some(known) = self.numbers.get(name) {
             return *known;
         }
-        if self.of.len() == PEERS {
+        if self.numbers.len() == PEERS {
             return 0;
         }
         let name: Arc<str> = name.into();
-        let number = self.of.len() as u16 + 1;
-        self.of.insert(Arc::clone(&name), number);
+        let number = self.numbers.len() as u16 + 1;
+        self.numbers.insert(Arc::clone(&name), number);
         self.new.push((number, name));
         number
     }

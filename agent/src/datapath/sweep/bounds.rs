@@ -165,8 +165,8 @@ mod tests {
     fn a_crowded_map_is_relieved_of_the_top_talker(#[case] floods: u32, #[case] waits: bool) {
         let mut all = flood(HONEST, 100, 10, false);
         for service in 1..=floods {
-            let of = flood(service + 20, 1_000, 30 / floods, false);
-            all.extend(of.into_iter().map(|entry| Candidate {
+            let flooded = flood(service + 20, 1_000, 30 / floods, false);
+            all.extend(flooded.into_iter().map(|entry| Candidate {
                 is_settled: waits,
                 ..entry
             }));

@@ -81,7 +81,7 @@ impl Store {
         let is_stale = |asked: &Value, found: &Value| !asked.is_null() && *asked != version(found);
         match (method.as_str(), found) {
             ("GET", None) if path == SLICES => {
-                let of = self.objects.iter().filter(|(key, object)| {
+                let slices = self.objects.iter().filter(|(key, object)| {
                     match query.split_once("metadata.name%3D") {
                         Some((_, named)) => key.starts_with(SLICES) && key.ends_with(named),
                         None => {
@@ -89,7 +89,7 @@ impl Store {
                         }
                     }
                 });
-                let items: Vec<_> = of.map(|(_, object)| object.clone()).collect();
+                let items: Vec<_> = slices.map(|(_, object)| object.clone()).collect();
                 Ok(json!({ "metadata": {}, "items": items }))
             }
             ("POST", None) => {

@@ -179,11 +179,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn print(&mut self, name: &str, of: &str, [ours, empty]: [f64; 2], added: f64, most: f64) {
+    fn print(&mut self, name: &str, unit: &str, [ours, empty]: [f64; 2], added: f64, most: f64) {
         let met = self.missed.record(name, added <= most);
         let ratio = ours / empty;
         println!(
-            "| {name} | {of} | {ours:.1} | {empty:.1} | {added:.1} | {ratio:.1} | at most {most} | {met} |"
+            "| {name} | {unit} | {ours:.1} | {empty:.1} | {added:.1} | {ratio:.1} | at most {most} | {met} |"
         );
     }
 

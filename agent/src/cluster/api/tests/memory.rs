@@ -139,17 +139,17 @@ fn tenants(take: &mut impl FnMut(Kind, &Value)) {
         );
     }
     for index in 0..250 {
-        let (name, of) = (format!("s{index}"), format!("s{}", index % 3));
+        let (name, owner) = (format!("s{index}"), format!("s{}", index % 3));
         if index < 3 {
             service(
                 take,
-                ("pods", &of),
+                ("pods", &owner),
                 index,
                 json!([{"name": "http", "port": 80}]),
                 vec![],
             );
         }
-        slice(take, ("pods", &name), &of, &["http".to_owned()], 1_000);
+        slice(take, ("pods", &name), &owner, &["http".to_owned()], 1_000);
     }
 }
 
