@@ -11,7 +11,7 @@ use agent_common::service::SourceClass;
 
 use super::case::Case;
 use super::finding::{ConcurrentFailures, Evidence, MissingCriterion, Named, Scope};
-use super::lanes::MAIN;
+use super::lanes::{Failing, MAIN};
 use crate::cause::{Cause, FAILURES, Failure};
 use crate::ledger::{FailingService, READ_WITHIN, commonest};
 use crate::limits::HELD;
@@ -258,7 +258,7 @@ impl<'a> Case<'a> {
         let used = self.ledger.worked.namespaces(self.family, self.now);
         if self.sentinel_passes(pods.since) {
             Some(MissingCriterion::Referee)
-        } else if self.is_sentinel_filtered() && may_be_denied {
+        } else if self.is_sentinel_filtered(pods.since) && may_be_denied {
             Some(MissingCriterion::Filtered)
         } else if self.has_referee_conflict() && may_be_denied {
             Some(MissingCriterion::SentinelConflict)
@@ -299,11 +299,15 @@ impl<'a> Case<'a> {
             && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
     }
 
-    /// Whether lanes fail with a separate cause. If connections had begun to fail at the same time,
-    /// `two_scopes_fail` would hold.
-    fn is_sentinel_filtered(&self) -> bool {
-        let failing = self.failing();
-        !failing.is_empty() && self.ledger.sentinel.view.counts()
+    /// Whether lanes fail with a cause of their own: they failed before connections did, or passed since. A lane
+    /// that was not judged when connections began to fail (a new sentinel, devices that were damaged) may fail
+    /// for the same reason.
+    fn is_sentinel_filtered(&self, connections_since: Mono) -> bool {
+        let is_separate = |(lane, run): &Failing<'a>| {
+            let passed = self.ledger.sentinel.lane(*lane).last_pass;
+            run.since.plus(ONSET) < connections_since || passed > Some(connections_since)
+        };
+        self.failing().iter().any(is_separate) && self.ledger.sentinel.view.counts()
     }
 
     /// Whether other Services use the frontends of all lanes that represent the node.

@@ -365,6 +365,23 @@ fn a_failed_probe_makes_denied_pods_no_fault(#[case] failed: usize, #[case] expe
     assert_eq!(worst, expected);
 }
 
+/// The sentinel was deleted and comes back during an outage. Its lanes fail from their first counted probe on.
+#[rstest]
+#[case::since_it_is_back(8_000, State::Broken)]
+#[case::after_it_passed_again(9_000, State::Suspect)]
+fn a_sentinel_that_comes_back_during_an_outage(#[case] fails: u64, #[case] expected: State) {
+    let mut world = refereed();
+    fail(&mut world, TWO, Lost, 3_500, 7_750);
+    assert_eq!(world.verdict(7_750).state, State::Broken);
+    for at in (8_000..=11_000).step_by(250) {
+        let fate = if at < fails { Fate::Pass } else { Fate::Drop };
+        world.rounds(at, at, &USUAL, |_| fate);
+        fail(&mut world, TWO, Lost, at, at);
+    }
+    let verdict = world.verdict(11_000);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}
+
 /// Load balancers leave, and their clients were the ones that showed the wrong device.
 #[test]
 fn wrong_routes_that_accused_hold_without_outsiders() {
