@@ -13,7 +13,8 @@ use crate::cause::Failure;
 use crate::cause::{Cause, State, Why};
 use crate::evidence::{CoverageLoss, ObserverHealth, ProgrammingSeen};
 use crate::time::Mono;
-use crate::verdict::PathState;
+use crate::verdict::finding::Scope;
+use crate::verdict::{Evidence, PathState};
 
 use Failure::{AnswerNotDelivered, Leaked, Lost, Misrouted, Refused, Stale};
 use SourceClass::{External, Host, Pod};
@@ -312,6 +313,14 @@ fn stale(
         "{}",
         verdict.reason()
     );
+    if let Evidence::LeftEndpoint { clients, .. } = &verdict.families[0].finding.evidence {
+        let scope = match class {
+            Pod => Some(Scope::Pods),
+            External => Some(Scope::Outside),
+            Host => None,
+        };
+        assert_eq!(*clients, Vec::from_iter(scope));
+    }
 }
 
 /// A client that reuses a resolved address makes one or two stale connections.
