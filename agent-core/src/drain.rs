@@ -61,7 +61,7 @@ impl ProbeRanges {
     }
 }
 
-/// Everything known about connections from outside, as the report has it. [`DrainView::judge`]
+/// Everything known about connections from outside, as the report has it. [`DrainView::answer`]
 /// answers from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -2,7 +2,7 @@
 //! agent are made in this module and below; the shell feeds events and performs effects.
 //!
 //! An event passes two halves: `view_planner` keeps the cluster view and plans the maps, `judge` keeps
-//! the evidence and judges. Of the view, the judge receives only [`ViewFacts`](crate::event::Facts) and
+//! the evidence and judges. Of the view, the judge receives only [`ViewFacts`](crate::event::ViewFacts) and
 //! the Services behind single ids. A recording has the same, so a replay drives the same judge with
 //! the same events.
 

@@ -132,7 +132,7 @@ fn beside_rules_that_kube_proxy_left_behind(
 #[case::one_and_it_has_none([Some(links(&[])), None], Tristate::Unknown)]
 #[case::one_and_it_has_one([None, Some(links(&["?"]))], Tristate::Yes)]
 #[case::both_and_none([Some(links(&[])), Some(links(&[]))], Tristate::No)]
-fn one_familys_sockets_do_not_decide_for_both(
+fn sockets_of_one_family_do_not_decide_for_both(
     #[case] connect: [Option<ForeignPrograms>; FAMILIES],
     #[case] expected: Tristate,
 ) {
