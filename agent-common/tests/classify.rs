@@ -425,7 +425,7 @@ proptest! {
         prop_assert_eq!(sums.contains_key(&Outcome::Proven), !seen.proven.is_empty());
     }
 
-    /// From any state, a transition only sets bits, and counts nothing without setting one.
+    /// From any state: a transition clears no bit. One that sets no bit counts nothing but retransmissions.
     #[test]
     fn states_go_forward(
         old in 0..1_u32 << 15,

@@ -55,7 +55,7 @@ pub struct Dropped {
     pub reason: String,
     /// Number of packets, counted only while reasons were read.
     pub packets: u64,
-    /// When the last one was read.
+    /// Time of the reading that last found one.
     pub last: Mono,
 }
 

@@ -55,6 +55,7 @@ impl ServiceState {
     }
 }
 
+/// Changes that one batch made to the view. The view has the state after the batch; this has the one before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     /// The changed Services, each in its state before the batch.

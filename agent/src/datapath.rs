@@ -242,8 +242,9 @@ impl Observer {
         self.programmer.installed()
     }
 
+    /// Writes a plan to the maps. See [`Programmer::apply`].
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        // First: the old counts of an id must be gone before another frontend uses it.
+        // Before the maps: the id's old counts must be gone before frontends of another Service port have it.
         for change in plan {
             if let MapChange::ResetCounts { service } = change
                 && let Err(error) = self.sampler.reset(*service)

@@ -140,7 +140,7 @@ fn check(said: &CheckArgs) -> Exit {
     }
     cli::check::beside_agent(said).unwrap_or_else(|| {
         check_here(said).unwrap_or_else(|error| match exit(Err(error)) {
-            // Only a datapath that was observed to be broken is a failure.
+            // `Failure` means that the datapath is broken. If the check itself fails, that is unknown.
             Exit::Failure => Exit::Unknown,
             exit => exit,
         })

@@ -222,7 +222,7 @@ fn a_count_that_was_known_is_no_sign_of_life() {
     assert!(matches!(again.step(true, true, late), Some(Held::Fleet(_))));
 }
 
-/// The count still includes its last failure when the next one begins.
+/// When the node fails again, the fleet's count may still include its previous failure.
 #[test]
 fn a_lone_node_that_fails_again_is_answered() {
     for pause in [1, 25] {

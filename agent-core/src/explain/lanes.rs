@@ -31,8 +31,8 @@ pub fn lane_label(lane: Lane) -> String {
     format!("{family} {} {transport}", path_label(lane.path))
 }
 
-/// Whether the sentence of the TCP lane on the same path also covers this UDP lane: the observer
-/// follows only TCP, so it cannot distinguish a leak from a loss of UDP.
+/// Whether the sentence of the TCP lane on the same path also covers this UDP lane. The observer does not
+/// follow the sentinel's UDP port, so of a UDP probe it cannot distinguish a leak from a loss.
 pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
     let clear = |cause: Option<ProbeCause>| cause.is_some_and(ProbeCause::is_unambiguous);
     let tells = |tcp: &LaneView| {

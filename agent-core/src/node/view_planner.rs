@@ -130,7 +130,8 @@ impl ViewPlanner {
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
                 }
-                // Any pod may dial that port. A replay has no view: the recorded ones were already checked.
+                // Any pod may dial the port of large transfers, so only those of the pod probe count. A
+                // replay has no view: what was recorded is already checked.
                 if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
                     let probes = self.own_probes();
                     sample
@@ -138,7 +139,7 @@ impl ViewPlanner {
                         .large_transfer_failures
                         .retain(|failure| probes.contains(&failure.client));
                 }
-                // The routes to a deleted node are removed with it.
+                // Connections to a deleted node prove nothing: the routes to it are removed with it.
                 if self.rule.is_some() {
                     let view = &self.view;
                     let departures = &mut sample.peers.departures;
@@ -344,8 +345,8 @@ impl ViewPlanner {
         [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is| addresses.iter().any(is))
     }
 
-    /// Searches the view for the sentinel's addresses. The time for it grows with the cluster
-    /// (COST), so it runs once at first, and then only at checks after a change of the view.
+    /// Searches the view for other uses of the sentinel's addresses. This visits the whole cluster, so it
+    /// runs once the sentinel exists, and then only at checks after a change of the view.
     fn search(&mut self) {
         let changes = self.state.changes;
         let is_due = (self.searched.as_ref()).is_none_or(|(searched, _)| *searched != changes);
@@ -369,7 +370,7 @@ impl ViewPlanner {
         })
     }
 
-    /// Adds when the endpoint of a stale connection left its slice.
+    /// Adds to a stale connection's sighting the time at which its endpoint left the slice.
     fn date(&self, sighting: &mut Sighting) {
         if let (Failure::Stale, None, Some(to)) =
             (sighting.failure, sighting.left_since, sighting.destination)
@@ -380,8 +381,8 @@ impl ViewPlanner {
         }
     }
 
-    /// Facts of the view; `None` while the maps are read, because half a plan resembles a view
-    /// without frontends.
+    /// Facts of the view. `None` while the maps are read: nothing is planned yet, so no family would seem to
+    /// have a frontend.
     pub(super) fn facts(&self) -> Option<Box<ViewFacts>> {
         if self.adopting {
             return None;

@@ -97,8 +97,9 @@ impl Planner {
         self.quotas.settle();
     }
 
-    /// Gives a Service port the id of one of its frontends in the map, and all frontends with that id. A
-    /// frontend of another kind belonged to another Service, from which a request must not take the id.
+    /// Gives a Service port the id of one of its frontends in the map, and all its frontends with that id. A
+    /// frontend that is in the map with another kind (a cluster IP here, an external IP there) was another
+    /// Service's: its id stays with that Service.
     fn adopt_id(
         &mut self,
         name: &ObjectName,

@@ -1,8 +1,9 @@
 //! Removed endpoints, as addresses that pods may still dial.
 //!
-//! If sockets are translated, a pod's connection has an endpoint's address before any hook sees it. Only
-//! these addresses then show late rules: pods go on dialling a removed endpoint. So its address stays in
-//! the map of frontends for some time, flagged `DEPARTED`. Clients that dial pods by their own addresses
+//! If sockets are translated, a pod's connection has an endpoint's address before any hook sees it, and no
+//! frontend shows up. Late rules are then visible only as connections of pods to a removed endpoint. So its
+//! address stays in the map of frontends for some time, with the flag `DEPARTED`. Its entry in the map of
+//! endpoints, with the flag `LEFT`, is the planner's `retired`. Clients that dial pods by their own addresses
 //! cannot be distinguished; the ledger reports such connections without accusing a node.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,5 @@
-//! A plan in progress: changes by phase, and the holder of each frontend, which is its only user.
+//! A plan in progress: changes by phase, and which Service gets each requested frontend. A Service gets a
+//! frontend only if no other one requests it ([`conflicts`](super::conflicts)).
 
 use std::collections::BTreeSet;
 
@@ -33,7 +34,7 @@ pub(super) struct Draft {
     pub(super) requests: Vec<FrontendRequest>,
     /// Frontends in the map without a holder.
     pub(super) released: BTreeSet<FrontendKey>,
-    /// Frontends outside the map with one request less.
+    /// Frontends that are not in the map, and that a Service has ceased to request.
     pub(super) withdrawn: BTreeSet<FrontendKey>,
     /// Frontends that several Services request in [`Draft::requests`].
     pub(super) twice: BTreeSet<FrontendKey>,
@@ -147,7 +148,7 @@ impl Planner {
             }
             None if self.shortage.is_blocked(id) => {
                 if self.shortage.frontends.insert((key, id)) {
-                    // It was never tried, so its place counts as free.
+                    // The map did not refuse it, so there may be room for it: count one free entry.
                     self.shortage.room.frontends += 1;
                 }
             }

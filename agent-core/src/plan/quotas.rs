@@ -1,9 +1,10 @@
 //! Shares of the maps by namespace, so that no tenant can fill them at the expense of others.
 //!
-//! While everything fits, every Service within its own limit is followed. Otherwise namespaces
-//! share: each gets at most a level, the highest one at which all fit. A namespace that needs less
-//! is not affected. In one that needs more, the Services that are already followed come first, then
-//! the others by name; Services without room are not judged.
+//! While everything fits, every Service within its own limit is followed. Otherwise every namespace
+//! has the same limit, the *level*: the highest number of entries at which all fit together. Some
+//! namespaces have a guaranteed part besides ([`SERVED_FIRST`]). A namespace that needs less than its
+//! limit is not affected. In one that needs more, the Services that are already followed come first,
+//! then the others by name; Services without room are not judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

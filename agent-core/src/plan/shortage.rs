@@ -92,7 +92,7 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                // Otherwise another Service requested it in the same plan, or only its address is watched.
+                // The failed id still holds the frontend: it waits for room.
                 MapChange::PutFrontend { key, value }
                     if self.owners.get(&key) == Some(&value.service) =>
                 {
@@ -100,6 +100,7 @@ impl Planner {
                     self.shortage.frontends.insert((key, value.service));
                     self.stop_watching_all(&mut draft);
                 }
+                // Another Service got the frontend since, or the entry only watched a removed endpoint.
                 MapChange::PutFrontend { key, .. } => {
                     self.departed.standing.remove(&key);
                 }

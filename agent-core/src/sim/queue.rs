@@ -43,7 +43,7 @@ pub(super) enum Task {
 pub(super) enum AgentTask {
     Sample,
     Check,
-    /// The keeper checks the sentinel's devices.
+    /// The agent checks the sentinel's devices.
     Look,
     /// The answer to an uncached reading that began at this time.
     Reread(Mono),

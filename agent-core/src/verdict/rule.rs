@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::{State, Why, firsts};
 
-/// The judge's rules, as described in docs/behaviour.md.
+/// The judge's rules. docs/behaviour.md describes those that take a node out, `explain` has the sentences.
+///
+/// To add one, follow docs/internal/architecture.md#add-a-finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {

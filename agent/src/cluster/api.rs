@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! follow (Node)     ─┐
-//! follow (Services) ─┼─ events ─▶ store ─▶ Update
+//! follow (Services) ─┼─ store::Event ─▶ gather (store) ─▶ Update
 //! follow (slices)   ─┘
 //! ```
 //!
-//! One task per resource lists and watches (`follow`); one more keeps the known objects and gathers
-//! changes (`store`). If the API server is unreachable, a problem is reported and the last view stays.
+//! One task per resource lists and watches (`follow`). One more task (`gather`) puts their events into the
+//! `store`, which converts objects to facts and compares them with the known ones, and delivers the changes
+//! in batches. If the API server is unreachable, a problem is reported and the last view stays.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -41,7 +42,7 @@ use store::{Event, Store};
 
 /// Changes within this time of each other are delivered together...
 const QUIET: Duration = Duration::from_millis(5);
-/// ...for at most this long. A change of the Node is delivered immediately.
+/// ...for at most this long. A change of the Node, and the completion of the view, are delivered immediately.
 const GATHER: Duration = Duration::from_millis(30);
 
 /// Timeout of an uncached read, after which it is retried. If watches hang, idle connections in the
@@ -229,7 +230,7 @@ pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
     store.update()
 }
 
-/// Turns events into updates.
+/// Puts events into the store, and delivers its changes in batches ([`QUIET`], [`GATHER`]).
 async fn gather(
     mut store: Store,
     mut events: mpsc::Receiver<Event>,

@@ -355,8 +355,8 @@ fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
 }
 
 /// An IPv4 address in a form that older API servers accepted (leading zeros, IPv4-mapped IPv6), read as
-/// kube-proxy reads it. If such a Service were left out, kube-proxy would still serve it, and its claims
-/// would be unknown. The same holds for the endpoints of a slice.
+/// kube-proxy reads it. If such a Service were left out, kube-proxy would still serve it, and the agent would
+/// not know which addresses it uses. The same holds for the endpoints of a slice.
 fn canonical(text: &str) -> Option<IpAddr> {
     if let Ok(IpAddr::V6(v6)) = text.parse() {
         return v6.to_ipv4_mapped().map(IpAddr::V4);

@@ -30,10 +30,10 @@ pub(super) struct Types {
     pub reasons: BTreeMap<u32, String>,
 }
 
-/// Reads the types.
+/// Finds the offsets and the names of reasons in the kernel's BTF, the content of /sys/kernel/btf/vmlinux.
 ///
 /// # Errors
-/// They are malformed, or the kernel has no drop reasons.
+/// The BTF is malformed, or the kernel has no drop reasons.
 pub(super) fn read(bytes: &[u8]) -> Result<Types, BtfError> {
     let btf = Btf::index(bytes).ok_or(BtfError::Malformed)?;
     let reasons = btf.find(ENUM, "skb_drop_reason");

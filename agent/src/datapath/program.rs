@@ -1,4 +1,5 @@
-//! Applies plans to the maps, change by change, and reads back their content.
+//! Applies plans to the maps, in order, and reads back their content. Consecutive puts of
+//! endpoints, or of frontends, share a system call. If it fails, each put is tried by itself.
 //!
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.

@@ -180,9 +180,8 @@ impl Seen {
         mended.map_or(end, |mended| end.min(mended.from))
     }
 
-    /// Whether a connection failed during this answer or shortly before it. An agent that was away
-    /// repeats its earlier answer for its first second, so that failures before its absence count as
-    /// well.
+    /// Whether a connection failed during this answer or shortly before it. An agent that comes back
+    /// repeats its earlier answer for one second, so failures from before it went away count too.
     fn was_felt(&self, answered: &Answered) -> bool {
         let (at, away) = (answered.from, self.agent_faults());
         let away = away.filter(|step| step.touches(at, at, self.grace()));

@@ -20,7 +20,8 @@ const SERVER: &str = "api.pathproof.test";
 /// Timeout until the program connects to the server of that name, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the program of an unpacked image as far as this machine can, and returns how.
+/// Runs the program of an unpacked image, in the image's root if this machine can do that. Returns a phrase
+/// about how it ran.
 pub(super) fn trial(arch: Arch, root: &Path) -> Result<String> {
     let program = root.join("pathproof");
     if arch != Arch::here()? {

@@ -429,7 +429,8 @@ fn stale_is_over_once_connections_get_through(
     assert_eq!(world.verdict(at).state == State::Stale, stale);
 }
 
-// Columns: number of failures of one Service beside proofs of another, and their duration.
+// Columns: kind and number of failures of one Service, and the milliseconds between them, during which
+// another Service is proven.
 #[rstest]
 #[case::leaked(Leaked, 3, 250, State::Degraded)]
 #[case::leaked_twice(Leaked, 2, 250, State::Proven)]

@@ -47,10 +47,10 @@ const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
 pub(super) struct Pace {
     /// Time until an answer begins; after that the server counts as unreachable.
     pub(super) reply: Duration,
-    /// Minimum duration of a watch, chosen at random up to twice this...
+    /// Duration that a watch requests: a random one between this and twice this...
     pub(super) watch: Duration,
-    /// ...and that for this node's object. A node that is being removed must not stay in service, and
-    /// behind a proxy only the end of a watch shows that the server is gone.
+    /// ...and the same for a watch of this node's object. A node that is being removed must not stay in
+    /// service, and behind a proxy only the end of a watch shows that the server is gone.
     pub(super) watch_node: Duration,
     /// Time for which refusals by a reachable server are not reported.
     pub(super) refusals: Duration,
@@ -473,7 +473,7 @@ impl Follower {
         Ok(text)
     }
 
-    /// How an error of the server ends the request.
+    /// What an error of the server means for this request: list again, request pages, or report a problem.
     fn refused(&mut self, error: kube::Error, is_list: bool) -> End {
         let resource = self.resource();
         let status = match error {
@@ -546,7 +546,7 @@ fn metadata(text: &RawValue) -> ObjectMeta {
     stub.metadata
 }
 
-/// A problem whose text is stable while the cause is the same.
+/// The problem of a server that cannot be reached. Its text stays the same while the cause does.
 fn away(why: &str) -> Problem {
     let why = one_line(why);
     Problem::silence(format!(

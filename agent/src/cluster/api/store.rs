@@ -23,7 +23,8 @@ const NAMED: usize = 50;
 /// ...and that are counted.
 const REMEMBERED: usize = 1_000;
 
-/// Hash of an object's name, as for a folder, so that names are not stored twice.
+/// Hash of an object's kind, namespace and name. The facts have the name already, so the key does not repeat
+/// it. The folder's source does the same.
 type Key = u64;
 
 #[derive(Debug)]
@@ -87,7 +88,8 @@ impl Resource {
     fn end_list(&mut self, budget: &mut Budget) {
         if let Some(seen) = self.listing.take() {
             let gone = self.objects.extract_if(|key, _| !seen.contains(key));
-            // Last: an incomplete list may have added objects that are gone now.
+            // Removals go behind the pending changes: a list that broke off may have added objects that
+            // are gone now.
             self.changes.extend(gone.map(|(_, facts)| {
                 budget.charge(Some(&facts), None);
                 facts.gone()
@@ -132,7 +134,7 @@ impl Store {
     pub(super) fn take(&mut self, event: Event) -> bool {
         match event {
             Event::ListBegins(kind) => {
-                // Objects of an incomplete list are kept: they existed, and are newer.
+                // If the previous list broke off, its objects stay: they are newer than those before it.
                 self.resources[kind as usize].listing = Some(HashSet::new());
             }
             Event::ListEnds(kind) => {
@@ -207,7 +209,8 @@ impl Store {
         }
     }
 
-    /// Leaves out the Service: without all slices its other endpoints would look misrouted.
+    /// Leaves out the Service that a refused object belongs to. If one of its slices were missing,
+    /// connections to that slice's endpoints would look misrouted.
     fn leave_out(&mut self, refused: &ObjectFacts) {
         if let Some((namespace, service)) = refused.owner() {
             let key = self

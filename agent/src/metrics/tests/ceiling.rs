@@ -41,7 +41,7 @@ fn well(service: u32, class: SourceClass) -> CountDelta {
     }
 }
 
-/// Service ports, in both families.
+/// Names of this many Service ports in each family, all of TCP or all of UDP.
 fn names(ports: u32, udp: bool) -> Names {
     let mut names = Names::of(2 * ports);
     for (id, (.., family)) in &mut names.by_id {

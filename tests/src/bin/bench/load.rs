@@ -1,8 +1,8 @@
 //! `cargo xtask bench load`: cost of the agent on a node under load.
 //!
 //! - New connections and bulk throughput, with the agent and without it in the same run.
-//! - Processor time of agent and programs at several rates, beside a program that reads one byte of each
-//!   packet. Clients wait for their answers (closed loop) or do not (open loop).
+//! - Processor time of agent and programs at several rates, compared with that of a program that reads one
+//!   byte of each packet. Clients wait for their answers (closed loop) or do not (open loop).
 //! - A SYN flood from a million sources: the memory of the maps stays bounded, and the verdict holds.
 
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
         scene.start(&OPTIONS);
         thread::sleep(TURN);
         with.push(turn(scene)?);
-        // Ends the agent in order; `cleanup` removes its programs.
+        // Ends the agent by SIGTERM, and runs `pathproof cleanup`, which removes its programs.
         scene.agent = None;
         without.push(turn(scene)?);
     }
