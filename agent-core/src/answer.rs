@@ -40,10 +40,10 @@ pub enum UnknownPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
-    /// It does.
+    /// Answer 503 while the datapath is broken.
     #[default]
     Enforce,
-    /// It does not; it is only published.
+    /// Publish the verdict, and never answer 503 for the datapath.
     Audit,
 }
 

@@ -233,8 +233,8 @@ impl Brake {
         counted.map(|(published, came)| (published.count, came))
     }
 
-    /// Records the count in the slices. A known count is no sign of life. The age of the first one
-    /// is computed from its time and the wall clock.
+    /// Records the count in the slices. Only a count with a new time shows that the rotator is alive. The
+    /// age of the first one is computed from its time and the wall clock.
     pub fn record(&mut self, published: Published, wall: Wall, now: Mono) {
         let memory = &mut self.memory;
         let came = match memory.counted {

@@ -18,6 +18,7 @@ pub(crate) const fn firsts<T: Copy, R: Copy, const N: usize>(table: &[(T, R); N]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
+    /// The node refused it, by RST or ICMP.
     Refused,
     /// It left with the frontend still as its destination.
     Leaked,

@@ -99,7 +99,8 @@ impl Damping {
             }
             _ => *undecided = None,
         }
-        // A filter of the sentinel's addresses from before the fault is still there after it.
+        // As undecided as before the fault, and nothing will decide it: a filter on the sentinel's addresses,
+        // for example, is still there after the repair.
         let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
         match if over { Required::Pass } else { required } {
             Required::Fail => {

@@ -34,7 +34,8 @@ pub struct Sample {
     pub at: Mono,
     /// Counts since the previous sample, for Services with any event.
     pub counts: Vec<CountDelta>,
-    /// Single failures. The kernel limits their rate, so counts may be higher.
+    /// Single failures. The kernel limits its reports: some undelivered answers are missing here, and some
+    /// other failures lack what only a report contains (destination, ICMP).
     pub anomalies: Vec<Sighting>,
     /// When a connection was last proven, by [`Family`] and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
@@ -305,7 +306,7 @@ pub struct ServiceInfo {
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     pub endpoints: u32,
-    /// Whether it is a UDP port, whose counts are judged separately.
+    /// Whether it is a UDP port, whose counts are reported and accuse no node.
     pub udp: bool,
     pub dns: bool,
     /// Whether it is the sentinel, whose probes are judged separately. It has no real connections.

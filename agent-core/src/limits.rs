@@ -126,7 +126,7 @@ pub struct Limits {
     pub broken_endpoints: u32,
     /// Minimum number of this node's pods that fail.
     pub broken_sources: usize,
-    /// Beside proofs, failures are suspect once none got through for this long.
+    /// Failures are suspect once they have lasted for this long, or nothing has got through for this long.
     #[serde(with = "ns")]
     pub suspect_after: Duration,
     /// A cause that affects only part of the traffic accuses once that part has failed for this long.

@@ -155,10 +155,10 @@ impl Ledger {
     }
 
     /// Absorbs answers, before proofs: while answers enter and none is forwarded, a SYN that leaves for an
-    /// endpoint is no proof. Only Services whose SYNs leave show that answers are forwarded. Answers of the
-    /// node itself need no forwarding (endpoints that are the node, a DNS cache at a Service's address).
-    /// While connections may succeed unseen, no further answer counts as lost, and earlier losses expire
-    /// like proofs.
+    /// endpoint is no proof. A forwarded answer counts only if SYNs of its Service leave. The node itself
+    /// answers for other Services (endpoints that are the node, a DNS cache at a Service's address), and
+    /// such answers need no forwarding. While connections may succeed unseen, no further answer counts as
+    /// lost, and earlier losses expire like proofs.
     fn absorb_answers(
         &mut self,
         sample: &Sample,

@@ -76,8 +76,8 @@ pub(crate) struct Failing {
     pub(crate) last: Mono,
     /// From counters, by [`Failure`].
     counted: [u64; FAILURES],
-    /// From single reports, by [`Failure`]. Reports are limited in rate, and neither number is always
-    /// complete.
+    /// From single reports, by [`Failure`]. Neither number is always complete: a sample with a success of
+    /// the Service adds none to the counters, and reports of connections from before a success are ignored.
     reported: [u64; FAILURES],
     /// Whether some were refused by ICMP, as a REJECT rule does.
     pub(crate) icmp: bool,
@@ -107,9 +107,10 @@ impl Failing {
 
 /// New failures.
 pub(crate) struct NewFailures {
-    /// Arrival of the first one; the latest possible one if only counts are known.
+    /// Arrival of the first one, to compare with the last success. If only counts are known, the latest
+    /// time at which it can have arrived.
     pub(crate) arrived: Mono,
-    /// The same as far as known: when they were noticed if only counts are known.
+    /// Start of the run that they may begin: the arrival, or when they were noticed if only counts are known.
     pub(crate) since: Mono,
     /// When they were noticed.
     pub(crate) noticed: Mono,

@@ -227,7 +227,7 @@ impl Track {
         dialled || (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// PersistedState connections to endpoints that had left.
+    /// The last connections to endpoints that had left, at most [`STALE_KEPT`] of pods and as many of others.
     pub(crate) fn stale(&self) -> impl Iterator<Item = &StaleConnection> + Clone {
         self.stale.iter().flatten()
     }

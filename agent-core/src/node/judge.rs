@@ -80,7 +80,7 @@ pub struct Judge {
     broken: UnservedServices,
     #[serde(rename = "remembered")]
     persisted_at: Option<Mono>,
-    /// Closed while the agent is not ready because the verdict began to fail with it.
+    /// Keeps the agent not ready while a verdict fails that began to fail when the agent started.
     pub gate: UpgradeGate,
     /// The latest single failures, newest first.
     pub sightings: VecDeque<Sighting>,
@@ -203,6 +203,7 @@ impl Judge {
         self.publish(effects);
     }
 
+    /// Replaces the facts of the cluster view.
     fn know(&mut self, facts: Box<ViewFacts>, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.facts, facts);
         if let Some(node) = &self.facts.node {
@@ -273,7 +274,7 @@ impl Judge {
         if self.settings.families == CountedFamilies::Used {
             self.ledger.note_users(&counts, directory, self.now);
         }
-        // UDP is judged separately.
+        // UDP is only reported. It affects no decision, apart from the use of its family above.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
         let loses = counts.iter().any(|delta| delta.lost > 0)
@@ -338,7 +339,7 @@ impl Judge {
     /// Judges, and adds the resulting effects.
     pub(super) fn publish(&mut self, effects: &mut Effects) {
         if self.coverage.blindness().is_some() {
-            // Without an observer there are no samples: that is the evidence.
+            // Without an observer no sample arrives. An empty one records that nothing is observed.
             let sample = Sample {
                 at: self.now,
                 observer: self.coverage.health(self.facts.missing, self.now),

@@ -30,7 +30,7 @@ pub enum CountedFamilies {
 }
 
 impl CountedFamilies {
-    /// ViewPlanner of agents that did not have this choice.
+    /// Setting that recordings of agents without this choice imply.
     pub(crate) fn of_older_agents() -> Self {
         Self::All
     }

@@ -11,8 +11,9 @@
 //! - A failure without an innocent explanation (rules missing, wrong routes, forwarding off) needs no second
 //!   witness. Any other failure needs a witness of another scope with the same onset.
 //!
-//! Each rule is evaluated independently; their order only selects the cause if several hold. Explanations and
-//! undecided cases are in `findings`, and no finding changes a decision.
+//! Each rule is evaluated independently; their order only selects the cause if several hold. `witnesses` and
+//! `lanes` define their terms, `limits` has the numbers. Explanations and undecided cases are in `findings`:
+//! none of those changes a decision.
 
 use std::collections::BTreeSet;
 
@@ -104,7 +105,7 @@ impl<'a> Case<'a> {
         self.failed_connections(&groups, None)
     }
 
-    /// Groups that have failed since a lane does, and whose path is not shown to work by another lane.
+    /// Groups that began to fail together with this lane, and whose path no other lane shows to work.
     pub(super) fn beside_lane(&self, (lane, run): &Failing<'a>) -> Vec<Group<'a>> {
         let scopes: &[Scope] = match lane.path {
             // Two proxies translate here, and pods' connections use the other one than this lane.
@@ -226,8 +227,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// No passing probe refutes it, and connections of pods fail so broadly that no single policy explains
-    /// it.
+    /// Connections of pods fail so broadly that no single policy explains it, and no passing probe refutes
+    /// them.
     fn many_connections_fail(&self) -> Option<Grounds> {
         let mut groups = self.groups();
         groups.retain(|group| group.scope != Scope::PodProbe);

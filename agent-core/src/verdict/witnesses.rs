@@ -24,7 +24,7 @@ use crate::trace::ProbePath;
 const ONSET: Duration = Duration::from_millis(500);
 /// Maximum time by which the first failure of a witness can lag behind the fault.
 const RARELY: Duration = Duration::from_secs(2);
-/// Number of failures of the pod probe that are enough: pathproof makes them itself, one a second.
+/// Number of failures of the pod probe that are enough: pathproof opens its connections itself, one a second.
 const PROBE_FAILURES: u64 = 2;
 
 impl Scope {
@@ -144,9 +144,10 @@ impl<'a> Group<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Services of a scope that have failed since the last success of their class of clients. With `onset`,
-    /// a range of time, only Services that began to fail after its start, and only if their class had no
-    /// success after its end.
+    /// Services of a scope that have failed since the last success of their class of clients. `onset` is the
+    /// range of time in which another witness began to fail. With it, only Services that began to fail after
+    /// its start, and only if their class had no success after its end. Both limits have a tolerance: see
+    /// [`ONSET`] and [`Limits::proof_overlap`](crate::limits::Limits::proof_overlap).
     pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
         let last = self.evidence.forwarded[scope.class() as usize];
         let worked = match scope {

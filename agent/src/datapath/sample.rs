@@ -47,7 +47,7 @@ pub struct Sampler {
     seen: HashMap<u32, ServiceCounts>,
 }
 
-/// Counts of the Services whose counts changed, and the bitmap that marks which may have.
+/// Counts of the Services whose counts changed, and the words of [`Touched`] at that reading.
 type Counts = (Box<Touched>, Vec<(u32, ServiceCounts)>);
 
 impl Sampler {
@@ -109,7 +109,7 @@ impl Sampler {
         let (datagrams, mut answers) = self.sweep_datagrams(now);
         answers.extend(accepted);
         let mut counts = self.take_deltas(read);
-        // Connections have reports; datagrams are judged by their counts alone.
+        // Only connections have anomalies. Of datagrams there are counts, which do not affect the verdict.
         let mut sightings = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);

@@ -1,11 +1,12 @@
 //! Sweeps the maps of connections and datagrams under way: finds which of them failed, and which
 //! can be forgotten.
 //!
-//! Whether a connection failed is read from its entry once its loss window is over, never from
-//! differences of counts. An entry outlives its outcome, because it tells a retransmitted SYN from
-//! a first one (finding 11). An entry that is evicted early is remembered instead ([`evicted`]).
+//! The failure of a connection is read from its entry once its loss window is over, never from
+//! differences of counts. An entry outlives its outcome, because without it a retransmitted SYN
+//! would count as a first one (finding 11). An entry that is evicted early is remembered instead
+//! ([`evicted`]).
 //!
-//! So a sweep meets every connection at least once, with its client, which counts do not contain.
+//! So a sweep reads every connection at least once, with its client, which counts do not contain.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -78,7 +79,7 @@ pub(super) struct Met {
 pub(super) struct Sweeper {
     name: &'static str,
     map: MapData,
-    /// Entries still in the map whose failure was reported.
+    /// Entries still in the map whose failure an earlier sweep reported.
     told: HashSet<PendingKey>,
     evicted: Evicted,
     has_swept: bool,
@@ -213,6 +214,8 @@ impl Arrivals {
         let mut lost_data = HashMap::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
+            // Each connection is used twice: in the first sweep after its arrival (`is_new`), and in the
+            // first one after its loss window (`is_told`).
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
             let is_new = news.contains(&pending.arrived_ns);
             let is_told = news.contains(&told);

@@ -9,8 +9,9 @@
 //!
 //! Every method gets the same answer: the published one, with the current time.
 //!
-//! In kube-proxy's place, `/healthz` answers requests from a loopback address for the agent alone:
-//! they come from programs that restart it (docs/rke1.md).
+//! If the agent runs in kube-proxy's place, `/healthz` gives clients at a loopback address the
+//! liveness of the agent instead of the verdict: they are programs that restart the agent
+//! (docs/rke1.md).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
