@@ -19,11 +19,11 @@ pub enum Rule {
     /// Connections to pods of this node leave by an uplink, or connections to other nodes by another device
     /// than usual.
     BrokenByRoutes,
-    /// Every Service that gets new connections fails.
+    /// Connections of pods fail so broadly that no single policy explains it.
     BrokenByConnections,
     /// Handshakes complete, but the data after them is not forwarded.
     BrokenByData,
-    /// Clients outside are not served, and the kernel shows why.
+    /// Clients of one scope are not served, and the kernel shows why.
     BrokenByObstacle,
     /// New connections go to an endpoint that left, and no later change is seen on the wire.
     StaleByConnections,
