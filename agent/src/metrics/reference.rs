@@ -30,8 +30,8 @@ const CONVENTIONS: &str = r#"
 | `path` | 4 | Origin of a connection, or path of a probe |
 | `transport` | 2 | tcp, udp |
 | `state` | 7 | The states of behaviour.md |
-| `cause` | 25 | Causes, and reasons for Unknown; one at a time for a family |
-| `rule` | 35 | Rules of the judge (`finding.rule` in /verdict); a few at a time for a family |
+| `cause` | 29 | Causes, and reasons for Unknown; one at a time for a family |
+| `rule` | 38 | Rules of the judge (`finding.rule` in /verdict); a few at a time for a family |
 | `outcome` | 12 | Outcomes of connections; of probes: passed, or a cause of failure |
 | `service_namespace` | 1251 | Namespace of a Service; empty for service_name="other" |
 | `service_name` | 1251 | Name of a Service, or "other" |

@@ -4,15 +4,28 @@ use super::*;
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::probe::STAGES;
 use agent_common::service::{Family, SourceClass};
+use agent_core::cause::{Cause, Why};
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::ServiceInfo;
 use agent_core::report::sample;
 use agent_core::time::Mono;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Transport};
+use agent_core::verdict::Rule;
 
 mod ceiling;
 mod counted;
 mod services;
+
+/// The page's bounds of labels whose values are names of the judge.
+#[test]
+fn the_page_has_the_number_of_causes_and_rules() {
+    let page = super::reference::reference();
+    let causes = Cause::ALL.len() + Why::ALL.len();
+    for (label, names) in [("cause", causes), ("rule", Rule::ALL.len())] {
+        let row = format!("| `{label}` | {names} |");
+        assert!(page.contains(&row), "the page lacks {row}");
+    }
+}
 
 struct Names {
     by_id: BTreeMap<u32, (ObjectName, &'static str, Family)>,
