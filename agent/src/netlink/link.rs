@@ -25,7 +25,7 @@ const CALL_TABLES: [u16; 2] = [36, 37];
 pub(crate) struct Link {
     /// Index of the bridge that it is a port of.
     pub(crate) bridge: Option<u32>,
-    /// It is a bridge. For IPv4 and IPv6: the bridge's own switch passes what goes from port to port to netfilter.
+    /// If it is a bridge, whether its switches for IPv4 and IPv6 send packets between its ports through netfilter.
     pub(crate) calls_tables: Option<[bool; 2]>,
 }
 

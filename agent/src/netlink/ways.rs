@@ -36,13 +36,16 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
         let endpoints = node.endpoints_here(Family::of(&address(&client.address)));
         let others = endpoints.iter().cycle().skip(1);
         let pairs = endpoints.iter().zip(others);
-        // What comes in by a port of a bridge is routed as if it came in by the bridge.
+        // The kernel routes packets that come in by a port of a bridge as if they came in by the bridge.
         let bridge = link::read(client.device).ok().and_then(|link| link.bridge);
         let from = Client {
             device: bridge.unwrap_or(client.device),
             ..client.clone()
         };
-        let ways = pairs.map(|((namespace, to), (_, other))| (*namespace, way(&from, *to, *other)));
+        let is_unfiltered = is_unfiltered_bridge(&from);
+        let ways = pairs.map(|((namespace, to), (_, other))| {
+            (*namespace, way((&from, is_unfiltered), *to, *other))
+        });
         let ways: Vec<_> = ways.collect();
         Lookup::of(client, ways)
     };
@@ -50,8 +53,9 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
 }
 
 /// Looks up the client's packet to the endpoint, its next hop, and the answer. The other endpoint is the
-/// control: if it cannot reach this endpoint either, the kernel blocks more than this client.
-fn way(client: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
+/// control: if it cannot reach this endpoint either, the kernel blocks more than this client. `is_unfiltered` says
+/// that the client is behind a bridge without netfilter.
+fn way((client, is_unfiltered): (&Client, bool), endpoint: IpAddr, other: IpAddr) -> Way {
     let (there, is_dropped) = match route(endpoint, Some((client.address, client.device))) {
         RouteAnswer::Route(route) => (route, false),
         RouteAnswer::None => match route(endpoint, None) {
@@ -78,7 +82,7 @@ fn way(client: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     if neighbour & SILENT != 0 {
         return Way::Blocked(Cause::NoNeighbour);
     }
-    if there.device == home.device && is_unfiltered_bridge(there.device, endpoint) {
+    if is_unfiltered && there.device == client.device {
         return Way::Blocked(Cause::BridgeFilter);
     }
     match route(client.address, Some((endpoint, there.device))) {
@@ -108,14 +112,16 @@ fn filters_strictly(client: &Client) -> bool {
     client.address.is_ipv4() && set() == Some(1)
 }
 
-/// Whether this is a bridge that passes packets from port to port without netfilter. An answer from one pod behind it
-/// to another is then not translated back, and the client refuses it.
-fn is_unfiltered_bridge(device: u32, endpoint: IpAddr) -> bool {
-    let (family, tables) = match endpoint {
+/// Whether the client dials by a bridge that passes packets from port to port without netfilter. An answer from
+/// another pod behind it is then not translated back, and the client refuses it.
+fn is_unfiltered_bridge(client: &Client) -> bool {
+    let (family, tables) = match client.address {
         IpAddr::V4(_) => (0, "iptables"),
         IpAddr::V6(_) => (1, "ip6tables"),
     };
-    let own = link::read(device).ok().and_then(|link| link.calls_tables);
+    let own = link::read(client.device)
+        .ok()
+        .and_then(|link| link.calls_tables);
     // Without the module br_netfilter there is no switch for all bridges.
     let all = match fs::read_to_string(format!("/proc/sys/net/bridge/bridge-nf-call-{tables}")) {
         Ok(value) => value.trim() != "0",

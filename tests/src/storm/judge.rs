@@ -193,7 +193,7 @@ impl Seen {
     fn is_marked(&self, at: Duration) -> bool {
         self.steps.iter().any(|step| {
             let end = match step.action {
-                Action::Harmless(Harmless::NodeMarked) => self.told(step.to),
+                Action::Harmless(Harmless::NodeMarked) => self.learned_by(step.to),
                 // The two paths are polled one after the other, so around a change their codes may
                 // differ.
                 Action::Fault(_) | Action::Agent(_) => step.to,
@@ -204,7 +204,7 @@ impl Seen {
     }
 
     /// Latest time at which the agent learns of an event at the API server.
-    fn told(&self, mut at: Duration) -> Duration {
+    fn learned_by(&self, mut at: Duration) -> Duration {
         for step in &self.steps {
             if matches!(step.action, Action::Api(_)) && step.from <= at {
                 at = at.max(step.to + NEWS);
@@ -238,9 +238,9 @@ impl Seen {
         let lasts = |one: &Answered| one.to > fault.from && one.from < fault.to;
         let mut answered = self.answered.iter();
         let first = answered.find(|one| one.codes.livez == 503 && lasts(one));
-        let told = first.map_or(fault.to, |first| first.from);
+        let first_503 = first.map_or(fault.to, |first| first.from);
         let action = fault.action;
-        let promised = match self.promised(fault, told) {
+        let promised = match self.promised(fault, first_503) {
             Ok(promised) => promised,
             Err(why) => {
                 let unjudged = (fault.from, format!("{action:?}: {why}"));
@@ -249,7 +249,7 @@ impl Seen {
         };
         let after = first.map(|first| first.from.saturating_sub(fault.from));
         if let Some(after) = after.filter(|after| *after <= promised) {
-            self.taken_back(fault, told, findings);
+            self.taken_back(fault, first_503, findings);
             return findings.detected.note(Some(after));
         }
         let came = after.map_or("never".to_owned(), |after| format!("after {after:.1?}"));
@@ -264,7 +264,7 @@ impl Seen {
     /// Reports 200 while the fault lasts and no connection has worked since the 503. Failures of probes that
     /// began shortly before the sentinel was disturbed may be due to that, so they end; one kind of clients does
     /// not replace them at once.
-    fn taken_back(&self, fault: &Step, told: Duration, findings: &mut Findings) {
+    fn taken_back(&self, fault: &Step, first_503: Duration, findings: &mut Findings) {
         let mut steps = self.steps.iter();
         let is_blinded = steps.any(|step| {
             BLINDING.contains(&step.action) && step.touches(fault.from, fault.to, UNARMED)
@@ -275,9 +275,10 @@ impl Seen {
         // A connection that began at the very end may have succeeded through the repair.
         let end = fault.to.saturating_sub(AT_THE_END);
         let mut answered = self.answered.iter();
-        let again = answered.find(|one| one.codes.livez == 200 && (told..end).contains(&one.from));
+        let again =
+            answered.find(|one| one.codes.livez == 200 && (first_503..end).contains(&one.from));
         if let Some(again) = again
-            && !self.dialled(told, again.to.min(end)).any(|ok| ok)
+            && !self.dialled(first_503, again.to.min(end)).any(|ok| ok)
         {
             let action = fault.action;
             let what = format!("{action:?}: 200 at /livez again, and no connection worked");
@@ -286,10 +287,10 @@ impl Seen {
     }
 
     /// Time from the fault's beginning within which 503 must come, including the slack, or the reason why
-    /// it may be missing. `told` is the time of the 503, or else the end of the fault.
-    fn promised(&self, fault: &Step, told: Duration) -> Result<Duration, &'static str> {
+    /// it may be missing. `first_503` is the end of the fault if there is none.
+    fn promised(&self, fault: &Step, first_503: Duration) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
-        if told < from {
+        if first_503 < from {
             return Err("the 503 of the fault before still stood");
         }
         let mut steps = self.steps.clone();
@@ -315,7 +316,7 @@ impl Seen {
         let end = to.saturating_sub(AT_THE_END);
         // While connections work, 200 is right: on a busy machine the command that breaks the node takes
         // some time.
-        let settled = from + Duration::from_millis(500)..end.min(told);
+        let settled = from + Duration::from_millis(500)..end.min(first_503);
         let worked = self.dialled.iter();
         let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
@@ -356,7 +357,7 @@ impl Seen {
 
     /// Reports a marked node for which /healthz is still 200.
     fn unmarked(&self, marked: &Step, findings: &mut Findings) {
-        let from = self.told(marked.from) + Duration::from_secs(1) + self.slack;
+        let from = self.learned_by(marked.from) + Duration::from_secs(1) + self.slack;
         let mut answers = self.answered.iter().filter(|one| one.codes.healthz == 200);
         let wrong = answers.find(|one| one.to > from && one.from < marked.to);
         let away = |step: &Step| step.touches(marked.from, marked.to, GRACE);
