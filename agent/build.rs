@@ -47,7 +47,7 @@ fn prepare() -> Result<(), String> {
         ));
     }
     // A packaged crate contains the object but not its sources.
-    if root.join("agent-ebpf").is_dir() {
+    if root.join("crates/ebpf").is_dir() {
         let now = sources::hash(root)
             .map_err(|e| format!("the sources of the eBPF object cannot be read: {e}"))?;
         if recorded(&text, "sources_sha256")? != now {
@@ -72,7 +72,7 @@ fn watch(root: &Path, object: &Path, provenance: &Path) {
     println!("cargo::rerun-if-changed=build/sources.rs");
     println!("cargo::rerun-if-changed={}", object.display());
     println!("cargo::rerun-if-changed={}", provenance.display());
-    if root.join("agent-ebpf").is_dir() {
+    if root.join("crates/ebpf").is_dir() {
         println!(
             "cargo::rerun-if-changed={}",
             root.join("Cargo.lock").display()

@@ -19,7 +19,7 @@ pub(crate) const REBUILD: &str = "cargo xtask build-ebpf";
 /// Said of an object that its present sources did not make.
 pub(crate) const STALE: &str = "the eBPF object is older than its sources";
 /// Folders whose files go into the object.
-pub(crate) const FOLDERS: [&str; 2] = ["agent-ebpf", "agent-common"];
+pub(crate) const FOLDERS: [&str; 2] = ["crates/ebpf", "crates/wire"];
 /// Packages of Cargo.lock whose version and checksum count: the kernel side of aya.
 const LOCKED: [&str; 3] = ["aya-ebpf", "aya-log-common", "aya-log-ebpf"];
 

@@ -16,6 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use pathproof_facts::limits::{Limits, SAMPLE_INTERVAL};
+use pathproof_judge::drain::ProbeRanges;
+use pathproof_node::event::Event;
+use pathproof_plan::expect::sentinel::SentinelRule;
+use pathproof_witness::coverage::ObserverStart;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -43,12 +48,6 @@ use crate::port;
 use crate::publish::{self, Client, Settings};
 use crate::sentinel::devices::{DeviceError, remove};
 use crate::state;
-use agent_core::coverage::ObserverStart;
-use agent_core::drain::ProbeRanges;
-use agent_core::event::Event;
-use agent_core::expect::sentinel::SentinelRule;
-use agent_core::limits::{Limits, SAMPLE_INTERVAL};
-use agent_core::node;
 
 mod agent;
 mod check;
@@ -363,8 +362,8 @@ fn limits() -> Limits {
     limits
 }
 
-fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
-    node::Settings {
+fn settings(config: &Config, limits: Limits, rereads: bool) -> pathproof_node::Settings {
+    pathproof_node::Settings {
         node: config.node_name.to_string(),
         limits,
         taints: config.terminating_taints.clone(),

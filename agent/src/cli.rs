@@ -4,16 +4,16 @@ use std::error::Error;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process;
 
-use agent_common::abi::ABI_VERSION;
 use clap::Parser as _;
 use clap::error::ErrorKind;
+use pathproof_facts::text::{self, styled, visible};
+use pathproof_wire::abi::ABI_VERSION;
 
 use crate::args::{Args, Command, DocsArgs, DocsPage, Output, Plugin};
 use crate::causes::chain;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
 use crate::{args, metrics};
-use agent_core::text::{self, styled, visible};
 
 pub mod check;
 pub mod drain;
@@ -180,8 +180,9 @@ fn colours() -> bool {
 mod tests {
     use std::net::SocketAddr;
 
-    use super::*;
     use rstest::rstest;
+
+    use super::*;
 
     fn bind(kind: io::ErrorKind) -> BindError {
         let address: SocketAddr = "127.0.0.1:80".parse().unwrap();

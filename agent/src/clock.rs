@@ -1,7 +1,7 @@
 //! The only reader of clocks. Everything else takes `now` as an argument.
 
-use agent_core::time::{Mono, Wall};
 use jiff::Timestamp;
+use pathproof_facts::time::{Mono, Wall};
 
 /// `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 pub fn mono() -> Mono {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use agent_core::cluster::{Change, ObjectName};
+use pathproof_facts::cluster::{Change, ObjectName};
 
 pub mod api;
 mod convert;

@@ -9,14 +9,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent_common::service::FAMILIES;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_judge::eligibility::{PRESETS, TaintError, TerminatingTaints};
+use pathproof_wire::service::FAMILIES;
 use thiserror::Error;
-
-use crate::lifecycle::LogFormat;
-use agent_core::cluster::ObjectName;
-use agent_core::eligibility::{PRESETS, TaintError, TerminatingTaints};
 use values::dns_name;
 pub(crate) use values::{OrNone, PortRange};
+
+use crate::lifecycle::LogFormat;
 
 mod options;
 mod rotate;
@@ -27,7 +27,6 @@ pub use options::{
     AdminArgs, ApiArgs, Attach, ClusterArgs, HEALTHZ_PORT, HealthzArgs, KeptArgs, ObserverArgs,
     PortTakeover, ProcessArgs, PublishArgs, RunArgs, SentinelConfig, Switch, View,
 };
-
 pub use rotate::{RotateConfig, Withdraw};
 
 #[derive(Debug, Clone, PartialEq)]

@@ -5,13 +5,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use caps::Capability;
+use pathproof_report::HardeningReport;
 
 use crate::cluster::api::client::{files, folders};
 use crate::config::{ApiArgs, Config, Source};
 use crate::datapath::load::scratch_map;
 use crate::datapath::pins::{self, Pins};
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
-use agent_core::report::HardeningReport;
 
 /// Reason why file access cannot be restricted if the kubeconfig names a program.
 const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need any file";

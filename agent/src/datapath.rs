@@ -1,22 +1,21 @@
 //! The kernel side of the agent: it loads and attaches the observer, writes plans into its maps and
-//! reads evidence from them. All use of aya is in here, and it does I/O only: `agent-core`
+//! reads evidence from them. All use of aya is in here, and it does I/O only: the core
 //! interprets the evidence. It must not name `cluster` or `http`.
 
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-use agent_common::service::{EndpointKey, device_flag};
-use aya::Ebpf;
-
-use agent_core::drops::DropWatch;
-use agent_core::plan::{Installed, MapChange};
-use agent_core::time::Mono;
-use agent_core::topology::TopologyFacts;
 use attach::{Attacher, Attachment, Mechanism, Mode};
+use aya::Ebpf;
 use devices::Device;
 use drops::Drops;
 use load::MapsError;
+use pathproof_facts::time::Mono;
+use pathproof_plan::{Installed, MapChange};
+use pathproof_wire::service::{EndpointKey, device_flag};
+use pathproof_witness::drops::DropWatch;
+use pathproof_witness::topology::TopologyFacts;
 use pins::{Pins, PinsError};
 use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use program::{Outcome, Programmer};

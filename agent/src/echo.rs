@@ -12,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use pathproof_witness::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -19,7 +20,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::args::EchoArgs;
-use agent_core::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 
 mod dial;
 mod frame;

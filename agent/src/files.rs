@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::time::Mono;
+use pathproof_facts::time::Mono;
 
 use crate::clock;
 

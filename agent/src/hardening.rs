@@ -12,11 +12,11 @@ use std::sync::mpsc;
 
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
+use pathproof_report::{FilesReport, HardeningReport};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use crate::causes::chain;
-use agent_core::report::{FilesReport, HardeningReport};
 
 mod calls;
 mod files;

@@ -57,8 +57,9 @@ impl fmt::Display for AllowList {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rstest::rstest;
+
+    use super::*;
 
     #[rstest]
     #[case("10.0.0.0/8", "10.1.2.3", true)]

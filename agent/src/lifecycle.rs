@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use pathproof_facts::text;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::fmt;
-
-use agent_core::text;
 
 /// Without the client's log lines: the code that sends a request reports its failure once.
 pub const DEFAULT_FILTER: &str = "info,kube_client=off";

@@ -6,16 +6,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_common::evidence::Delays;
-use agent_common::service::FAMILIES;
+use pathproof_facts::directory::Directory;
+use pathproof_facts::time::Mono;
+use pathproof_judge::verdict::{ServiceTrouble, Verdict};
+use pathproof_node::effect::Measurement;
+use pathproof_report::{Report, ServiceReport, UdpReport};
+use pathproof_wire::evidence::Delays;
+use pathproof_wire::service::FAMILIES;
+use pathproof_witness::evidence::CountDelta;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-
-use agent_core::effect::Measurement;
-use agent_core::evidence::{CountDelta, Directory};
-use agent_core::report::{Report, ServiceReport, UdpReport};
-use agent_core::time::Mono;
-use agent_core::verdict::{ServiceTrouble, Verdict};
 
 mod connections;
 mod counters;
@@ -24,12 +24,11 @@ mod exposition;
 mod reference;
 mod series;
 
+use connections::{Connections, Datagrams};
+use counters::Measured;
 pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
 pub use reference::reference;
 pub use series::ServiceMetrics;
-
-use connections::{Connections, Datagrams};
-use counters::Measured;
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -9,9 +9,9 @@ use std::io::{self, BufRead, BufReader};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use agent_common::service::Family;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use pathproof_wire::service::Family;
 
 use crate::netlink::{self, REQUEST};
 

@@ -11,8 +11,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::service::Family;
-use agent_common::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
+use pathproof_judge::health_ports::PortTable;
+use pathproof_node::event::Successor;
+use pathproof_report::{PortReport, PortWay};
+use pathproof_wire::service::Family;
+use pathproof_wire::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -26,9 +29,6 @@ use crate::datapath::steer::{Owners, ServicePorts, Steer, SteerError, Steering};
 use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
-use agent_core::event::Successor;
-use agent_core::health_ports::PortTable;
-use agent_core::report::{PortReport, PortWay};
 
 /// Interval between checks for other listeners on the port.
 const LOOK: Duration = Duration::from_secs(1);
@@ -448,8 +448,9 @@ async fn finish_handshakes(is_opening: impl Fn() -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rstest::rstest;
+
+    use super::*;
 
     // Time until the last handshake completes, and bounds of the wait, in milliseconds.
     #[rstest]

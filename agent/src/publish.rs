@@ -1,6 +1,6 @@
 //! Writes the verdict to the API server: the Node's condition and Events about it.
 //!
-//! It takes published reports and a client, and decides nothing: `agent_core::condition` decides
+//! It takes published reports and a client, and decides nothing: `pathproof_report::condition` decides
 //! what is written and when. Nothing waits for it, and nothing is queued: it always writes the
 //! current state, also after the API server was unreachable. A failure to write is logged once, and
 //! is in the report for as long as it lasts.
@@ -17,24 +17,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+pub use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use node::{Fault, NodeApi};
+use outcome::Outcomes;
+use pathproof_facts::time::Mono;
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_report::PublishReport;
+use pathproof_report::Report;
+use pathproof_report::condition::{
+    Announcer, CONFLICT_REASON, ConditionState, ConflictAnnouncer, Pace, Refusal, Schedule, Status,
+    Written, bounded, condition, message,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::clock;
 use crate::metrics::{Metrics, Published};
-use agent_core::condition::{
-    Announcer, CONFLICT_REASON, ConditionState, ConflictAnnouncer, Pace, Refusal, Schedule, Status,
-    Written, bounded, condition, message,
-};
-use agent_core::eligibility::Eligibility;
-use agent_core::report::PublishReport;
-use agent_core::report::Report;
-use agent_core::time::Mono;
-pub use kube::Client;
-use node::{Fault, NodeApi};
-use outcome::Outcomes;
 
 /// Published reports, as `/verdict` gets them.
 pub type Reports = watch::Receiver<Option<Arc<Report>>>;

@@ -2,7 +2,7 @@
 //! cluster, and publishes how many nodes fail. Several rotators elect a leader by a Lease; only the
 //! leader writes the sentinel's slices.
 //!
-//! [`agent_core::fleet`] decides what to write and when; this module performs the reads and writes. Every
+//! [`pathproof_rotator`] decides what to write and when; this module performs the reads and writes. Every
 //! write names the version that was read. If another client wrote in between, that write wins, and the next
 //! check reads it. Only a signal ends the process: a failure is logged once, and retried at the next check.
 
@@ -15,6 +15,13 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
+use pathproof_facts::switches::Enforcement;
+use pathproof_facts::switches::{ENFORCEMENT, Switches};
+use pathproof_facts::time::Wall;
+use pathproof_rotator::rotation::{
+    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
+};
+use pathproof_rotator::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
 use serde_json::json;
 use thiserror::Error;
 use tokio::time::{sleep, timeout};
@@ -24,13 +31,6 @@ use crate::cluster::api::client::{ApiAccess, client, root_cause};
 use crate::cluster::api::{Nodes, follow_nodes};
 use crate::config::{RotateConfig, Withdraw};
 use crate::lifecycle::Shutdown;
-use agent_core::answer::Enforcement;
-use agent_core::fleet::rotation::{
-    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
-};
-use agent_core::fleet::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
-use agent_core::switches::{ENFORCEMENT, Switches};
-use agent_core::time::Wall;
 
 mod slices;
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! an idle node is judged as reliably as a busy one. This module holds its devices, the frames it sends,
 //! and the thread that sends probes and waits for them.
 //!
-//! It sends and collects; `agent_core::probes` interprets a
-//! [`ProbeTrace`](agent_core::trace::ProbeTrace). It must not name `datapath`, `cluster` or `http`.
+//! It sends and collects; `pathproof_witness::probes` interprets a
+//! [`ProbeTrace`](pathproof_facts::trace::ProbeTrace). It must not name `datapath`, `cluster` or `http`.
 
 pub mod devices;
 mod frame;

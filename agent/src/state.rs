@@ -6,11 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pathproof_facts::time::Wall;
+use pathproof_node::effect::PersistedState;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{LEFT, part, sweep, write};
-use agent_core::effect::PersistedState;
-use agent_core::time::Wall;
 
 const FILE: &str = "state.json";
 /// Prefix and suffix of temporary files that become [`FILE`].

@@ -1,9 +1,9 @@
 //! Arbitrary objects from an API server, one per line, become a view and a plan for the maps.
 
-use agent_core::plan::Planner;
-use agent_core::time::Mono;
-use agent_core::view::ClusterView;
 use pathproof::cluster::api::listed;
+use pathproof_facts::time::Mono;
+use pathproof_facts::view::ClusterView;
+use pathproof_plan::Planner;
 
 pub(crate) fn check(lines: &[u8]) -> bool {
     let Some(update) = listed("worker-1", lines) else {

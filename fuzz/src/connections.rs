@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use agent_common::classify::Direction;
-use agent_common::evidence::{Outcome, Pending, state};
-use agent_common::service::{Family, SourceClass};
-use agent_common::transition::failed;
+use pathproof_wire::classify::Direction;
+use pathproof_wire::evidence::{Outcome, Pending, state};
+use pathproof_wire::service::{Family, SourceClass};
+use pathproof_wire::transition::failed;
 
 use crate::collections::{Node, steps};
 use crate::scenario::{Device, Step};

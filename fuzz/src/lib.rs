@@ -15,15 +15,15 @@ mod remembered;
 mod reports;
 mod text;
 
-#[path = "../../agent-common/tests/parts/by_etherparse.rs"]
+#[path = "../../crates/wire/tests/parts/by_etherparse.rs"]
 pub mod by_etherparse;
-#[path = "../../agent-common/tests/parts/collections.rs"]
+#[path = "../../crates/wire/tests/parts/collections.rs"]
 pub mod collections;
-#[path = "../../agent-common/tests/parts/frame.rs"]
+#[path = "../../crates/wire/tests/parts/frame.rs"]
 pub mod frame;
 #[path = "../../tests/src/packet.rs"]
 pub mod packet;
-#[path = "../../agent-common/tests/parts/scenario.rs"]
+#[path = "../../crates/wire/tests/parts/scenario.rs"]
 pub mod scenario;
 
 /// Reads bytes and returns whether they were understood, which detects useless seeds.

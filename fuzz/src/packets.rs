@@ -1,12 +1,12 @@
 //! Arbitrary frames. The parsers of the observer and of the sentinel's programs agree with another parser,
 //! with each other, and with their results for every prefix of the frame.
 
-use agent_common::evidence::Fault;
-use agent_common::packet::{Kind, Link, Segment, parse, parse_plain, udp};
-use agent_common::probe::answer::answer;
-use agent_common::probe::packet::{self as probe, Kind as ProbeKind, ProbePacket};
-use agent_common::probe::{UDP, echo_isn};
 use etherparse::{EtherType, IpNumber, LinkExtSlice, NetSlice, SlicedPacket};
+use pathproof_wire::evidence::Fault;
+use pathproof_wire::packet::{Kind, Link, Segment, parse, parse_plain, udp};
+use pathproof_wire::probe::answer::answer;
+use pathproof_wire::probe::packet::{self as probe, Kind as ProbeKind, ProbePacket};
+use pathproof_wire::probe::{UDP, echo_isn};
 
 use crate::by_etherparse;
 use crate::frame::Frame;

@@ -7,11 +7,11 @@
 
 use std::io::Write as _;
 
-use agent_core::replay::{redact, replay};
-use agent_core::report::Report;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pathproof::cli::{recording, why};
+use pathproof_node::replay::{redact, replay};
+use pathproof_report::Report;
 
 use crate::reports::assert_printable;
 

@@ -3,19 +3,21 @@
 
 use std::time::Duration;
 
-use agent_common::service::Family;
-use agent_core::answer::{Endpoint, answer};
-use agent_core::answer::{Enforcement, UnknownPolicy};
-use agent_core::brake::Brake;
-use agent_core::cause::State;
-use agent_core::cluster::ObjectName;
-use agent_core::damping::Damping;
-use agent_core::effect::PersistedState;
-use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
-use agent_core::ledger::Ledger;
-use agent_core::limits::Limits;
-use agent_core::time::{Anchor, Mono, Wall};
-use agent_core::verdict::{CountedFamilies, Inputs, verdict};
+use pathproof_facts::cause::State;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::directory::{Directory, ServiceInfo};
+use pathproof_facts::limits::Limits;
+use pathproof_facts::switches::Enforcement;
+use pathproof_facts::time::{Anchor, Mono, Wall};
+use pathproof_judge::answer::UnknownPolicy;
+use pathproof_judge::answer::{Endpoint, answer};
+use pathproof_judge::brake::Brake;
+use pathproof_judge::damping::Damping;
+use pathproof_judge::verdict::{CountedFamilies, Inputs, verdict};
+use pathproof_node::effect::PersistedState;
+use pathproof_wire::service::Family;
+use pathproof_witness::evidence::{ObserverHealth, Sample};
+use pathproof_witness::ledger::Ledger;
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(known) = serde_json::from_slice::<PersistedState>(bytes) else {

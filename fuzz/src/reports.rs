@@ -2,12 +2,12 @@
 //! interprets, and anything else is refused with an error text. The untrusted query of `/drainz` is parsed
 //! here too.
 
-use agent_core::drain::Ask;
-use agent_core::report::drain::DrainReport;
-use agent_core::text::{is_hidden, visible};
-use agent_core::time::Mono;
 use jiff::Timestamp;
 use pathproof::cli::{fetch, status};
+use pathproof_facts::text::{is_hidden, visible};
+use pathproof_facts::time::Mono;
+use pathproof_judge::drain::Ask;
+use pathproof_report::drain::DrainReport;
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);

@@ -1,6 +1,6 @@
 //! Arbitrary text for a terminal or a log.
 
-use agent_core::text::{is_hidden, json, styled, visible};
+use pathproof_facts::text::{is_hidden, json, styled, visible};
 use serde_json::Value;
 
 use crate::reports::assert_printable;

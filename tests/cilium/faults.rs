@@ -6,7 +6,6 @@ use node_tests::scene::{lane_of, path_of};
 use node_tests::wait::{scaled, settle};
 use node_tests::watch::Watch;
 use node_tests::world::Family;
-
 use rstest::rstest;
 use serde_json::Value;
 

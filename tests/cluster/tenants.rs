@@ -8,8 +8,6 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-use agent_common::abi::{ABI_VERSION, MAX_PENDING, map};
-use agent_common::evidence::UdpPorts;
 use aya::maps::{Array, Map, MapData};
 use node_tests::cluster::{Mode, create, namespace};
 use node_tests::manifests::{ports, service, slice};
@@ -18,6 +16,8 @@ use node_tests::traffic::{Flood, Plan};
 use node_tests::usage;
 use node_tests::wait::settled;
 use node_tests::world::Family;
+use pathproof_wire::abi::{ABI_VERSION, MAX_PENDING, map};
+use pathproof_wire::evidence::UdpPorts;
 use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, PORT, Scene, until};

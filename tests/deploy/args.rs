@@ -1,10 +1,10 @@
 //! The binary accepts the command lines that the chart writes.
 
-use agent_core::answer::Enforcement;
-use agent_core::owners::Declared;
 use node_tests::deploy::{Chart, PROFILES, Tool, overlay};
 use pathproof::args::{Args, Command};
 use pathproof::config::{Config, Surroundings};
+use pathproof_facts::owners::Declared;
+use pathproof_facts::switches::Enforcement;
 use rstest::rstest;
 use serde_json::{Value, json};
 

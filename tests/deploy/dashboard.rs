@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use agent_core::cause::Cause;
 use node_tests::dashboard::Dashboard;
+use pathproof_facts::cause::Cause;
 use serde_json::{Value, json};
 
 use crate::references::{anchors, document};

@@ -1,9 +1,9 @@
 //! How the compiled programs follow the data of connections, and that they ignore frames for other hosts.
 
-use agent_common::evidence::state;
-use agent_common::service::Family::{self, V4, V6};
-use agent_common::transition::is_data_lost;
 use node_tests::packet::{self, Packet, flag};
+use pathproof_wire::evidence::state;
+use pathproof_wire::service::Family::{self, V4, V6};
+use pathproof_wire::transition::is_data_lost;
 use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, client, frontend, on_stage};

@@ -6,17 +6,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_common::abi::{RETRANSMIT_NS, map};
-use agent_common::evidence::Outcome::{Answered, Arrived, Forwarded, Proven};
-use agent_common::evidence::{Fault, anomaly_flag, state};
-use agent_common::gate::{Marks, WHOLE};
-use agent_common::service::Family::V4;
-use agent_common::service::{endpoint_flag, frontend_flag};
-use agent_common::transition::Failed;
-use agent_core::time::Mono;
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, Packet};
 use node_tests::traffic::dns::{answer, question};
+use pathproof_facts::time::Mono;
+use pathproof_wire::abi::{RETRANSMIT_NS, map};
+use pathproof_wire::evidence::Outcome::{Answered, Arrived, Forwarded, Proven};
+use pathproof_wire::evidence::{Fault, anomaly_flag, state};
+use pathproof_wire::gate::{Marks, WHOLE};
+use pathproof_wire::service::Family::V4;
+use pathproof_wire::service::{endpoint_flag, frontend_flag};
+use pathproof_wire::transition::Failed;
 use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};

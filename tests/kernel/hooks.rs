@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use agent_common::abi::program;
-use agent_common::evidence::Fault::{self, LaterFragment, Malformed, TooDeep, Truncated};
-use agent_common::evidence::{Anomaly, Outcome, Pending, anomaly_flag, state};
-use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{ExpectedHandling, FrontendKind, PEER_SHIFT, SourceClass};
 use aya::{TestRun as _, TestRunOptions};
 use node_tests::observer::{LO, monotonic};
 use node_tests::packet::{self, Extension, Packet, QINQ, VLAN, mapped};
+use pathproof_wire::abi::program;
+use pathproof_wire::evidence::Fault::{self, LaterFragment, Malformed, TooDeep, Truncated};
+use pathproof_wire::evidence::{Anomaly, Outcome, Pending, anomaly_flag, state};
+use pathproof_wire::service::Family::{self, V4, V6};
+use pathproof_wire::service::{ExpectedHandling, FrontendKind, PEER_SHIFT, SourceClass};
 use rstest::rstest;
 
 use self::Left::{Connection, Nothing};

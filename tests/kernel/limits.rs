@@ -2,15 +2,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use agent_common::abi::{
-    BUDGET_PER_WINDOW, BUDGET_WINDOW_SHIFT, CPU_REPORT_WINDOW_SHIFT, CPU_REPORTS, FOLLOW_ALL,
-    SERVICE_REPORT_NS, map, program,
-};
-use agent_common::evidence::{Budget, Fault, Outcome};
-use agent_common::transition::Failed;
 use aya::maps::Array;
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, Packet};
+use pathproof_wire::abi::{
+    BUDGET_PER_WINDOW, BUDGET_WINDOW_SHIFT, CPU_REPORT_WINDOW_SHIFT, CPU_REPORTS, FOLLOW_ALL,
+    SERVICE_REPORT_NS, map, program,
+};
+use pathproof_wire::evidence::{Budget, Fault, Outcome};
+use pathproof_wire::transition::Failed;
 use rstest::rstest;
 
 use crate::stage::{SERVICE, at, cluster_ip, failures, on_stage};

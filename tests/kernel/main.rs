@@ -1,6 +1,6 @@
 //! Runs packets through every hook with BPF_PROG_TEST_RUN, and checks the returned packets and the maps.
 //!
-//! `agent-common` tests the rules themselves. These tests show that the compiled programs pass the verifier,
+//! `pathproof-wire` tests the rules themselves. These tests show that the compiled programs pass the verifier,
 //! leave packets unchanged, write the right maps, agree with the host ([`scenarios`]), and keep their limits.
 
 mod data;
@@ -15,8 +15,8 @@ mod sentinel;
 mod stage;
 mod udp;
 
-// The scenarios, which are shared with `agent-common`, use this name.
+// The scenarios, which are shared with `pathproof-wire`, use this name.
 use node_tests::packet;
 
-#[path = "../../agent-common/tests/parts/scenario.rs"]
+#[path = "../../crates/wire/tests/parts/scenario.rs"]
 pub mod scenario;

@@ -1,23 +1,23 @@
-//! The checked-in object: its maps have the layout of `agent-common`, and its size and its programs stay
+//! The checked-in object: its maps have the layout of `pathproof-wire`, and its size and its programs stay
 //! within budgets, so that growth is noticed in the change that causes it.
 
 use std::mem::size_of;
 
-use agent_common::abi::{self, map, program};
-use agent_common::dropped::{DropKey, SkbLayout};
-use agent_common::evidence::{
-    Anomaly, Budget, Delays, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
-    UdpPorts,
-};
-use agent_common::gate::{Marks, Rate};
-use agent_common::probe::{HostProbe, Probe, ProbeKey};
-use agent_common::service::{
-    Address, EndpointEntry, EndpointKey, FAMILIES, FrontendKey, FrontendValue,
-};
-use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya::maps::{Map, MapData, MapInfo};
 use node_tests::observer::Observer;
 use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL, load_sentinel};
+use pathproof_wire::abi::{self, map, program};
+use pathproof_wire::dropped::{DropKey, SkbLayout};
+use pathproof_wire::evidence::{
+    Anomaly, Budget, Delays, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
+    UdpPorts,
+};
+use pathproof_wire::gate::{Marks, Rate};
+use pathproof_wire::probe::{HostProbe, Probe, ProbeKey};
+use pathproof_wire::service::{
+    Address, EndpointEntry, EndpointKey, FAMILIES, FrontendKey, FrontendValue,
+};
+use pathproof_wire::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 
 /// Maximum bytes of the object, which is part of the agent's binary. Most of it is the observer's four
 /// programs. KiB by feature: the sentinel's five programs 45, datagrams 105, drop reasons 8, times at which

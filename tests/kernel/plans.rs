@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use agent_common::abi::map;
-use agent_common::service::{
+use node_tests::observer::Observer;
+use pathproof::datapath::program::Programmer;
+use pathproof_facts::time::Mono;
+use pathproof_plan::MapChange;
+use pathproof_wire::abi::map;
+use pathproof_wire::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, TCP, UDP, endpoint_flag,
     mapped,
 };
-use agent_core::plan::MapChange;
-use agent_core::time::Mono;
-use node_tests::observer::Observer;
-use pathproof::datapath::program::Programmer;
 use rstest::rstest;
 
 /// More changes than fit into one call, and no multiple of that number.

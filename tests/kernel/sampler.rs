@@ -3,16 +3,16 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-use agent_common::abi::FOLLOW_ALL;
-use agent_common::evidence::{Fault, Outcome};
-use agent_common::service::{ExpectedHandling, PEER_SHIFT, endpoint_flag};
-use agent_core::cause::Failure;
-use agent_core::event::KernelSample;
-use agent_core::evidence::Place;
-use agent_core::time::Mono;
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, Packet};
 use node_tests::world::OldKernel;
+use pathproof_facts::cause::Failure;
+use pathproof_facts::time::Mono;
+use pathproof_node::event::KernelSample;
+use pathproof_wire::abi::FOLLOW_ALL;
+use pathproof_wire::evidence::{Fault, Outcome};
+use pathproof_wire::service::{ExpectedHandling, PEER_SHIFT, endpoint_flag};
+use pathproof_witness::evidence::Place;
 use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, cluster_ip, on_stage};

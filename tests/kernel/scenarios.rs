@@ -1,14 +1,14 @@
-//! Runs every scenario of `agent-common/tests/parts/scenario.rs` through the compiled programs. Their results
-//! must equal those of the rules on the host (`agent-common/tests/classify.rs`).
+//! Runs every scenario of `crates/wire/tests/parts/scenario.rs` through the compiled programs. Their results
+//! must equal those of the rules on the host (`crates/wire/tests/classify.rs`).
 
 use std::collections::HashMap;
 
-use agent_common::abi::{map, program};
-use agent_common::evidence::Outcome;
-use agent_common::service::{Family, SourceClass, device_flag, endpoint_flag};
-use agent_common::transition::failed;
 use node_tests::observer::{Observer, Sandbox, in_sandbox, monotonic};
 use node_tests::packet::Packet;
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::evidence::Outcome;
+use pathproof_wire::service::{Family, SourceClass, device_flag, endpoint_flag};
+use pathproof_wire::transition::failed;
 use rstest::rstest;
 
 use crate::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB};

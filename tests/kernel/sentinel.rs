@@ -1,6 +1,6 @@
 //! The sentinel's programs, packet by packet: what each stamps, answers, drops and passes.
 //!
-//! `agent-common/tests/probe.rs` tests the parser that they share. [`path`] tests them with real sockets.
+//! `crates/wire/tests/probe.rs` tests the parser that they share. [`path`] tests them with real sockets.
 
 mod answers;
 mod evidence;
@@ -10,19 +10,19 @@ mod strangers;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use agent_common::abi::{map, program};
-use agent_common::evidence::{Pending, PendingKey};
-use agent_common::probe::Phase::{self, Data, Handshake};
-use agent_common::probe::{
-    DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage as Way, UDP, UDP_MAGIC, echo_isn, probe_event,
-};
-use agent_common::service::Family;
-use agent_common::service::TCP;
 use aya::maps::{HashMap, IterableMap as _};
 use node_tests::observer::{LO, Observer, Passed};
 use node_tests::packet::{self, Packet, flag};
 use pathproof::datapath::load;
 use pathproof::datapath::probes::ProbeMaps;
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::evidence::{Pending, PendingKey};
+use pathproof_wire::probe::Phase::{self, Data, Handshake};
+use pathproof_wire::probe::{
+    DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage as Way, UDP, UDP_MAGIC, echo_isn, probe_event,
+};
+use pathproof_wire::service::Family;
+use pathproof_wire::service::TCP;
 
 use crate::stage::{Stage, choose, on_stage};
 

@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
-use agent_common::abi::{map, program};
-use agent_common::evidence::{Fault, Outcome, Pending};
-use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{
-    ExpectedHandling, FrontendKind, FrontendValue, SourceClass, device_flag,
-};
-use agent_common::transition::{Failed, failed};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};
 use node_tests::packet::Packet;
 use pathproof::datapath::sample::Sampler;
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::evidence::{Fault, Outcome, Pending};
+use pathproof_wire::service::Family::{self, V4, V6};
+use pathproof_wire::service::{
+    ExpectedHandling, FrontendKind, FrontendValue, SourceClass, device_flag,
+};
+use pathproof_wire::transition::{Failed, failed};
 
 /// Id of the Service that every stage has.
 pub(crate) const SERVICE: u32 = 17;

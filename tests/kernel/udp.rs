@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 
-use agent_common::abi::{map, program};
-use agent_common::evidence::Fault;
-use agent_common::evidence::Outcome::{self, Answered, Arrived, Forwarded, Proven, Retransmitted};
-use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{
-    ExpectedHandling, FrontendKind, FrontendValue, endpoint_flag, frontend_flag,
-};
-use agent_common::transition::Failed;
 use node_tests::packet::{self, Extension, Packet, VLAN};
 use node_tests::traffic::dns::{self, question};
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::evidence::Fault;
+use pathproof_wire::evidence::Outcome::{
+    self, Answered, Arrived, Forwarded, Proven, Retransmitted,
+};
+use pathproof_wire::service::Family::{self, V4, V6};
+use pathproof_wire::service::{
+    ExpectedHandling, FrontendKind, FrontendValue, endpoint_flag, frontend_flag,
+};
+use pathproof_wire::transition::Failed;
 use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, choose, cluster_ip, failures, on_stage};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, device_of, eventually, lacks, repairs, throughout};
 use node_tests::skip;
 use node_tests::world::{Family, Place};
 use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
-use node_tests::scene::{Scene, device_of, eventually, lacks, repairs, throughout};
 
 #[test]
 fn an_agent_without_pins_works_and_reports_it() {

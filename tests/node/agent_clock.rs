@@ -5,9 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-
 use node_tests::rules::Backend;
-
 use node_tests::scene::{Scene, assert_never_503, eventually, wait_answers};
 
 /// Environment variable that allows tests to change the whole machine.

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
+use node_tests::scene::{
+    PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
+};
 use node_tests::traffic::{Plan, Server};
 use node_tests::world::{Family, Place};
 use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::{Foreign, detach, device_of_kind, link, link_id, links, programs_at};
-use node_tests::scene::{
-    PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
-};
 
 fn is_watched(report: &Value, device: &str) -> bool {
     device_of(report, device).is_some_and(|device| {

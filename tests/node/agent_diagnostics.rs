@@ -2,13 +2,12 @@
 
 use std::fs;
 
-use agent_common::abi::map;
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, eventually};
 use node_tests::world::agent_binary;
 use pathproof::datapath::load;
 use pathproof::datapath::pins::Pins;
-
-use node_tests::scene::{Scene, eventually};
+use pathproof_wire::abi::map;
 
 /// Message of the programs for each connection that the map has no room for.
 const SAID: &str = "connection not followed";

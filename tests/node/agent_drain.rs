@@ -4,12 +4,12 @@ use std::process::Command;
 
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 use node_tests::traffic::Tally;
 use node_tests::world::{Family, layout};
 use serde_json::Value;
 
 use crate::commands::{assert_says, object, pathproof, told};
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// The outside client that imitates the probes of a load balancer.
 const PROBER: u8 = 2;

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use node_tests::manifests::{Manifests, Service};
 use node_tests::rules::{Backend, Rules};
-use node_tests::world::Family;
-
 use node_tests::scene::{Scene, blames, eventually, in_both, path_of, services, wait_answers};
+use node_tests::world::Family;
 
 /// The fault that this project began with: the chain of all Services is flushed.
 #[test]

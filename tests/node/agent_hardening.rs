@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use node_tests::cluster::Process;
 use node_tests::rules::Backend;
+use node_tests::scene::Scene;
 use node_tests::skip;
 use node_tests::world::agent_binary;
 use serde_json::{Value, json};
-
-use node_tests::scene::Scene;
 
 /// Bits of the capabilities that the agent keeps (linux/capability.h).
 const NET_ADMIN: u64 = 1 << 12;

@@ -8,13 +8,12 @@ use std::time::Duration;
 use node_tests::abuse::raise_open_files;
 use node_tests::http;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 use node_tests::world::{Family, HEALTHZ_PORT, agent_binary};
 use serde_json::Value;
 
 use crate::agent_http_abuse::{Probes, open};
 use crate::commands::{assert_says, object, pathproof, told};
-
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// Fields and their order, times and headers equal kube-proxy's, in both families at the default address.
 #[test]

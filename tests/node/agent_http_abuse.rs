@@ -9,12 +9,11 @@ use node_tests::abuse::{Crowd, burn};
 use node_tests::http;
 use node_tests::little_memory::MemoryGroup;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 use node_tests::skip;
 use node_tests::usage;
 use node_tests::wait::scaled;
 use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
-
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, lacks, metric, throughout};
 use rstest::rstest;
 use serde_json::Value;
-
-use node_tests::scene::{PATIENCE, Scene, eventually, lacks, metric, throughout};
 
 fn problems(report: &Value) -> Vec<String> {
     let problems = report["cluster"]["problems"]

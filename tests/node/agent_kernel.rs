@@ -6,18 +6,17 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use agent_common::abi::{self, ABI_VERSION, map};
-use agent_common::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{SchedClassifier, TcAttachType};
 use node_tests::bpf;
+use node_tests::scene::{PATIENCE, until};
 use node_tests::world::{Namespace, World};
 use pathproof::datapath::load;
-
-use node_tests::scene::{PATIENCE, until};
+use pathproof_wire::abi::{self, ABI_VERSION, map};
+use pathproof_wire::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
 
 /// Folder of the pinned links.
 pub(crate) fn links(world: &World) -> PathBuf {

@@ -1,14 +1,14 @@
 //! Kernels without features that the observer needs. The agent reports that nothing is observed, which is no
 //! fault of the node, and still answers 503 while the node is being removed.
 
-use agent_common::evidence::Outcome;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, device_of, eventually, in_both, lacks, metric, throughout};
 use node_tests::world::{Family, OldKernel};
+use pathproof_wire::evidence::Outcome;
 use serde_json::Value;
 
 use crate::agent_kernel::counted;
-use node_tests::scene::{Scene, device_of, eventually, in_both, lacks, metric, throughout};
 
 /// Asserts that the verdict is Unknown for this reason and stays so while there is traffic.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
+use node_tests::scene::{PORT, Scene, assert_never_503, blames, eventually, lacks};
 use node_tests::traffic::RawSender;
 use node_tests::world::Family;
 
 use crate::agent_kernel::pending;
-use node_tests::scene::{PORT, Scene, assert_never_503, blames, eventually, lacks};
 
 /// Unanswered SYNs, more than the map of connections has room for, go to a Service without endpoints and to a
 /// silent one. Coverage stays complete, and a fault of another Service is still found.

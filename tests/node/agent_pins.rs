@@ -3,13 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use agent_common::abi::{ABI_VERSION, map};
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, eventually, lacks, throughout};
+use pathproof_wire::abi::{ABI_VERSION, map};
 
 use crate::agent_kernel::{Foreign, link, programs_at};
 use crate::commands::{pathproof, told};
-use node_tests::scene::{Scene, eventually, lacks, throughout};
 
 /// Pins of other programs. Some of their names resemble a layout version.
 const OTHERS: [&str; 5] = ["theirs", "v1-old", "v", "version1/theirs", "vlan/v1/theirs"];

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use agent_common::abi::ABI_VERSION;
 use aya::programs::TcAttachType;
 use node_tests::process::Process;
 use node_tests::rules::Backend;
@@ -14,6 +13,7 @@ use node_tests::scene::{
     PATIENCE, Scene, assert_never_503, eventually, lacks, repairs, throughout,
 };
 use node_tests::world::agent_binary;
+use pathproof_wire::abi::ABI_VERSION;
 use rstest::rstest;
 
 use crate::agent_kernel::programs_at;

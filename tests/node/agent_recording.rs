@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, eventually, wait_answers};
 
 use crate::commands::{assert_says, object, pathproof, told};
-use node_tests::scene::{Scene, eventually, wait_answers};
 
 fn recordings(scene: &Scene) -> Vec<PathBuf> {
     let folder = scene.world.dir().join("state/recordings");

@@ -5,22 +5,22 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use agent_common::abi::{ABI_VERSION, map};
-use agent_common::evidence::Outcome;
 use aya::programs::TcAttachType;
 use node_tests::http;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 use node_tests::skip;
 use node_tests::traffic::Tally;
 use node_tests::wait::slowness;
 use node_tests::world::{Family, HEALTHZ_PORT, Place};
+use pathproof_wire::abi::{ABI_VERSION, map};
+use pathproof_wire::evidence::Outcome;
 use rstest::rstest;
 
 use crate::agent_attach::{filters, has_clsact};
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use crate::commands::{pathproof, told};
-use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
 /// Starts fast clients on three paths through the node. They are slower on an emulated processor.
 fn fast_clients(scene: &mut Scene) {

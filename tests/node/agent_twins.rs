@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::traffic::{Failure, Plan};
-use node_tests::world::Family;
-use rstest::rstest;
-
 use node_tests::scene::{
     PATIENCE, PORT, Scene, assert_never_503, blames, eventually, until, wait_answers,
 };
+use node_tests::traffic::{Failure, Plan};
+use node_tests::world::Family;
+use rstest::rstest;
 
 /// Twice as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);

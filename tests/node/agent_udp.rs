@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, eventually, name};
 use node_tests::traffic::dns::{self, question};
 use node_tests::traffic::{DnsClient, Manner};
 use node_tests::worker::Worker;
@@ -15,8 +16,6 @@ use node_tests::world::Family;
 use serde_json::Value;
 
 use crate::commands::{assert_says, pathproof, told};
-
-use node_tests::scene::{Scene, assert_never_503, eventually, name};
 
 const DNS: u16 = 53;
 /// Target port of its pods, which in a cluster may be the same or another.

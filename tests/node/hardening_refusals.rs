@@ -7,12 +7,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use agent_core::report::FilesReport;
 use clap::Parser;
 use node_tests::skip;
 use pathproof::args::{Args, Command as Said};
 use pathproof::config::{Config, Surroundings};
 use pathproof::confine::{Confined, confine};
+use pathproof_report::FilesReport;
 use tempfile::TempDir;
 
 /// The agent's folders, and a folder that it has no reason to use.

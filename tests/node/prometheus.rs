@@ -6,17 +6,15 @@ mod check;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use check::evaluate;
 use node_tests::dashboard::Dashboard;
 use node_tests::deploy::Tool;
 use node_tests::manifests::{AUTOSCALER_TAINT, Sentinel};
 use node_tests::prometheus::{Prometheus, Span};
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, eventually, lane_of};
 use node_tests::watch::Watch;
 use node_tests::world::Family;
-
-use node_tests::scene::{Scene, eventually, lane_of};
-
-use check::evaluate;
 
 /// Expressions that may give no data: with a folder as cluster view, nothing is written to an API server, and
 /// packets that the programs cannot parse occur by chance.

@@ -10,14 +10,14 @@ use std::net::{IpAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use agent_common::service::Family;
-use agent_core::cluster::ObjectName;
 use node_tests::world::World;
 use pathproof::config::SentinelConfig;
 use pathproof::sentinel::devices::{
     DeviceError, Role, SentinelDevices, ensure, remove, verify, written,
 };
 use pathproof::sentinel::kernel::{forwarding, overridden};
+use pathproof_facts::cluster::ObjectName;
+use pathproof_wire::service::Family;
 
 /// Prefix of the devices' names.
 const PREFIX: &str = "pathproof";

@@ -10,14 +10,13 @@ use std::time::Duration;
 use node_tests::capture::{Capture, Frame};
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
-use node_tests::traffic::{Client, Plan};
-use node_tests::world::Family;
-use rstest::rstest;
-
 use node_tests::scene::{
     PORT, Scene, assert_never_503, blames, eventually, family_of, in_both, lane_of, metric,
     throughout, wait_answers,
 };
+use node_tests::traffic::{Client, Plan};
+use node_tests::world::Family;
+use rstest::rstest;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {

@@ -14,11 +14,10 @@ use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::manifests::{Sentinel, Service};
 use node_tests::packet::{self, Hardware, Packet, flag};
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, PORT, Scene, eventually, metric};
 use node_tests::traffic::RawSender;
 use node_tests::world::{Family, Namespace, World};
 use rstest::rstest;
-
-use node_tests::scene::{PATIENCE, PORT, Scene, eventually, metric};
 
 /// Number of times that all flows are sent, so that probes are sent among them.
 const ROUNDS: u16 = 12;

@@ -2,12 +2,11 @@
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
-use node_tests::wait::settle;
-use node_tests::world::Family;
-
 use node_tests::scene::{
     PATIENCE, Scene, eventually, family_of, lane_of, path_of, until, wait_answers,
 };
+use node_tests::wait::settle;
+use node_tests::world::Family;
 
 fn scene() -> Scene {
     let scene = Scene::bare(Backend::Nftables);

@@ -4,17 +4,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use agent_common::packet::Link;
-use agent_common::probe::Stage::{self, Collected};
-use agent_common::service::{
-    Address, EndpointKey, EndpointValue, ExpectedHandling, Family, FrontendKey, FrontendKind,
-    FrontendValue, SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
-};
-use agent_core::cluster::ObjectName;
-use agent_core::expect::SourcePrefix;
-use agent_core::plan::MapChange;
-use agent_core::report::sentinel::SentinelAddresses;
-use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 use node_tests::observer::index_of;
 use node_tests::world::World;
 use pathproof::clock;
@@ -25,6 +14,19 @@ use pathproof::datapath::devices::Device;
 use pathproof::datapath::probes::{ProbeEnds, ProbeHooks};
 use pathproof::sentinel::devices::{Role, SentinelDevices, ensure};
 use pathproof::sentinel::prober::Prober;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::node_context::SourcePrefix;
+use pathproof_facts::trace::{
+    Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport,
+};
+use pathproof_plan::MapChange;
+use pathproof_report::sentinel::SentinelAddresses;
+use pathproof_wire::packet::Link;
+use pathproof_wire::probe::Stage::{self, Collected};
+use pathproof_wire::service::{
+    Address, EndpointKey, EndpointValue, ExpectedHandling, Family, FrontendKey, FrontendKind,
+    FrontendValue, SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! The sentinel's probes on a real kernel: the trace of each path during each fault. `agent_core::probes`
+//! The sentinel's probes on a real kernel: the trace of each path during each fault. `pathproof_witness::probes`
 //! decides what a trace means. These tests measure no time.
 
-use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
-use agent_core::trace::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};
+use pathproof_facts::trace::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};
+use pathproof_wire::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
 
 use crate::sentinel_node::{ECHO_PORT, Node, RULES, first, is_sound, passed};
 

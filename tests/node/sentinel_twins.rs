@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both, repairs};
 use node_tests::traffic::{Client, Failure, Plan};
 use node_tests::wait::settled;
 use node_tests::world::Family;
@@ -15,7 +16,6 @@ use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both, repairs};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use node_tests::http;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
 use node_tests::worker::Worker;
 use node_tests::world::{Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
 use rstest::rstest;
-
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
 
 /// Body of the owner's answer.
 const OWNER: &str = "owner";

@@ -4,21 +4,21 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use agent_common::abi::program;
 use aya::Ebpf;
 use aya::programs::SkLookup;
 use node_tests::http;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 use node_tests::wait::{scaled, slowness};
 use node_tests::watch::Poll;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT};
 use pathproof::datapath::load;
+use pathproof_wire::abi::program;
 use rstest::rstest;
 
 use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 
 /// Timeout of a load balancer's probe.
 const BALANCER: Duration = Duration::from_secs(1);

@@ -6,19 +6,17 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use agent_common::abi::map;
-use agent_common::service::{FrontendKey, FrontendValue};
 use aya::maps::{HashMap, Map};
-
 use node_tests::manifests::{AUTOSCALER_TAINT, Service};
 use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, Scene, eventually, family_of, repairs, throughout, until};
 use node_tests::world::{Agent, Family, agent_binary};
+use pathproof_wire::abi::map;
+use pathproof_wire::service::{FrontendKey, FrontendValue};
 use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::map_data;
-
-use node_tests::scene::{PATIENCE, Scene, eventually, family_of, repairs, throughout, until};
 
 /// A kubeconfig with an API server that does not exist.
 const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",

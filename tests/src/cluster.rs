@@ -17,7 +17,6 @@ mod scene;
 mod servers;
 mod watches;
 
-pub use crate::process::Process;
 pub use api::{Api, refused};
 pub use control_plane::ControlPlane;
 pub use crowd::each;
@@ -31,3 +30,5 @@ pub use relay::{Manner, Relay};
 pub use scene::{PATIENCE, PORT, Scene, services, wait_proven};
 pub use servers::Servers;
 pub use watches::Watches;
+
+pub use crate::process::Process;

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 use clap::Parser;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use timeline::Timeline;
 
 use crate::skip;
-use timeline::Timeline;
 
 /// Maximum lines and columns of a printed error. An error may quote a log, and a verifier's log has
 /// megabytes.

@@ -9,15 +9,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+pub use fault::{Fault, drop_range, kill_backend};
+pub use figures::{Figure, ms};
+pub use stage::{Load, Stage, Undo};
 
 use crate::http;
 use crate::scene::metric;
 use crate::watch::Poll;
 use crate::world::{Family, World};
-
-pub use fault::{Fault, drop_range, kill_backend};
-pub use figures::{Figure, ms};
-pub use stage::{Load, Stage, Undo};
 
 /// Timeout of one request.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -88,9 +88,10 @@ impl Drop for MemoryGroup {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::skip;
-    use std::process::{Command, Stdio};
 
     #[test]
     fn a_process_is_squeezed_and_let_go() {

@@ -6,16 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::thread;
 
-use agent_common::abi::{map, program};
-use agent_common::evidence::{
-    Anomaly, Budget, Delays, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
-    UdpPorts, proof_slot,
-};
-use agent_common::gate::Marks;
-use agent_common::service::{
-    Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue,
-    SourceClass, TCP, UDP,
-};
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
@@ -27,6 +17,16 @@ use nix::sched::{CloneFlags, unshare};
 use pathproof::causes::chain;
 use pathproof::clock;
 use pathproof::datapath::load;
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::evidence::{
+    Anomaly, Budget, Delays, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
+    UdpPorts, proof_slot,
+};
+use pathproof_wire::gate::Marks;
+use pathproof_wire::service::{
+    Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue,
+    SourceClass, TCP, UDP,
+};
 
 use crate::packet::mapped;
 use crate::world::feed;

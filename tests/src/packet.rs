@@ -1,8 +1,8 @@
 //! Packets for tests and benchmarks of the observer, built with etherparse so that a misread header in
-//! `agent-common` is not repeated here.
+//! `pathproof-wire` is not repeated here.
 //!
 //! Every builder returns a valid packet with correct lengths and checksums; tests damage the bytes
-//! afterwards. This file must not use `agent-common`, whose own tests include it.
+//! afterwards. This file must not use `pathproof-wire`, whose own tests include it.
 
 use std::net::{IpAddr, SocketAddr};
 

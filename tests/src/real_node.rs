@@ -20,10 +20,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
-
 pub use desk::Desk;
+use machine::Machine;
 pub use rollout::{is_forgotten, is_ready};
+use serde_json::{Value, json};
 pub use tools::check;
 pub(crate) use tools::find;
 
@@ -35,7 +35,6 @@ use crate::world::{
     ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, Namespace, World, agent_binary, layout,
 };
 use crate::{http, skip};
-use machine::Machine;
 
 /// Limit for steps that take seconds, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(90);

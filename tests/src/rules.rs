@@ -18,11 +18,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use chains::Chains;
 use serde_json::Value;
 
 use crate::cluster::documents;
 use crate::world::{Family, Namespace, World};
-use chains::Chains;
 
 /// The program that does the NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::http::Response;
 use crate::manifests::{Manifests, Sentinel, Service};
 use crate::rules::{Backend, Rules};
@@ -19,7 +21,6 @@ use crate::traffic::{Client, Plan, Server};
 pub use crate::wait::until;
 use crate::watch::{Codes, Watch};
 use crate::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
-use serde_json::Value;
 
 /// Far longer than anything here takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(40);

@@ -16,17 +16,16 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
-
-use crate::worker::Worker;
-use crate::world::Namespace;
-
 pub use client::{Answer, Client, Ended, Failure, Plan};
 pub use dns::DnsClient;
 pub use flood::Flood;
 pub use raw::RawSender;
 pub use server::{Manner, Server};
 pub use tally::Tally;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::worker::Worker;
+use crate::world::Namespace;
 
 /// Interval between checks whether the thread must end.
 const TURN: Duration = Duration::from_millis(20);

@@ -19,9 +19,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use anyhow::{Context, Result};
-
 pub use agent::{ADMIN_PORT, Agent, HEALTHZ_PORT, agent_binary, clean};
+use anyhow::{Context, Result};
 pub use build::Builder;
 pub use layout::{Family, NODE_NAME, Place};
 pub use netns::Namespace;

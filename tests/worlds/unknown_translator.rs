@@ -2,7 +2,6 @@
 //! necessarily the sentinel. Imitated by a classifier at the uplink that passes all packets, and by
 //! kube-proxy's rules in a table of another name.
 
-use agent_common::abi::program;
 use aya::Ebpf;
 use aya::programs::TcAttachType;
 use node_tests::manifests::Sentinel;
@@ -10,6 +9,7 @@ use node_tests::rules::Backend;
 use node_tests::scene::{Scene, in_both, wait_answers};
 use node_tests::skip;
 use pathproof::datapath::load;
+use pathproof_wire::abi::program;
 
 use crate::parts::{everybody_is_served, stays};
 

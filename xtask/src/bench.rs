@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: builds and runs the benchmarks of package node-tests, and the simulators of
-//! agent-core.
+//! the simulator.
 
 use std::ffi::OsStr;
 
@@ -56,10 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Runs an example of agent-core. It measures nothing: the same seeds give the same tables everywhere.
+/// Runs an example of the simulator. It measures nothing: the same seeds give the same tables everywhere.
 fn simulate<'a>(example: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
     let mut command = run::cargo();
-    command.args(["run", "--quiet", "--release", "--package", "agent-core"]);
+    command.args(["run", "--quiet", "--release", "--package", "pathproof-sim"]);
     command.args(["--example", example, "--"]).args(words);
     run::run(&mut command)
 }

@@ -9,12 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-
-use crate::excused;
-use crate::tally::{Counted, Tally, slowest};
 use beside::{Running, Time};
 pub(crate) use steps::{CI, NIGHTLY};
 use steps::{Place, Step};
+
+use crate::excused;
+use crate::tally::{Counted, Tally, slowest};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -1,4 +1,4 @@
-//! Compiles agent-ebpf: flags, strip, and nothing that depends on the folder or the machine.
+//! Compiles pathproof-ebpf: flags, strip, and nothing that depends on the folder or the machine.
 //!
 //! The same sources, compiler and LLVM must produce the same bytes anywhere; `build-ebpf --check`
 //! verifies that. So every path that could reach the object is remapped here.
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use provenance::Provenance;
+use toolchain::Toolchain;
 
 use crate::tools::BPF_LINKER;
 use crate::{host, run};
-use provenance::Provenance;
-use toolchain::Toolchain;
 
 /// Debian's folder of the LLVM that the linker uses.
 pub(crate) const LLVM: &str = "/usr/lib/llvm-22";
@@ -59,7 +59,7 @@ pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {
 pub(crate) fn clippy(toolchain: &Toolchain, target: &Path) -> Result<()> {
     if !toolchain.bin.join("cargo-clippy").exists() {
         let version = &toolchain.version;
-        eprintln!("note: {version} has no clippy: agent-ebpf was not linted");
+        eprintln!("note: {version} has no clippy: pathproof-ebpf was not linted");
         return Ok(());
     }
     let mut clippy = cargo(toolchain, "clippy", target)?;
@@ -72,7 +72,7 @@ fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
     let mut command = Command::new(toolchain.bin.join("cargo"));
     command
         .current_dir(&root)
-        .args([act, "--package", "agent-ebpf", "--release", "--locked"])
+        .args([act, "--package", "pathproof-ebpf", "--release", "--locked"])
         .args(["-Z", "build-std=core", "--target", TARGET, "--target-dir"])
         .arg(target);
     isolate(&mut command);

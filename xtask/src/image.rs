@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+pub(crate) use program::{Arch, prepare, rustc};
 
 use crate::tidy::tracked;
 use crate::{host, run};
-pub(crate) use program::{Arch, prepare, rustc};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Name to which container runtimes complete `pathproof:VERSION`. Kubelet finds an imported image

@@ -20,14 +20,14 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-
-use crate::image::Arch;
-use crate::tally::{Counted, Reader, Tally};
-use crate::test::Args;
 use machine::{End, Line, Machine};
 use package::{Kernel, Unpacked};
 use page::{Feature, KernelRun};
 use payload::{FEATURES, Payload};
+
+use crate::image::Arch;
+use crate::tally::{Counted, Reader, Tally};
+use crate::test::Args;
 
 /// The kernel for a whole Kubernetes: it supports memory control only by cgroup v2.
 const OF_KUBERNETES: &str = "6.12-cloud";

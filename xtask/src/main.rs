@@ -59,7 +59,7 @@ enum Task {
     Bench(bench::Args),
     /// Fuzz the parsers of untrusted input (libFuzzer; needs g++)
     Fuzz(fuzz::Args),
-    /// Look for undefined behaviour in the tests of agent-common and agent-core (Miri; needs
+    /// Look for undefined behaviour in the tests of pathproof-wire and the core (Miri; needs
     /// nightly)
     Miri(miri::Args),
     /// Change the code that decides an answer, one place at a time, and fail if no test notices

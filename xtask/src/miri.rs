@@ -10,13 +10,14 @@ use crate::run;
 
 const PARTS: [Part; 2] = [
     Part {
-        what: "agent-common, which the kernel runs",
-        package: "--package agent-common --all-features",
+        what: "pathproof-wire, which the kernel runs",
+        package: "--package pathproof-wire --all-features",
         left_out: "sources_are_spread one_connection_one_outcome dns_at_the_full_rate",
     },
     Part {
         what: "the core",
-        package: "--package agent-core",
+        package: "--package pathproof-facts --package pathproof-plan --package pathproof-witness \
+                  --package pathproof-judge --package pathproof-node --package pathproof-rotator",
         left_out: "within_a_budget in_the_end_what_stands_is_written nodes_are_spread_evenly",
     },
 ];
@@ -31,7 +32,7 @@ struct Part {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Run only tests whose name contains this, in agent-common and the agent
+    /// Run only tests whose name contains this, in pathproof-wire and the agent
     filter: Option<String>,
 }
 

@@ -1,5 +1,5 @@
 //! `cargo xtask mutants`: mutates the code that decides an answer, one place at a time, and fails
-//! for each mutation that no unit test of the core detects (cargo-mutants).
+//! for each mutation that no unit test of judge and node detects (cargo-mutants).
 //!
 //! It works on a copy of the repository, and never changes the original files.
 
@@ -41,11 +41,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut command = Command::new(CARGO_MUTANTS.ready()?);
     command
         .current_dir(run::root())
-        .args(["mutants", "--package", "agent-core", "--no-shuffle"])
+        .args(["mutants", "--package", "pathproof-judge", "--no-shuffle"])
+        // The tests of a whole node prove what the decision alone cannot.
+        .args([
+            "--test-package=pathproof-judge",
+            "--test-package=pathproof-node",
+        ])
         .args(["--output", "target", "--timeout", "300"])
         .args(EQUIVALENT.iter().flat_map(|what| ["--exclude-re", what]));
     match args.file.as_slice() {
-        [] => command.args(FILES.map(|name| format!("--file=agent-core/src/{name}"))),
+        [] => command.args(FILES.map(|name| format!("--file=crates/judge/src/{name}"))),
         files => command.args(files.iter().map(|file| format!("--file={file}"))),
     };
     // Only a few cases of each property: all of them would take a minute for each mutation.

@@ -1,7 +1,7 @@
 //! `cargo xtask setup-ebpf`: installs the tools for building the eBPF object, unless they are installed.
 //!
 //! There are two sources of a compiler with its library sources (design.md, section 10): rustup's nightly
-//! with rust-src, else Debian's packages. Only changes of agent-ebpf or agent-common need it.
+//! with rust-src, else Debian's packages. Only changes of pathproof-ebpf or pathproof-wire need it.
 
 use std::path::Path;
 use std::process::Command;

@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use libtest::{cargo_test, follow, skip};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
 use crate::{ci, ebpf, host, image, kernels, run, sanitize, setup_cluster};
-use libtest::{cargo_test, follow, skip};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run only tests that need neither root nor a kernel: unit, table and property tests
     #[arg(long)]
     fast: bool,
-    /// With --fast: only the tests beside the code of this package, such as agent-core, with few cases
+    /// With --fast: only the tests beside the code of this package, such as pathproof-judge, with few cases
     #[arg(long, short, value_name = "PACKAGE", requires = "fast")]
     package: Option<String>,
     /// Also run the tests on a real one-node Kubernetes with the shipped image: 20 minutes the
@@ -421,7 +421,7 @@ fn with_servers(tests: &str, servers: Result<std::path::PathBuf>, command: &mut 
 }
 
 /// Packages that can be built and tested on any system.
-const PORTABLE: [&str; 3] = ["agent-common", "agent-core", "xtask"];
+const PORTABLE: &str = "wire facts plan witness judge node report rotator";
 
 fn host_tests(args: &Args) -> Result<Counted> {
     // Without documentation tests: there are none.
@@ -444,7 +444,10 @@ fn host_tests(args: &Args) -> Result<Counted> {
         None => {
             command.arg("--tests");
             println!("the agent is for Linux: its tests, and those of fuzz, are left out here");
-            command.args(PORTABLE.iter().flat_map(|name| ["--package", name]));
+            let ours = PORTABLE
+                .split(' ')
+                .map(|name| format!("--package=pathproof-{name}"));
+            command.args(ours).arg("--package=xtask");
         }
     }
     follow_all(&mut command, args)

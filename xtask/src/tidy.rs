@@ -13,10 +13,10 @@ mod tree;
 mod workflows;
 
 use anyhow::{Result, bail};
-
-use crate::run;
 use tree::Tree;
 pub(crate) use tree::tracked;
+
+use crate::run;
 
 /// One violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

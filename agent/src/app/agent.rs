@@ -5,23 +5,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::abi::ABI_VERSION;
-use agent_common::evidence::{FAULTS, Fault};
-use agent_core::coverage::Hooks;
-use agent_core::effect::{
+use pathproof_facts::directory::Directory as _;
+use pathproof_facts::limits::{Limits, SAMPLE_INTERVAL};
+use pathproof_facts::owners::OwnersRead;
+use pathproof_facts::time::Mono;
+use pathproof_judge::verdict::Verdict;
+use pathproof_node::effect::{
     Answers, Effect, MapEffect, Notice, ReadEffect, SentinelEffect, VerdictUpdate, WriteEffect,
 };
-use agent_core::event::{Event, SentinelEvent, ViewUpdate};
-use agent_core::evidence::{Directory as _, Sighting};
-use agent_core::limits::{Limits, SAMPLE_INTERVAL};
-use agent_core::node::{Node, Start};
-use agent_core::owners::OwnersRead;
-use agent_core::plan::MapChange;
-use agent_core::report::{
-    self, BUSIEST_SHOWN, FleetSeen, HardeningReport, Report, SCHEMA, UDP_SHOWN,
+use pathproof_node::event::{Event, SentinelEvent, ViewUpdate};
+use pathproof_node::{Node, Start};
+use pathproof_plan::MapChange;
+use pathproof_report::{
+    self as report, self, BUSIEST_SHOWN, FleetSeen, HardeningReport, Report, SCHEMA, UDP_SHOWN,
 };
-use agent_core::time::Mono;
-use agent_core::verdict::Verdict;
+use pathproof_wire::abi::ABI_VERSION;
+use pathproof_wire::evidence::{FAULTS, Fault};
+use pathproof_witness::coverage::Hooks;
+use pathproof_witness::evidence::Sighting;
 use tokio::sync::watch;
 
 use super::open_count::OpenCount;

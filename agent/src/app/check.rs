@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use pathproof_facts::limits::Limits;
+use pathproof_node::Condition;
+use pathproof_report::Report;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -13,9 +16,6 @@ use crate::config::Config;
 use crate::lifecycle::Shutdown;
 use crate::metrics::Metrics;
 use crate::sentinel::kernel::is_written_to;
-use agent_core::limits::Limits;
-use agent_core::node::Condition;
-use agent_core::report::Report;
 
 /// Timeout for reading the cluster view and creating the devices.
 const SETUP: Duration = Duration::from_secs(10);

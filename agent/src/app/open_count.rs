@@ -1,7 +1,7 @@
 //! Counts open connections outside of the main loop: a large table takes longer to read than the
 //! loop may block.
 
-use agent_core::drain::{OpenConnections, Outsiders};
+use pathproof_judge::drain::{OpenConnections, Outsiders};
 use tokio::sync::mpsc;
 
 use crate::datapath::flows;

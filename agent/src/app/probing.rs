@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use agent_core::effect::{DesiredDevices, SentinelEffect};
-use agent_core::event::{Event, SentinelEvent};
-use agent_core::node::Node;
-use agent_core::trace::ProbeTrace;
+use keeper::DesiredState;
+use pathproof_facts::trace::ProbeTrace;
+use pathproof_node::Node;
+use pathproof_node::effect::{DesiredDevices, SentinelEffect};
+use pathproof_node::event::{Event, SentinelEvent};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -17,7 +18,6 @@ use crate::datapath::Observer;
 use crate::datapath::probes::{ProbeEnds, ProbeHooks};
 use crate::sentinel::devices::{Role, SentinelDevices};
 use crate::sentinel::prober::Prober;
-use keeper::DesiredState;
 
 mod keeper;
 mod report;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches};
 use clap::{Parser, Subcommand, ValueEnum};
+use pathproof_judge::drain;
 
 use super::{CHECK_CODES, DRAIN_CODES};
 use crate::config::values::{device_prefix, dns_name};
 use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
-use agent_core::drain;
 
 /// Format of what a command prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -216,7 +216,7 @@ pub struct EchoArgs {
         long,
         env = "PATHPROOF_ECHO_SERVICE",
         value_name = "NAME",
-        default_value = agent_core::expect::node::ECHO_SERVICE
+        default_value = pathproof_facts::node_context::ECHO_SERVICE
     )]
     pub service: String,
 }

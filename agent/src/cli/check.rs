@@ -7,20 +7,20 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use agent_common::service::Family;
+use pathproof_facts::cause::{State, Why};
+use pathproof_facts::names;
+use pathproof_facts::time::HumanDuration;
+use pathproof_facts::trace::Transport;
+use pathproof_judge::explain::{self, Remedy};
+use pathproof_judge::verdict::{FamilyVerdict, LaneState, LaneView, ServiceTrouble, Verdict};
+use pathproof_report::{Report, SentinelCondition, SentinelReport};
+use pathproof_wire::service::Family;
+use pathproof_witness::evidence::CoverageLoss;
 use serde::Serialize;
 
 use super::page::{Style, Text, sentence};
 use super::{Exit, FetchError, colours, fetch};
 use crate::args::{CheckArgs, Output};
-use agent_core::cause::{State, Why};
-use agent_core::evidence::CoverageLoss;
-use agent_core::explain::{self, Remedy};
-use agent_core::names;
-use agent_core::report::{Report, SentinelCondition, SentinelReport};
-use agent_core::time::HumanDuration;
-use agent_core::trace::Transport;
-use agent_core::verdict::{FamilyVerdict, LaneState, LaneView, ServiceTrouble, Verdict};
 
 pub mod npd;
 

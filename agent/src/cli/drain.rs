@@ -5,12 +5,13 @@ use std::io::{self, Write as _};
 use std::thread;
 use std::time::Duration;
 
+use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_judge::drain::{Ask, DrainReason};
+use pathproof_report::drain::DrainReport;
+
 use super::page::sentence;
 use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
-use agent_core::drain::{Ask, DrainReason};
-use agent_core::report::drain::DrainReport;
-use agent_core::time::{HumanDuration, Mono};
 
 /// Polling interval, the same as the agent's when nothing happens.
 const AGAIN: Duration = Duration::from_millis(500);

@@ -4,13 +4,12 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use pathproof_facts::text::visible;
+use pathproof_judge::drain::Ask;
+use pathproof_report::drain::DrainReport;
+use pathproof_report::{Report, SCHEMA};
 use serde_json::Value;
 use thiserror::Error;
-
-use agent_core::drain::Ask;
-use agent_core::report::drain::DrainReport;
-use agent_core::report::{Report, SCHEMA};
-use agent_core::text::visible;
 
 /// Timeouts of the connection, and of each part of the answer.
 pub(super) type Patience = (Duration, Duration);
@@ -191,10 +190,12 @@ fn connect(address: &str, within: Duration) -> Result<TcpStream, FetchError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use rstest::rstest;
     use std::net::TcpListener;
     use std::thread;
+
+    use rstest::rstest;
+
+    use super::*;
 
     /// The result of `report` against a server that sends this answer, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {

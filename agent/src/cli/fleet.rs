@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
+use pathproof_facts::time::{HumanDuration, Wall};
+use pathproof_judge::eligibility::PRESETS;
+use pathproof_rotator::{Group, Row, Tally, age, rows};
 use serde::Serialize;
 
 use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, colours};
 use crate::args::{FleetArgs, FleetCommand, Output};
-use agent_core::eligibility::PRESETS;
-use agent_core::fleet::{Group, Row, Tally, age, rows};
-use agent_core::time::{HumanDuration, Wall};
 
 mod kubectl;
 

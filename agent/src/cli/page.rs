@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use agent_core::cause::State;
-use agent_core::text::visible;
+use pathproof_facts::cause::State;
+use pathproof_facts::text::visible;
 
 /// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;

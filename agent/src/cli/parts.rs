@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pathproof_facts::cause::{Cause, Failure};
+use pathproof_facts::names;
+use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_judge::explain::{self, Interfaces, Remedy, label};
+use pathproof_judge::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
+use pathproof_report::{AnswersReport, PortWay, Report};
+use pathproof_witness::drops::{DropWatch, meaning as drop_meaning};
+
 use super::page::{Style, TEXT, Text, counted, grouped, sentence};
-use agent_core::cause::{Cause, Failure};
-use agent_core::drops::{DropWatch, meaning as drop_meaning};
-use agent_core::eligibility::Eligibility;
-use agent_core::explain::{self, Interfaces, Remedy, label};
-use agent_core::names;
-use agent_core::report::{AnswersReport, PortWay, Report};
-use agent_core::time::{HumanDuration, Mono};
-use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
 const SERVICES_SHOWN: usize = 8;
 /// Fill level in percent from which the connection table is shown.

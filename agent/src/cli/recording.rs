@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agent_core::replay::{Moment, RecordingError, Replayed, redact, replay};
-use agent_core::report::Report;
-use agent_core::text::visible;
-use agent_core::time::Wall;
 use jiff::Timestamp;
+use pathproof_facts::text::visible;
+use pathproof_facts::time::Wall;
+use pathproof_node::replay::{Moment, RecordingError, Replayed, redact, replay};
+use pathproof_report::Report;
 use serde::Serialize;
 use thiserror::Error;
 

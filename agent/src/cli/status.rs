@@ -6,20 +6,20 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pathproof_facts::cause::State;
+use pathproof_facts::fleet_report::Count;
+use pathproof_facts::names;
+use pathproof_facts::switches::Enforcement;
+use pathproof_facts::text::{json, styled};
+use pathproof_facts::time::HumanDuration;
+use pathproof_judge::verdict::{FamilyVerdict, PathState, Verdict};
+use pathproof_report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
+use pathproof_witness::topology::{DatapathTopology, Seen};
 
 use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
-use agent_core::answer::Enforcement;
-use agent_core::brake::Count;
-use agent_core::cause::State;
-use agent_core::names;
-use agent_core::report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
-use agent_core::text::{json, styled};
-use agent_core::time::HumanDuration;
-use agent_core::topology::{DatapathTopology, Seen};
-use agent_core::verdict::{FamilyVerdict, PathState, Verdict};
 
 const REDRAW: Duration = Duration::from_secs(1);
 /// Age from which a report is outdated: the agent writes at least two a second.

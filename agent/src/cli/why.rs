@@ -3,19 +3,19 @@
 
 use std::net::SocketAddr;
 
-use agent_common::service::Family;
+use pathproof_facts::cause::{ProbeCause, State, Why};
+use pathproof_facts::names;
+use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_facts::trace::{Lane, ProbePath, Transport};
+use pathproof_judge::explain::{self, Interfaces, Remedy, Step};
+use pathproof_judge::verdict::{LaneState, LaneView, Verdict};
+use pathproof_report::{AnswersReport, Report, SentinelCondition, SentinelReport};
+use pathproof_wire::service::Family;
 use serde::Serialize;
 
 use super::page::{Style, TEXT, Text, grouped, sentence};
 use super::{Exit, colours, fetch, parts, recording};
 use crate::args::{Output, WhyArgs};
-use agent_core::cause::{ProbeCause, State, Why};
-use agent_core::explain::{self, Interfaces, Remedy, Step};
-use agent_core::names;
-use agent_core::report::{AnswersReport, Report, SentinelCondition, SentinelReport};
-use agent_core::time::{HumanDuration, Mono};
-use agent_core::trace::{Lane, ProbePath, Transport};
-use agent_core::verdict::{LaneState, LaneView, Verdict};
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 2;
@@ -44,7 +44,7 @@ struct Chain<'a> {
     node: &'a str,
     /// Time of the explained report.
     written: jiff::Timestamp,
-    #[serde(flatten, serialize_with = "agent_core::report::serialize_verdict")]
+    #[serde(flatten, serialize_with = "pathproof_report::serialize_verdict")]
     verdict: &'a Verdict,
     answers: AnswersReport,
     sentinel: &'a SentinelReport,

@@ -16,13 +16,13 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{ListParams, Request, WatchParams};
 use kube::core::request::Error as RequestError;
+use pathproof_facts::cluster::{Change, ObjectName};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Update;
 use super::facts::Kind;
-use agent_core::cluster::{Change, ObjectName};
 
 mod budget;
 mod census;
@@ -35,9 +35,8 @@ mod tests;
 
 pub use census::{Nodes, follow_nodes};
 pub use client::{ApiAccess, ClientError};
-pub use routes::forget;
-
 use follow::{Follower, Pace};
+pub use routes::forget;
 use store::{Event, Store};
 
 /// Changes within this time of each other are delivered together...

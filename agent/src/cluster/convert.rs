@@ -14,17 +14,17 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-use self::peers::PeerNumbers;
-use super::facts::{Object, ObjectFacts};
-use agent_core::brake::FLEET;
-use agent_core::cluster::{
+use pathproof_facts::cluster::{
     Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
-use agent_core::expect::node::address;
-use agent_core::switches::ENFORCEMENT;
-use agent_core::time::Wall;
+use pathproof_facts::fleet_report::FLEET;
+use pathproof_facts::node_context::address;
+use pathproof_facts::switches::ENFORCEMENT;
+use pathproof_facts::time::Wall;
+
+use self::peers::PeerNumbers;
+use super::facts::{Object, ObjectFacts};
 
 /// Labels of objects that kube-proxy does not serve, or leaves to another proxy. Its selectors test
 /// only whether the label exists.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service, ServiceSpec, ServiceStatus};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pathproof_facts::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
 use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer};
-
-use agent_core::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {

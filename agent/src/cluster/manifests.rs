@@ -17,12 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use pathproof_facts::cluster::Change;
+
 use super::convert::Converter;
 use super::facts::{ObjectFacts, compare};
 use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
 use crate::input;
-use agent_core::cluster::Change;
 
 /// Facts about files from inotify.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use agent_common::service::{
+use pathproof_facts::node_context::NodeContext;
+use pathproof_facts::view::ClusterView;
+use pathproof_plan::expect::{Expectation, PortExpectation, expectation};
+use pathproof_wire::service::{
     Address, ExpectedHandling, Family, FrontendKind, SourceClass, frontend_flag,
 };
 use rstest::rstest;
@@ -10,8 +13,6 @@ use rstest::rstest;
 use super::convert::Converter;
 use super::facts::compare;
 use super::yaml::{self, Item};
-use agent_core::expect::{Expectation, NodeContext, PortExpectation, expectation};
-use agent_core::view::ClusterView;
 
 const NODE: &str = "
 apiVersion: v1

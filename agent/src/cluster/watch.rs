@@ -50,7 +50,7 @@ pub struct OpenError {
 /// # Errors
 /// The folder cannot be listed.
 ///
-/// [`Change::Synced`]: agent_core::cluster::Change::Synced
+/// [`Change::Synced`]: pathproof_facts::cluster::Change::Synced
 pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, OpenError> {
     if let Err(source) = fs::read_dir(path) {
         let problem = match source.kind() {

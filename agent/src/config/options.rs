@@ -7,9 +7,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_common::service::FAMILIES;
 use clap::{Arg, ArgAction, Args as ClapArgs, ValueEnum};
 use ipnet::IpNet;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::owners::Declared;
+use pathproof_facts::switches::Enforcement;
+use pathproof_judge::answer::UnknownPolicy;
+use pathproof_judge::verdict::CountedFamilies;
+use pathproof_wire::service::FAMILIES;
 
 use super::values::{
     OrNone, Pattern, PortRange, addresses, bind_address, device_prefix, directory, log_filter,
@@ -18,10 +23,6 @@ use super::values::{
 use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
 use crate::metrics::ServiceMetrics;
-use agent_core::answer::{Enforcement, UnknownPolicy};
-use agent_core::cluster::ObjectName;
-use agent_core::owners::Declared;
-use agent_core::verdict::CountedFamilies;
 
 pub(super) const SENTINEL: &str = "Sentinel";
 

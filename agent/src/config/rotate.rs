@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_common::service::FAMILIES;
 use clap::Args as ClapArgs;
 use clap::ValueEnum;
 use clap::builder::TypedValueParser as _;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_wire::service::FAMILIES;
 
 use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
 use super::values::{dns_name, minutes, object_name, pair, percent};
-use agent_core::cluster::ObjectName;
 
 const WITHDRAWAL: &str = "Withdrawal";
 

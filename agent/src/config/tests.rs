@@ -1,16 +1,15 @@
 use std::net::SocketAddr;
-
 use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use pathproof_judge::verdict::CountedFamilies;
+use pathproof_rotator::rotation;
 use rstest::rstest;
 
 use super::*;
 use crate::http::AllowList;
 use crate::http::bind::BindAddress;
-use agent_core::fleet::rotation;
-use agent_core::verdict::CountedFamilies;
 
 fn around() -> Surroundings {
     Surroundings {

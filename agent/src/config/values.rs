@@ -5,18 +5,18 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
 use clap::builder::TypedValueParser;
 use ipnet::IpNet;
 use jiff::SignedDuration;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::node_context::address;
+use pathproof_judge::eligibility::is_dns_name;
+use pathproof_wire::service::{FAMILIES, Family};
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing_subscriber::filter::EnvFilter;
 
 use crate::http::bind::BindAddress;
 use crate::http::unmapped;
-use agent_core::cluster::ObjectName;
-use agent_core::eligibility::is_dns_name;
-use agent_core::expect::node::address;
 
 /// A value, or the word `none`. The alias keeps clap from treating the option as optional.
 pub(crate) type OrNone<T> = Option<T>;
@@ -276,9 +276,10 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
+
+    use super::*;
 
     #[rstest]
     #[case("eth0", "eth0", true)]

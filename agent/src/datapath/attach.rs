@@ -12,14 +12,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aya::Ebpf;
+use pathproof_facts::time::Mono;
+use pathproof_report::{Attached, DeviceReport};
+use pathproof_witness::coverage;
 
 use super::devices::Device;
 use super::load::classifier;
 use super::pins::{KeptPins, Pins};
 use crate::causes::chain;
-use agent_core::coverage;
-use agent_core::report::{Attached, DeviceReport};
-use agent_core::time::Mono;
 
 pub(super) mod filters;
 pub(super) mod hook;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_common::dropped::SkbLayout;
+use pathproof_wire::dropped::SkbLayout;
 use thiserror::Error;
 
 use crate::netlink::word;

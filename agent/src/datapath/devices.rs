@@ -9,11 +9,11 @@ use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
-use agent_common::packet::Link;
-use agent_common::service::Family;
 use futures_util::{Stream, StreamExt};
 use netlink_sys::AsyncSocket as _;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use pathproof_wire::packet::Link;
+use pathproof_wire::service::Family;
 use rtnetlink::packet_core::Parseable;
 use rtnetlink::packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
@@ -343,11 +343,10 @@ fn collect(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use futures_util::stream;
+    use rstest::rstest;
 
     use super::*;
 

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, HashMap as Seen};
 use std::fs::File;
 use std::io::{self, Read as _};
 
-use agent_common::abi::{map, program};
-use agent_common::dropped::{DropKey, SkbLayout};
-use agent_core::drops::DropCount;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::{ProgramError, RawTracePoint};
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::dropped::{DropKey, SkbLayout};
+use pathproof_witness::drops::DropCount;
 use thiserror::Error;
 
 use super::btf::{self, BtfError};

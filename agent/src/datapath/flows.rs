@@ -5,9 +5,9 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use agent_common::service::{Address, Port, mapped};
-use agent_core::drain::{Flow, OpenConnections, Outsiders};
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use pathproof_judge::drain::{Flow, OpenConnections, Outsiders};
+use pathproof_wire::service::{Address, Port, mapped};
 
 use crate::netlink::{attributes, dump, find};
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use agent_common::service::Address;
-use agent_common::steer::{ANY_V4, ANY_V6, mapped};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use pathproof_wire::service::Address;
+use pathproof_wire::steer::{ANY_V4, ANY_V6, mapped};
 
 use crate::netlink::{self, attributes, too_short, word};
 

@@ -7,12 +7,12 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use agent_common::abi::{FOLLOW_ALL, SEED, WINDOW_SHIFT, map, program};
-use agent_common::gate::window_shift;
 use aya::maps::{Array, Map, MapError};
 use aya::programs::{Program, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use caps::{CapSet, Capability};
+use pathproof_wire::abi::{FOLLOW_ALL, SEED, WINDOW_SHIFT, map, program};
+use pathproof_wire::gate::window_shift;
 use thiserror::Error;
 
 use super::pins::Pins;

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use agent_common::abi::{ABI_VERSION, map};
+use pathproof_wire::abi::{ABI_VERSION, map};
 use thiserror::Error;
 
 mod kept;

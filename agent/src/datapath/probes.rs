@@ -5,13 +5,13 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use agent_common::abi::{map, program};
-use agent_common::evidence::{Pending, PendingKey};
-use agent_common::packet::Link;
-use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
-use agent_common::service::Family;
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError, RingBuf};
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::evidence::{Pending, PendingKey};
+use pathproof_wire::packet::Link;
+use pathproof_wire::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
+use pathproof_wire::service::Family;
 use thiserror::Error;
 
 use super::attach::hook::{Hook, Place, Spot};
@@ -44,7 +44,7 @@ impl ProbeMaps {
     }
 
     /// Registers a probe that is about to be sent; from now on the echo answers it. `flags`: bits of
-    /// [`probe_flag`](agent_common::probe::probe_flag). Replaces an earlier probe with the same key.
+    /// [`probe_flag`](pathproof_wire::probe::probe_flag). Replaces an earlier probe with the same key.
     pub fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), MapsError> {
         let probe = Probe {
             flags,
@@ -86,7 +86,7 @@ impl ProbeMaps {
     }
 
     /// The observer's state of the TCP connection with this initial sequence number: bits of
-    /// [`state`](agent_common::evidence::state). `None` if the observer does not follow it.
+    /// [`state`](pathproof_wire::evidence::state). `None` if the observer does not follow it.
     pub fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
         let key = PendingKey {
             isn,

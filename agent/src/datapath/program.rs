@@ -15,20 +15,20 @@ use std::mem::discriminant;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use agent_common::abi::map;
-use agent_common::evidence::UdpPorts;
-use agent_common::service::{
-    EndpointEntry, EndpointKey, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
-};
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, IterableMap as _, MapData, MapError};
+use pathproof_facts::node_context::SourcePrefix;
+use pathproof_facts::time::Mono;
+use pathproof_plan::{Installed, MapChange};
+use pathproof_wire::abi::map;
+use pathproof_wire::evidence::UdpPorts;
+use pathproof_wire::service::{
+    EndpointEntry, EndpointKey, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
+};
 
 use super::load::{MapsError, refused, take};
 use super::syscall;
-use agent_core::expect::SourcePrefix;
-use agent_core::plan::{Installed, MapChange};
-use agent_core::time::Mono;
 
 /// Entries per batch call: more are not faster, and need more memory.
 const BATCH: usize = 1024;
@@ -237,7 +237,7 @@ impl Programmer {
             .collect()
     }
 
-    /// Sets the flags of devices ([`device_flag`](agent_common::service::device_flag)) and clears
+    /// Sets the flags of devices ([`device_flag`](pathproof_wire::service::device_flag)) and clears
     /// all others. If one device is refused, the rest are still set.
     pub fn set_devices(&mut self, wanted: &BTreeMap<u32, u32>) -> Result<(), MapsError> {
         let standing: BTreeMap<u32, u32> = self.devices.iter().flatten().collect();

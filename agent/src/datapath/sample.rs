@@ -6,20 +6,20 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use agent_common::abi::map;
-use agent_common::evidence::{
-    Anomaly, Delays, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
-};
-use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
+use pathproof_facts::time::Mono;
+use pathproof_node::event::KernelSample;
+use pathproof_wire::abi::map;
+use pathproof_wire::evidence::{
+    Anomaly, Delays, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
+};
+use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
+use pathproof_witness::evidence::{CountDelta, PendingReports, count};
 
 use super::devices::Device;
 use super::load::{MapsError, refused, take};
 use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
-use agent_core::event::KernelSample;
-use agent_core::evidence::{CountDelta, PendingReports, count};
-use agent_core::time::Mono;
 
 #[derive(Debug, Default)]
 pub struct Read {

@@ -11,15 +11,15 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use agent_common::abi::{map, program};
-use agent_common::service::{Address, Family};
-use agent_common::steer::{
-    ANY_V4, ANY_V6, Dialled, HEALTHZ, SERVICES, SteerRule, port_bit, steer_flag,
-};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, SockMap};
 use aya::programs::sk_lookup::SkLookupLink;
 use aya::programs::{ProgramError, SkLookup};
+use pathproof_wire::abi::{map, program};
+use pathproof_wire::service::{Address, Family};
+use pathproof_wire::steer::{
+    ANY_V4, ANY_V6, Dialled, HEALTHZ, SERVICES, SteerRule, port_bit, steer_flag,
+};
 use thiserror::Error;
 
 use super::listeners::listeners;
@@ -57,7 +57,7 @@ pub enum SteerError {
 
 /// Connections to steer, and the listener that they go to.
 pub struct Steer {
-    /// Index of the rule: `agent_common::steer::HEALTHZ` or `ADMIN`.
+    /// Index of the rule: `pathproof_wire::steer::HEALTHZ` or `ADMIN`.
     pub index: u32,
     pub rule: SteerRule,
     /// A listening TCP socket, for both families if the rule covers both. It must be open until the
@@ -294,10 +294,10 @@ fn is_global(line: &str) -> bool {
 mod tests {
     use std::net::IpAddr;
 
+    use pathproof_facts::node_context::address;
     use rstest::rstest;
 
     use super::*;
-    use agent_core::expect::node::address;
 
     fn known(addresses: &[&str]) -> BTreeSet<Address> {
         addresses.iter().map(|text| parse(text)).collect()

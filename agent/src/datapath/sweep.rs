@@ -12,28 +12,28 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use agent_common::abi::{LOSS_WINDOW_NS, map};
-use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{
-    ExpectedHandling, FAMILIES, Family, FrontendKind, SourceClass, frontend_flag,
-};
-use agent_common::transition::{Failed, failed};
-use agent_common::udp::is_flow;
-use aya::Ebpf;
-use aya::maps::{Map, MapData};
-
-use super::load::{LoadError, MapsError, refused};
-use super::syscall;
-use agent_core::drain::{Arrival, Outside};
-use agent_core::event::TopTalker;
-use agent_core::evidence::{LostData, Success, Successes, came_back};
-use agent_core::peers::PeerSample;
-use agent_core::time::Mono;
 pub(super) use answers::Answer;
 use answers::accepted_of;
 pub(super) use answers::answer_of;
+use aya::Ebpf;
+use aya::maps::{Map, MapData};
 use bounds::{Candidate, surplus, top_talker};
 use evicted::Evicted;
+use pathproof_facts::time::Mono;
+use pathproof_judge::drain::{Arrival, Outside};
+use pathproof_node::event::TopTalker;
+use pathproof_wire::abi::{LOSS_WINDOW_NS, map};
+use pathproof_wire::evidence::{Pending, PendingKey, state};
+use pathproof_wire::service::{
+    ExpectedHandling, FAMILIES, Family, FrontendKind, SourceClass, frontend_flag,
+};
+use pathproof_wire::transition::{Failed, failed};
+use pathproof_wire::udp::is_flow;
+use pathproof_witness::evidence::{LostData, Success, Successes, came_back};
+use pathproof_witness::peers::PeerSample;
+
+use super::load::{LoadError, MapsError, refused};
+use super::syscall;
 
 mod answers;
 mod bounds;
@@ -173,7 +173,7 @@ impl Sweeper {
 pub(super) struct SweptConnections {
     pub(super) swept: Swept,
     pub(super) outside: Outside,
-    /// See [`KernelSample::unanswered`](agent_core::event::KernelSample::unanswered).
+    /// See [`KernelSample::unanswered`](pathproof_node::event::KernelSample::unanswered).
     pub(super) unanswered: [u32; FAMILIES],
     pub(super) peers: PeerSample,
     pub(super) accepted: Vec<Answer>,
@@ -323,8 +323,8 @@ fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
 
 #[cfg(test)]
 mod tests {
-    use agent_common::service::ExpectedHandling;
-    use agent_common::udp::flow_key;
+    use pathproof_wire::service::ExpectedHandling;
+    use pathproof_wire::udp::flow_key;
     use rstest::rstest;
 
     use super::*;

@@ -5,8 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use agent_common::service::FAMILIES;
 use aya::Pod;
+use pathproof_wire::service::FAMILIES;
 
 const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;

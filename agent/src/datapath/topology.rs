@@ -1,7 +1,7 @@
 //! Reads the facts that determine the datapath's topology: foreign programs behind pathproof's, and
 //! programs that run when a socket connects. Read-only, a few dozen microseconds; nothing is ever
 //! attached to a cgroup. TopologyFacts that the kernel does not report are left out, and
-//! `agent_core::topology` then makes a weaker statement.
+//! `pathproof_witness::topology` then makes a weaker statement.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,14 +9,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use agent_common::service::FAMILIES;
+use pathproof_facts::owners::OwnersRead;
+use pathproof_wire::service::FAMILIES;
+use pathproof_witness::topology::{DeviceFacts, ForeignPrograms, Role, TopologyFacts};
 
 use super::attach::Direction;
 use super::attach::filters::{AttachedFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
-use agent_core::owners::OwnersRead;
-use agent_core::topology::{DeviceFacts, ForeignPrograms, Role, TopologyFacts};
 
 /// TopologyFacts that are already known.
 pub struct Seen<'a> {

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use pathproof_witness::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::frame::Frame;
-use agent_core::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Timeout for the handshake and for each answer.

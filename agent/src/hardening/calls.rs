@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Refused;
 use libc::c_long;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare,
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
+
+use super::Refused;
 
 /// A call and the arguments with which it is refused: any of these, or all if there are none.
 type Refusal = (c_long, Vec<Vec<Argument>>);

@@ -6,9 +6,9 @@ use landlock::{
     ABI, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreated,
     RulesetCreatedAttr as _, RulesetError, RulesetStatus,
 };
+use pathproof_report::FilesReport;
 
 use super::{Needs, Refused};
-use agent_core::report::FilesReport;
 
 /// Newest access rights that are requested; an older kernel enforces those that it supports.
 const RIGHTS: ABI = ABI::V5;

@@ -25,17 +25,17 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use pathproof_facts::text;
+use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_judge::drain::Ask;
+use pathproof_report::Report;
+use pathproof_report::drain::DrainReport;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::health::{JSON, not_found};
 use crate::lifecycle::starting::is_any_starting;
 use crate::lifecycle::{Heartbeat, Readiness};
 use crate::metrics::{self, Metrics};
-use agent_core::drain::Ask;
-use agent_core::report::Report;
-use agent_core::report::drain::DrainReport;
-use agent_core::text;
-use agent_core::time::{HumanDuration, Mono};
 
 #[derive(Clone)]
 pub struct AdminState {

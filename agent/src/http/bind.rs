@@ -174,9 +174,11 @@ fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::IpAddr;
+
     use tokio::net::TcpStream;
+
+    use super::*;
 
     #[tokio::test]
     async fn everywhere_is_both_families() {

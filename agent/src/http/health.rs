@@ -22,13 +22,13 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use pathproof_facts::time::{Mono, Wall};
+use pathproof_judge::answer::{Answer, Endpoint};
+use pathproof_node::effect::Answers;
 use tokio::sync::watch;
 
 use crate::lifecycle::Heartbeat;
 use crate::metrics::Metrics;
-use agent_core::answer::{Answer, Endpoint};
-use agent_core::effect::Answers;
-use agent_core::time::{Mono, Wall};
 
 #[derive(Clone)]
 pub struct HealthState {

@@ -34,9 +34,8 @@ use tower::ServiceExt as _;
 use super::AllowList;
 use super::health::{Dialled, Peer};
 use super::proxied::{Header, LONGEST, header};
-use crate::metrics::{Metrics, Turned};
-
 pub use crate::metrics::Listener;
+use crate::metrics::{Metrics, Turned};
 
 /// Maximum size of a request's header.
 const HEADER_SIZE: usize = 16 * 1024;

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use agent_common::service::Family;
-use agent_core::answer::of_service;
-use agent_core::effect::Answers;
-use agent_core::health_ports::PortTable;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Router};
+use pathproof_judge::answer::of_service;
+use pathproof_judge::health_ports::PortTable;
+use pathproof_node::effect::Answers;
+use pathproof_wire::service::Family;
 use tokio::sync::watch;
 
 use super::health::{Dialled, JSON, not_found};
@@ -58,10 +58,10 @@ impl ServiceState {
 mod tests {
     use std::net::SocketAddr;
 
-    use agent_core::cluster::ObjectName;
-    use agent_core::health_ports::HealthPort;
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
+    use pathproof_facts::cluster::ObjectName;
+    use pathproof_judge::health_ports::HealthPort;
     use rstest::rstest;
     use tower::ServiceExt as _;
 

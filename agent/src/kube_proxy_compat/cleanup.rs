@@ -13,14 +13,15 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use agent_common::service::Family;
+use pathproof_wire::service::Family;
 use thiserror::Error;
 
 mod rules;
 
+use rules::{TABLES, Table};
+
 use crate::netfilter::{self, Name, Nft, has_legacy};
 use crate::netlink::index_of;
-use rules::{TABLES, Table};
 
 /// A table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);

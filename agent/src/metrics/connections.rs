@@ -5,14 +5,14 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use agent_common::evidence::{DELAY_BUCKETS, Delays, OUTCOMES, Outcome, delay_bucket};
-use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES};
-
-use agent_core::evidence::{CountDelta, Directory, ServiceInfo};
-use agent_core::report::{AnswerTimes, UdpReport, UdpServiceReport};
-use agent_core::report::{OutcomeCounts, ServiceReport};
-use agent_core::time::Mono;
-use agent_core::verdict::ServiceTrouble;
+use pathproof_facts::directory::{Directory, ServiceInfo};
+use pathproof_facts::time::Mono;
+use pathproof_judge::verdict::ServiceTrouble;
+use pathproof_report::{AnswerTimes, UdpReport, UdpServiceReport};
+use pathproof_report::{OutcomeCounts, ServiceReport};
+use pathproof_wire::evidence::{DELAY_BUCKETS, Delays, OUTCOMES, Outcome, delay_bucket};
+use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES};
+use pathproof_witness::evidence::CountDelta;
 
 /// Service ports (once per family) that are counted individually: the first ones with traffic.
 pub(super) const MAX_SERVICES: usize = 1_000;

@@ -1,5 +1,9 @@
 //! Metrics that are counted as events occur, in the library's counters and histograms.
 
+use pathproof_facts::names;
+use pathproof_facts::trace::ProbeTrace;
+use pathproof_judge::answer::Endpoint;
+use pathproof_node::programming::{EndpointChange, Programmed};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -7,10 +11,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::definitions as define;
-use agent_core::answer::Endpoint;
-use agent_core::names;
-use agent_core::programming::{EndpointChange, Programmed};
-use agent_core::trace::ProbeTrace;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;

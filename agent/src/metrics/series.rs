@@ -6,12 +6,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use agent_common::service::{Family, SourceClass};
 use clap::ValueEnum;
-
-use agent_core::names;
-use agent_core::time::Mono;
-use agent_core::verdict::ServiceTrouble;
+use pathproof_facts::names;
+use pathproof_facts::time::Mono;
+use pathproof_judge::verdict::ServiceTrouble;
+use pathproof_wire::service::{Family, SourceClass};
 
 use super::connections::{Connections, Handshakes, SHOWN, Sums, Tally};
 

@@ -1,16 +1,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use pathproof_facts::cause::{Cause, Why};
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::directory::ServiceInfo;
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Transport};
+use pathproof_judge::verdict::Rule;
+use pathproof_report::sample;
+use pathproof_wire::evidence::{OUTCOMES, Outcome};
+use pathproof_wire::probe::STAGES;
+use pathproof_wire::service::{Family, SourceClass};
+
 use super::*;
-use agent_common::evidence::{OUTCOMES, Outcome};
-use agent_common::probe::STAGES;
-use agent_common::service::{Family, SourceClass};
-use agent_core::cause::{Cause, Why};
-use agent_core::cluster::ObjectName;
-use agent_core::evidence::ServiceInfo;
-use agent_core::report::sample;
-use agent_core::time::Mono;
-use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Transport};
-use agent_core::verdict::Rule;
 
 mod ceiling;
 mod counted;

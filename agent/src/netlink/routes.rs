@@ -5,9 +5,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use agent_common::service::Family;
 use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use pathproof_wire::service::Family;
 use rtnetlink::packet_core::Parseable;
 use rtnetlink::packet_route::route::RouteMessage;
 use tokio::time::Instant;

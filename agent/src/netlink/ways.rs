@@ -5,13 +5,13 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 
-use agent_common::service::Family;
-use agent_core::cause::Cause;
-use agent_core::event::Event;
-use agent_core::evidence::{Client, Lookup, Way};
-use agent_core::expect::node::address;
-use agent_core::node::Node;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use pathproof_facts::cause::Cause;
+use pathproof_facts::node_context::address;
+use pathproof_node::Node;
+use pathproof_node::event::Event;
+use pathproof_wire::service::Family;
+use pathproof_witness::evidence::{Client, Lookup, Way};
 
 use crate::netlink::{ask, attribute, find, link, name_of, word};
 

@@ -7,14 +7,14 @@ use hyper::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::Client;
 use kube::api::{GetParams, Patch, PatchParams, Request};
+use pathproof_facts::time::Wall;
+use pathproof_report::condition::{ConditionState, Reason, Refusal, Status, TYPE, Written};
 use serde_json::json;
 use thiserror::Error;
 
 use super::Settings;
 use crate::causes::chain;
 use crate::metrics::WriteResult;
-use agent_core::condition::{ConditionState, Reason, Refusal, Status, TYPE, Written};
-use agent_core::time::Wall;
 
 const NODES: &str = "/api/v1/nodes";
 const MANAGER: &str = "pathproof";

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pathproof_report::condition::TYPE;
+use pathproof_report::{PublishReport, WriteReport};
+
 use super::node::Fault;
 use crate::clock;
 use crate::metrics::{Metrics, Published, WriteResult};
-use agent_core::condition::TYPE;
-use agent_core::report::{PublishReport, WriteReport};
 
 /// Shared by writers and readers.
 #[derive(Clone, Debug)]

@@ -5,15 +5,15 @@ mod server;
 use std::cell::Cell;
 use std::time::Duration;
 
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_report::condition::Pace;
+use pathproof_report::sample;
 use rstest::rstest;
 use serde_json::{Value, json};
+use server::{Say, Seen, Server};
 
 use super::*;
 use crate::metrics::WriteResult;
-use agent_core::condition::Pace;
-use agent_core::eligibility::Eligibility;
-use agent_core::report::sample;
-use server::{Say, Seen, Server};
 
 /// No delays, except those that a test is about.
 fn settings(condition: bool, events: bool) -> Settings {

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use agent_common::service::Family;
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pathproof_facts::cluster::Protocol;
+use pathproof_facts::fleet_report::FLEET;
+use pathproof_facts::node_context::address;
+use pathproof_rotator::rotation::{SliceSeen, Wanted, slice_name};
+use pathproof_wire::service::Family;
 use serde_json::{Value, json};
 
 use crate::cluster::NOT_SERVED_LABELS;
 use crate::config::RotateConfig;
-use agent_core::brake::FLEET;
-use agent_core::cluster::Protocol;
-use agent_core::expect::node::address;
-use agent_core::fleet::rotation::{SliceSeen, Wanted, slice_name};
 
 /// Label that selects the slices of a Service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";

@@ -14,14 +14,13 @@ mod verify;
 use std::io;
 use std::net::IpAddr;
 
-use agent_common::service::Family;
-use thiserror::Error;
-
-use crate::config::SentinelConfig;
-
 pub use address_conflict::address_conflict;
 pub use ensure::{ensure, remove};
+use pathproof_wire::service::Family;
+use thiserror::Error;
 pub use verify::verify;
+
+use crate::config::SentinelConfig;
 
 /// `rtm_protocol` that marks the sentinel's routes (`ip route show proto 112`). No routing daemon in
 /// iproute2's rt_protos uses it.

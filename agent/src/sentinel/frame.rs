@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use agent_common::probe::{DATA_LEN, UDP_MAGIC};
 use etherparse::{Ethernet2Header, PacketBuilder, TcpHeader, TcpOptionElement};
+use pathproof_wire::probe::{DATA_LEN, UDP_MAGIC};
 
 use super::devices::Mac;
 

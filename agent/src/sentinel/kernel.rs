@@ -6,8 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
-use agent_core::owners::{Owner, OwnersRead};
+use pathproof_facts::owners::{Owner, OwnersRead};
+use pathproof_wire::service::{FAMILIES, Family};
 
 use crate::netfilter::{Name, Nft, has_legacy};
 use crate::netlink::index_of;

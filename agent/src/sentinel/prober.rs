@@ -1,6 +1,6 @@
 //! The thread that sends the sentinel's probes and waits for them. A few times a second it sends a
 //! control probe and then one probe on every path with a target. It delivers a [`ProbeTrace`] for
-//! each. It judges nothing: `agent-core` interprets the traces.
+//! each. It judges nothing: the core interprets the traces.
 //!
 //! It is a thread, not a task, so that no other work of the agent delays a probe. All times are
 //! `CLOCK_MONOTONIC`: a stepped wall clock has no effect, and probes missed while the process was
@@ -14,17 +14,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
-use agent_common::service::{FAMILIES, Family};
-use agent_core::report::sentinel::SentinelAddresses;
-use agent_core::time::Mono;
-use agent_core::trace::ProbeTrace;
+use engine::Engine;
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::ProbeTrace;
+use pathproof_report::sentinel::SentinelAddresses;
+use pathproof_wire::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
+use pathproof_wire::service::{FAMILIES, Family};
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedSender;
+use wire::{Network, Sockets};
 
 use super::devices::SentinelDevices;
-use engine::Engine;
-use wire::{Network, Sockets};
 
 mod engine;
 mod probe;
@@ -35,7 +35,7 @@ mod wire;
 /// Operations of the prober on the kernel's maps. Errors are sentences.
 pub trait Kernel: Send + 'static {
     /// Registers a probe before it is sent, with flags of
-    /// [`probe_flag`](agent_common::probe::probe_flag).
+    /// [`probe_flag`](pathproof_wire::probe::probe_flag).
     fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String>;
     /// The current record of a probe; `None` if it is not registered.
     fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String>;
@@ -44,7 +44,7 @@ pub trait Kernel: Send + 'static {
     fn register_socket(&mut self, cookie: u64) -> Result<(), String>;
     fn socket(&self, cookie: u64) -> Option<HostProbe>;
     fn remove_socket(&mut self, cookie: u64);
-    /// The observer's [`state`](agent_common::evidence::state) bits of the connection with this initial
+    /// The observer's [`state`](pathproof_wire::evidence::state) bits of the connection with this initial
     /// sequence number.
     fn connection_state(&self, isn: u32, family: Family) -> Option<u32>;
     /// Readable while [`next_event`](Self::next_event) has an event.

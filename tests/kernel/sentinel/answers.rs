@@ -1,13 +1,13 @@
 //! How the programs stamp, answer and collect registered probes.
 
-use agent_common::abi::program;
-use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
-use agent_common::probe::{DATA_LEN, ProbeEvent, echo_isn, probe_flag};
-use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::TCP;
 use etherparse::TcpHeader;
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, flag, mapped};
+use pathproof_wire::abi::program;
+use pathproof_wire::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
+use pathproof_wire::probe::{DATA_LEN, ProbeEvent, echo_isn, probe_flag};
+use pathproof_wire::service::Family::{self, V4, V6};
+use pathproof_wire::service::TCP;
 use rstest::rstest;
 
 use super::{

@@ -1,11 +1,11 @@
 //! How the observer treats the connection of a probe.
 
-use agent_common::abi::program;
-use agent_common::evidence::{Outcome, state};
-use agent_common::probe::UDP;
-use agent_common::service::Family;
-use agent_common::service::{TCP, endpoint_flag, frontend_flag};
 use node_tests::packet::{self, flag};
+use pathproof_wire::abi::program;
+use pathproof_wire::evidence::{Outcome, state};
+use pathproof_wire::probe::UDP;
+use pathproof_wire::service::Family;
+use pathproof_wire::service::{TCP, endpoint_flag, frontend_flag};
 
 use super::{DROP, TOKEN, client, host, key, payload, with_sentinel};
 use crate::stage::{PASS, SERVICE, at, choose, client as pod, cluster_ip, frontend};

@@ -7,15 +7,6 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use agent_common::packet::Link;
-use agent_common::probe::Phase::{self, Data, Handshake};
-use agent_common::probe::Stage::{self, Arrived, Collected, Echoed, Returned, Translated};
-use agent_common::probe::{
-    DATA_LEN, Probe, ProbeEvent, ProbeKey, UDP, echo_isn, probe_event, probe_flag,
-};
-use agent_common::service::Family::{self, V4};
-use agent_common::service::TCP;
-use agent_core::time::Mono;
 use node_tests::observer::{Observer, in_sandbox, index_of, run};
 use node_tests::packet::{self, Packet, mapped};
 use node_tests::traffic::RawSender;
@@ -23,6 +14,15 @@ use pathproof::datapath;
 use pathproof::datapath::attach::{Mechanism, Mode};
 use pathproof::datapath::devices::Device;
 use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
+use pathproof_facts::time::Mono;
+use pathproof_wire::packet::Link;
+use pathproof_wire::probe::Phase::{self, Data, Handshake};
+use pathproof_wire::probe::Stage::{self, Arrived, Collected, Echoed, Returned, Translated};
+use pathproof_wire::probe::{
+    DATA_LEN, Probe, ProbeEvent, ProbeKey, UDP, echo_isn, probe_event, probe_flag,
+};
+use pathproof_wire::service::Family::{self, V4};
+use pathproof_wire::service::TCP;
 use rstest::rstest;
 
 use super::{client, echo, host, key, payload, probes, tcp_data};

@@ -1,11 +1,11 @@
 //! How the programs treat refusals, and packets that belong to no registered probe.
 
-use agent_common::abi::{MAX_PROBES, program};
-use agent_common::probe::UDP;
-use agent_common::probe::{Probe, echo_isn, probe_event, probe_flag};
-use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::TCP;
 use node_tests::packet::{self, Packet, flag};
+use pathproof_wire::abi::{MAX_PROBES, program};
+use pathproof_wire::probe::UDP;
+use pathproof_wire::probe::{Probe, echo_isn, probe_event, probe_flag};
+use pathproof_wire::service::Family::{self, V4, V6};
+use pathproof_wire::service::TCP;
 use rstest::rstest;
 
 use super::{

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use agent_common::abi::{BUDGET_WINDOW_SHIFT, UDP_PER_SERVICE, UDP_PER_WINDOW, map};
-use agent_common::evidence::Fault;
-use agent_common::evidence::Outcome::{Answered, Arrived, Forwarded};
-use agent_common::service::Family::{V4, V6};
 use node_tests::observer::monotonic;
 use node_tests::packet::udp;
+use pathproof_wire::abi::{BUDGET_WINDOW_SHIFT, UDP_PER_SERVICE, UDP_PER_WINDOW, map};
+use pathproof_wire::evidence::Fault;
+use pathproof_wire::evidence::Outcome::{Answered, Arrived, Forwarded};
+use pathproof_wire::service::Family::{V4, V6};
 
 use super::{NAMES, asked, ends, outcomes, question, stage, stage_with};
 use crate::stage::{Stage, at, cluster_ip};

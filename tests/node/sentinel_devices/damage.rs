@@ -2,8 +2,8 @@
 
 use std::io;
 
-use agent_common::service::Family;
 use pathproof::sentinel::devices::{DeviceError, ensure, remove};
+use pathproof_wire::service::Family;
 use rstest::rstest;
 
 use super::Node;

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agent_common::service::Family;
 use node_tests::scene::eventually;
 use pathproof::sentinel::devices::{DeviceError, address_conflict};
+use pathproof_wire::service::Family;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Node, without};

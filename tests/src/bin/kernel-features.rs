@@ -5,8 +5,6 @@ use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use agent_common::packet::Link;
-use agent_common::steer::{HEALTHZ, SteerRule, steer_flag};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use node_tests::observer::{Sandbox, in_sandbox};
 use node_tests::skip;
@@ -18,6 +16,8 @@ use pathproof::datapath::devices::Device;
 use pathproof::datapath::load;
 use pathproof::datapath::pins::Pins;
 use pathproof::datapath::steer::Steer;
+use pathproof_wire::packet::Link;
+use pathproof_wire::steer::{HEALTHZ, SteerRule, steer_flag};
 
 /// A port that is free in the sandbox's namespace.
 const PORT: u16 = 10256;

@@ -3,10 +3,12 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use agent_common::abi::map;
-use agent_common::service::{EndpointEntry, EndpointKey, FrontendKey, FrontendValue, TCP, mapped};
 use anyhow::{Context, Result};
 use aya::maps::{HashMap, Map, MapData, MapInfo};
+use pathproof_wire::abi::map;
+use pathproof_wire::service::{
+    EndpointEntry, EndpointKey, FrontendKey, FrontendValue, TCP, mapped,
+};
 
 use crate::usage;
 

@@ -20,8 +20,9 @@ pub fn is_ready(pod: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn pod(made: &str, ready: bool) -> Value {
         json!({

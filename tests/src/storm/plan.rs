@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fastrand::Rng;
 use jiff::Timestamp;
+use spared::spared;
 
 use crate::cluster::Manner;
 pub(super) use crate::detect::Fault;
-use spared::spared;
 
 /// Something that lasts for some time and is then reverted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub use agent_common::service::Family;
+pub use pathproof_wire::service::Family;
 
 /// Name of the node in the manifests.
 pub const NODE_NAME: &str = "node-1";

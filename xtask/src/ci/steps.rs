@@ -152,7 +152,7 @@ fn fmt() -> Result<()> {
     run::run(run::cargo().args(["fmt", "--all", "--", "--check"]))
 }
 
-/// Lints the host's crates; `build-ebpf --check` lints agent-ebpf with the eBPF compiler.
+/// Lints the host's crates; `build-ebpf --check` lints pathproof-ebpf with the eBPF compiler.
 fn clippy() -> Result<()> {
     // `--all-targets` excludes tests that run only if named. The same packages have the same
     // features; with others the tests' library would be checked twice.
@@ -161,7 +161,7 @@ fn clippy() -> Result<()> {
     for targets in [vec!["--all-targets"], named] {
         run::run(
             run::cargo()
-                .args(["clippy", "--workspace", "--exclude", "agent-ebpf"])
+                .args(["clippy", "--workspace", "--exclude", "pathproof-ebpf"])
                 .args(targets)
                 .args(["--", "-D", "warnings"]),
         )?;
@@ -172,7 +172,7 @@ fn clippy() -> Result<()> {
 /// Every use of a node with every fault and negative control, with 200 seeds.
 fn judgement() -> Result<()> {
     let mut command = run::cargo();
-    command.args(["test", "--package", "agent-core", "--release"]);
+    command.args(["test", "--package", "pathproof-sim", "--release"]);
     command.args(["--test", "judgement"]);
     run::run(command.env("PATHPROOF_SEEDS", "200"))
 }
@@ -180,18 +180,30 @@ fn judgement() -> Result<()> {
 fn doc() -> Result<()> {
     run::run(
         run::cargo()
-            .args(["doc", "--workspace", "--exclude", "agent-ebpf", "--no-deps"])
+            .args([
+                "doc",
+                "--workspace",
+                "--exclude",
+                "pathproof-ebpf",
+                "--no-deps",
+            ])
             .arg("--document-private-items")
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }
 
-/// Checks that no library with I/O is in the dependency tree of agent-core.
+/// Checks that no library with I/O is in the dependency trees of the crates that decide.
 fn core_is_pure() -> Result<()> {
     const IMPURE: &str = "aya axum hyper k8s_openapi kube libc mio socket2 tokio";
     let tree = run::output(
         run::cargo()
-            .args(["tree", "--package", "agent-core"])
+            .args([
+                "tree",
+                "--package",
+                "pathproof-report",
+                "--package",
+                "pathproof-rotator",
+            ])
             .args(["--edges", "normal", "--prefix", "none", "--format", "{lib}"]),
     )?;
     let tree = String::from_utf8_lossy(&tree);
@@ -200,7 +212,7 @@ fn core_is_pure() -> Result<()> {
     let found: Vec<&str> = names.filter(is_impure).collect();
     ensure!(
         found.is_empty(),
-        "agent-core must not depend on {}",
+        "crates that decide must not depend on {}",
         found.join(", ")
     );
     Ok(())

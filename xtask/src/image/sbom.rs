@@ -27,7 +27,7 @@ pub(super) fn write(arch: Arch) -> Result<Vec<PathBuf>> {
     )?;
     let place = sources.path().to_str().context("a path in UTF-8")?;
     let of_program = format!("linux-{}", arch.name());
-    [("agent", of_program.as_str()), ("agent-ebpf", "ebpf")]
+    [("agent", of_program.as_str()), ("crates/ebpf", "ebpf")]
         .map(|(member, name)| {
             let text = fs::read_to_string(sources.path().join(member).join("sbom.json"))?;
             let mut document: Value = serde_json::from_str(&text.replace(place, ""))?;

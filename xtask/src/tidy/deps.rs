@@ -8,7 +8,7 @@ use super::tree::Tree;
 
 /// Modules of the agent and the modules that each may name. A module may always name itself.
 ///
-/// cluster, datapath, sentinel and http meet only in app, through values of agent-core.
+/// cluster, datapath, sentinel and http meet only in app, through values of the crates that decide.
 const MODULES: [(&str, &str); 25] = [
     ("causes", ""),
     ("input", ""),
@@ -41,11 +41,25 @@ const MODULES: [(&str, &str); 25] = [
 ];
 const ALL: &str = "*";
 
-/// Modules of agent-core, the lowest first. Each may name those before it, so there are no cycles.
-const CORE: &str = "
-    text time brake cause names owners limits trace cluster evidence conntrack drops peers topology
-    freshness view expect health_ports plan programming coverage eligibility drain probes ledger verdict
-    explain answer switches damping condition event effect record node replay report fleet sim";
+/// Modules of the crates that decide, the lowest first. Each may name those before it, so there are no
+/// cycles. Of a crate without a list, one module is the crate's root.
+const ORDERS: [(&str, &str); 3] = [
+    (
+        "facts",
+        "text time cause names cluster directory owners limits trace switches fleet_report \
+         node_context freshness view testing",
+    ),
+    (
+        "witness",
+        "evidence conntrack drops peers topology coverage probes ledger testing",
+    ),
+    (
+        "judge",
+        "eligibility health_ports drain brake verdict explain answer damping",
+    ),
+];
+/// Crates that decide: no I/O and no clock.
+const PURE: &str = "facts plan witness judge node report rotator sim";
 
 /// Names that the core must not use: it is deterministic, and `now` is an argument. Its dependency
 /// tree excludes libraries.
@@ -71,37 +85,52 @@ fn module_of<'a>(source: &str, path: &'a str) -> Option<(&'a str, usize)> {
 }
 
 const AGENT: &str = "agent/src/";
-const AGENT_CORE: &str = "agent-core/src/";
 const TABLES: &str = "xtask/src/tidy/deps.rs";
 
-/// Modules of the core name only lower modules; tests may name any.
+/// Crates that decide do no I/O, and their modules name only lower modules; tests may name any.
 pub(super) fn core(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.ending(".rs") {
-        let Some((room, depth)) = module_of(AGENT_CORE, path) else {
+        let inside = path.strip_prefix("crates/").unwrap_or_default();
+        let Some((folder, file)) = inside.split_once("/src/") else {
             continue;
         };
-        if !has(CORE, room) {
-            let message = format!("room {room} is not in the table of {TABLES}");
-            violations.push(Violation::new(path, 0, message));
-        }
-        if path.contains("/tests/") || path.ends_with("/tests.rs") {
+        let is_test =
+            path.contains("/tests/") || path.ends_with("/tests.rs") || file == "testing.rs";
+        if !has(PURE, folder) || is_test {
             continue;
         }
         let code = code::only(text);
         for name in NOT_IN_CORE.split(' ') {
             for line in code::lines_with(&code, name) {
-                let message = format!("agent-core is pure and must not name {name}");
+                let message = format!("{folder} is pure and must not name {name}");
                 violations.push(Violation::new(path, line, message));
             }
         }
-        let end = code.find("mod tests {").unwrap_or(code.len());
-        let above = CORE.split_whitespace().skip_while(|name| *name != room);
-        let above: Vec<&str> = above.skip(1).collect();
-        for (line, used) in uses(&code[..end], depth) {
-            if above.contains(&used.as_str()) {
-                let message = format!("{room} lies below {used} and must not name it");
-                violations.push(Violation::new(path, line, message));
-            }
+        let order = ORDERS.iter().find(|(name, _)| *name == folder);
+        if let (Some((_, order)), Some((module, depth))) = (order, module_of("", file)) {
+            order_of_modules(path, &code, (order, module, depth), violations);
+        }
+    }
+}
+
+/// A module names no module above it.
+fn order_of_modules(
+    path: &str,
+    code: &str,
+    (order, module, depth): (&str, &str, usize),
+    violations: &mut Vec<Violation>,
+) {
+    if !has(order, module) {
+        let message = format!("module {module} is not in the table of {TABLES}");
+        violations.push(Violation::new(path, 0, message));
+    }
+    let end = code.find("mod tests {").unwrap_or(code.len());
+    let above = order.split_whitespace().skip_while(|name| *name != module);
+    let above: Vec<&str> = above.skip(1).collect();
+    for (line, used) in uses(&code[..end], depth) {
+        if above.contains(&used.as_str()) {
+            let message = format!("{module} lies below {used} and must not name it");
+            violations.push(Violation::new(path, line, message));
         }
     }
 }
@@ -181,19 +210,49 @@ fn heads(rest: &str) -> Vec<String> {
 }
 
 /// Crates of the workspace, and those that each may use.
-const CRATES: [(&str, &str); 7] = [
-    ("agent-common", ""),
-    // Its integration tests enable one of its features.
-    ("agent-core", "agent-common agent-core"),
-    ("agent-ebpf", "agent-common"),
-    ("agent", "agent-common agent-core"),
-    ("fuzz", "agent-common agent-core pathproof"),
-    ("tests", "agent-common agent-core pathproof"),
+const CRATES: [(&str, &str); 14] = [
+    ("crates/wire", ""),
+    ("crates/ebpf", "pathproof-wire"),
+    ("crates/facts", "pathproof-wire"),
+    ("crates/plan", "pathproof-wire pathproof-facts"),
+    ("crates/witness", "pathproof-wire pathproof-facts"),
+    (
+        "crates/judge",
+        "pathproof-wire pathproof-facts pathproof-witness",
+    ),
+    (
+        "crates/node",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge",
+    ),
+    (
+        "crates/report",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node",
+    ),
+    (
+        "crates/rotator",
+        "pathproof-wire pathproof-facts pathproof-judge pathproof-report",
+    ),
+    (
+        "crates/sim",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator",
+    ),
+    (
+        "agent",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator",
+    ),
+    (
+        "fuzz",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof",
+    ),
+    (
+        "tests",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-sim pathproof",
+    ),
     ("xtask", ""),
 ];
-const OURS: &str = "agent-common agent-core agent-ebpf pathproof node-tests pathproof-fuzz xtask";
+const OURS: &str = "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-ebpf pathproof-sim pathproof node-tests pathproof-fuzz xtask";
 /// All libraries that the kernel side may link.
-const KERNEL_SIDE: &str = "agent-common aya-ebpf aya-log-ebpf";
+const KERNEL_SIDE: &str = "pathproof-wire aya-ebpf aya-log-ebpf";
 
 pub(super) fn crates(tree: &Tree, violations: &mut Vec<Violation>) {
     for (folder, allowed) in CRATES {
@@ -202,10 +261,10 @@ pub(super) fn crates(tree: &Tree, violations: &mut Vec<Violation>) {
             let (name, line) = (entry.dependency(), entry.line);
             let message = if has(OURS, name) && !has(allowed, name) {
                 format!("{folder} must not use {name}")
-            } else if folder == "agent-ebpf" && !has(KERNEL_SIDE, name) {
+            } else if folder == "crates/ebpf" && !has(KERNEL_SIDE, name) {
                 format!("the kernel side may use {KERNEL_SIDE}, not {name}")
-            } else if folder == "agent-common" && !entry.table.contains("dev-") && name != "aya" {
-                format!("agent-common may use aya alone (feature user), not {name}")
+            } else if folder == "crates/wire" && !entry.table.contains("dev-") && name != "aya" {
+                format!("pathproof-wire may use aya alone (feature user), not {name}")
             } else {
                 continue;
             };
@@ -258,15 +317,15 @@ mod tests {
         for name in NOT_IN_CORE.split(' ') {
             let fault = format!("//! x\nuse {name}::thing;\n");
             let twin = format!("//! not {name}\nuse my_{}_x::y;\n", name.replace(':', "_"));
-            fault_and_twin(core, "agent-core/src/ledger.rs", (&fault, 2), &twin);
+            fault_and_twin(core, "crates/witness/src/ledger.rs", (&fault, 2), &twin);
         }
         fault_and_twin(
             core,
-            "agent-core/src/ledger/service.rs",
-            ("use crate::{\n    time::Mono,\n    verdict::State,\n};", 1),
-            "use super::super::limits::Limits; mod tests { use crate::verdict::State; }",
+            "crates/witness/src/ledger/service.rs",
+            ("use crate::{\n    peers,\n    testing::traces,\n};", 1),
+            "use super::super::peers; mod tests { use crate::testing::traces; }",
         );
-        assert_eq!(check(core, &[("agent-core/src/misc.rs", "")]).len(), 1);
+        assert_eq!(check(core, &[("crates/witness/src/misc.rs", "")]).len(), 1);
     }
 
     #[test]
@@ -287,16 +346,16 @@ mod tests {
     #[test]
     fn crates_depend_on_what_they_may() {
         for (path, fault, twin) in [
-            ("agent-ebpf/Cargo.toml", "serde", "aya-ebpf"),
-            ("agent/Cargo.toml", "agent-ebpf", "aya"),
+            ("crates/ebpf/Cargo.toml", "serde", "aya-ebpf"),
+            ("agent/Cargo.toml", "pathproof-ebpf", "aya"),
             ("xtask/Cargo.toml", "pathproof", "clap"),
             ("tests/Cargo.toml", "xtask", "pathproof"),
-            ("agent-common/Cargo.toml", "serde", "aya"),
+            ("crates/wire/Cargo.toml", "serde", "aya"),
         ] {
             let manifest = |name| format!("[dependencies]\n{name} = {{ workspace = true }}\n");
             fault_and_twin(crates, path, (&manifest(fault), 2), &manifest(twin));
         }
         let dev = "[dev-dependencies]\nproptest = { workspace = true }\n";
-        assert_eq!(check(crates, &[("agent-common/Cargo.toml", dev)]), [""; 0]);
+        assert_eq!(check(crates, &[("crates/wire/Cargo.toml", dev)]), [""; 0]);
     }
 }

@@ -118,15 +118,20 @@ fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
     tree.exists(&parts.join("/"))
 }
 
-/// The code map names each module of the agent and of the core.
+/// The code map names each crate, and each module of the agent.
 pub(super) fn architecture(tree: &Tree, violations: &mut Vec<Violation>) {
     let Some(map) = tree.text(MAP) else {
         violations.push(Violation::new(MAP, 0, "the code map is missing"));
         return;
     };
     for (path, _) in tree.ending(".rs") {
-        let inside = ["agent/src/", "agent-core/src/"].into_iter();
-        let Some(module) = inside.filter_map(|source| path.strip_prefix(source)).next() else {
+        let of_crate = |path: &'_ str| {
+            path.strip_prefix("crates/")?
+                .strip_suffix("/src/lib.rs")
+                .map(str::to_owned)
+        };
+        let module = path.strip_prefix("agent/src/").map(str::to_owned);
+        let Some(module) = module.or_else(|| of_crate(path)) else {
             continue;
         };
         let name = module.trim_end_matches(".rs");
@@ -205,7 +210,7 @@ mod tests {
                 ("agent/src/lib.rs", ""),
                 ("agent/src/cluster.rs", ""),
                 ("agent/src/cluster/api.rs", ""),
-                ("agent-core/src/ledger.rs", ""),
+                ("crates/witness/src/ledger.rs", ""),
             ]
         };
         for (map, missing) in [

@@ -124,10 +124,10 @@ fn leading_version(text: &str) -> Option<&str> {
 /// Licence of a crate, by folder; other crates inherit the workspace's.
 const LICENCES: [(&str, &str); 2] = [
     // Loaded into the kernel: GPL, or MIT like aya's kernel side.
-    ("agent-ebpf/Cargo.toml", "\"GPL-2.0-only OR MIT\""),
+    ("crates/ebpf/Cargo.toml", "\"GPL-2.0-only OR MIT\""),
     // Linked by both sides.
     (
-        "agent-common/Cargo.toml",
+        "crates/wire/Cargo.toml",
         "\"GPL-2.0-only OR MIT OR Apache-2.0\"",
     ),
 ];
@@ -231,7 +231,7 @@ mod tests {
         );
         fault_and_twin(
             licences,
-            "agent-ebpf/Cargo.toml",
+            "crates/ebpf/Cargo.toml",
             (&with(ours), 0),
             &with(dual),
         );

@@ -4,10 +4,10 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use agent_common::service::Family;
-use agent_core::effect::DesiredDevices;
-use agent_core::event::{Event, KernelState, SentinelEvent};
-use agent_core::time::Mono;
+use pathproof_facts::time::Mono;
+use pathproof_node::effect::DesiredDevices;
+use pathproof_node::event::{Event, KernelState, SentinelEvent};
+use pathproof_wire::service::Family;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};

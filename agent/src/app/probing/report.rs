@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
-use agent_common::service::Family;
-use agent_core::node::{Condition, Node};
-use agent_core::report::sentinel::{SentinelAddresses, SentinelDevices, SentinelReport};
+use pathproof_node::{Condition, Node};
+use pathproof_report::sentinel::{SentinelAddresses, SentinelDevices, SentinelReport};
+use pathproof_wire::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
+use pathproof_wire::service::Family;
 
 use super::Probing;
 use crate::datapath::probes::ProbeMaps;

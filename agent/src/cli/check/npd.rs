@@ -8,15 +8,15 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pathproof_facts::text::visible;
+use pathproof_facts::time::HumanDuration;
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_judge::explain::label;
+use pathproof_report::Report;
+use pathproof_report::condition::{Status, condition};
 
 use super::super::{Exit, fetch};
 use crate::args::CheckArgs;
-use agent_core::condition::{Status, condition};
-use agent_core::eligibility::Eligibility;
-use agent_core::explain::label;
-use agent_core::report::Report;
-use agent_core::text::visible;
-use agent_core::time::HumanDuration;
 
 /// Default of node-problem-detector's `max_output_length`, in bytes.
 const LONGEST: usize = 80;

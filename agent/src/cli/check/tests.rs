@@ -1,10 +1,10 @@
 use std::time::Duration;
 
+use pathproof_judge::verdict::LaneState;
+use pathproof_report::sample::{self, probed};
 use rstest::rstest;
 
 use super::*;
-use agent_core::report::sample::{self, probed};
-use agent_core::verdict::LaneState;
 
 fn checked(report: &Report) -> Checked<'_> {
     Checked::of(report, Source::Itself, Duration::from_secs(4))

@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
+use pathproof_facts::time::Wall;
+use pathproof_report::condition::{Status, TYPE};
+use pathproof_rotator::{ConditionSeen, NodeSeen};
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::args::{FleetArgs, Output};
-use agent_core::condition::{Status, TYPE};
-use agent_core::fleet::{ConditionSeen, NodeSeen};
-use agent_core::time::Wall;
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";

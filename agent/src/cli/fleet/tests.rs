@@ -1,9 +1,9 @@
 use clap::Parser as _;
+use pathproof_report::condition::Status;
+use pathproof_rotator::{ConditionSeen, NodeSeen};
 use rstest::rstest;
 
 use super::*;
-use agent_core::condition::Status;
-use agent_core::fleet::{ConditionSeen, NodeSeen};
 
 const NOW: Wall = Wall(1_795_305_600_000_000_000);
 

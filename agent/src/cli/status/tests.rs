@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pathproof_report::{PortWay, Report, sample};
 use rstest::rstest;
 
 use super::render;
-use agent_core::report::{PortWay, Report, sample};
 
 fn page(report: &Report) -> String {
     let now = sample::written() + Duration::from_millis(200);
@@ -79,10 +79,11 @@ async fn the_served_report_is_shown() {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
+    use pathproof_facts::time::Mono;
+
     use crate::http::{AllowList, admin, bind, serve};
     use crate::lifecycle::{Heartbeat, Readiness};
     use crate::metrics::Metrics;
-    use agent_core::time::Mono;
 
     let metrics = Metrics::new();
     let (publish, report) = tokio::sync::watch::channel(None);

@@ -1,10 +1,10 @@
+use pathproof_facts::cause::Cause;
+use pathproof_facts::cause::ProbeCause;
+use pathproof_report::sample::probed;
+use pathproof_report::{Report, sample};
 use rstest::rstest;
 
 use super::{Chain, render};
-use agent_core::cause::Cause;
-use agent_core::cause::ProbeCause;
-use agent_core::report::sample::probed;
-use agent_core::report::{Report, sample};
 
 fn page(report: &Report) -> String {
     render(report, false)

@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use pathproof_facts::cluster::ObjectName;
+
 use crate::cluster::Problem;
 use crate::cluster::facts::ObjectFacts;
-use agent_core::cluster::ObjectName;
 
 /// Bytes per namespace: 11,000 Services with ten endpoints each.
 const NAMESPACE: usize = 16 << 20;

@@ -6,6 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
+use pathproof_facts::fleet_report::FleetReport;
+use pathproof_facts::time::{Mono, Wall};
+use pathproof_report::condition::{Status, TYPE};
+use pathproof_rotator::ConditionSeen;
+use pathproof_rotator::census::Census;
+use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
@@ -13,12 +19,6 @@ use super::Requests;
 use super::follow::{Follower, Pace};
 use super::store::Event;
 use crate::cluster::facts::Object;
-use agent_core::brake::FleetReport;
-use agent_core::condition::{Status, TYPE};
-use agent_core::fleet::ConditionSeen;
-use agent_core::fleet::census::Census;
-use agent_core::fleet::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
-use agent_core::time::{Mono, Wall};
 
 /// All Nodes, followed until this is dropped.
 #[derive(Debug)]

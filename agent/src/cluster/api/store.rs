@@ -9,12 +9,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pathproof_facts::cluster::Change;
 
 use super::budget::Budget;
 use crate::cluster::convert::Converter;
 use crate::cluster::facts::{Kind, Object, ObjectFacts, compare};
 use crate::cluster::{Problem, Update};
-use agent_core::cluster::Change;
 
 /// Consequence of an invalid object.
 const KEPT: &str = "the object's last good version stays in use";

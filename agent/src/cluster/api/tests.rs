@@ -4,14 +4,14 @@ use std::{future, io};
 
 use hyper::{Request, Response};
 use kube::client::Body;
+use pathproof_facts::cluster::Change;
+use pathproof_facts::view::ClusterView;
 use rstest::rstest;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::cluster::api::client::client;
-use agent_core::cluster::Change;
-use agent_core::view::ClusterView;
 
 mod interrupted;
 mod memory;

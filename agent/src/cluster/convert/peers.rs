@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use agent_core::peers::PEERS;
+use pathproof_witness::peers::PEERS;
 
 /// Numbers of other nodes, from 1 to [`PEERS`].
 ///

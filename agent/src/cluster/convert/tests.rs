@@ -160,7 +160,7 @@ endpoints:
     let endpoint = |ip: [u8; 4], ready, terminating, local: bool| EndpointFacts {
         // The first other node gets number 1.
         peer: u16::from(!local),
-        address: agent_common::service::mapped(ip),
+        address: pathproof_wire::service::mapped(ip),
         ready,
         serving: true,
         terminating,
@@ -297,7 +297,7 @@ endpoints: [{addresses: [10.0.000.011]}]
 ",
     );
     let facts = facts.unwrap().unwrap();
-    let address = agent_common::service::mapped([10, 0, 0, 11]);
+    let address = pathproof_wire::service::mapped([10, 0, 0, 11]);
     assert_eq!(facts.endpoints[0].address, address);
 }
 

@@ -1,8 +1,9 @@
 use std::os::unix::fs::symlink;
 
+use pathproof_facts::cluster::Change;
+use pathproof_facts::view::ClusterView;
+
 use super::*;
-use agent_core::cluster::Change;
-use agent_core::view::ClusterView;
 
 /// A folder, its reader and the resulting view.
 struct World {
@@ -98,9 +99,9 @@ fn files_come_change_and_go() {
     assert_eq!(world.services(), ["b", "c"]);
     assert_eq!(
         world.last.changes,
-        [Change::ServiceGone(agent_core::cluster::ObjectName::new(
-            "default", "a"
-        ))]
+        [Change::ServiceGone(
+            pathproof_facts::cluster::ObjectName::new("default", "a")
+        )]
     );
     world.remove("c.yml");
     assert_eq!(world.services(), ["b"]);
@@ -157,14 +158,14 @@ fn an_invalid_object_keeps_its_facts() {
     world.services();
     let before = world
         .view
-        .state(&agent_core::cluster::ObjectName::new("default", "a"))
+        .state(&pathproof_facts::cluster::ObjectName::new("default", "a"))
         .cloned();
     let invalid = service("a").replace("10.96.0.1", "10.96.0");
     world.write("a.yaml", &invalid);
     assert_eq!(world.services(), ["a"]);
     let now = world
         .view
-        .state(&agent_core::cluster::ObjectName::new("default", "a"))
+        .state(&pathproof_facts::cluster::ObjectName::new("default", "a"))
         .cloned();
     assert_eq!(now, before);
     let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": must be an IP \

@@ -1,12 +1,12 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
+use pathproof_facts::cluster::Change;
+use pathproof_facts::view::ClusterView;
 use rstest::rstest;
 use tokio::time::timeout;
 
 use super::*;
-use agent_core::cluster::Change;
-use agent_core::view::ClusterView;
 
 /// A followed folder, and the resulting view.
 struct World {

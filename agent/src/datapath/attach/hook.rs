@@ -10,12 +10,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_common::abi::program;
-use agent_common::packet;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
+use pathproof_wire::abi::program;
+use pathproof_wire::packet;
 use thiserror::Error;
 
 use super::filters::{self, filters};

@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
-use agent_common::abi::map;
 use aya::maps::MapData;
+use pathproof_wire::abi::map;
 
 use super::{Pins, PinsError, entries};
 use crate::causes::chain;

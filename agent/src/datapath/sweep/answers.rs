@@ -1,8 +1,8 @@
 //! Delays of answers to datagrams, and of endpoints that accept a connection.
 
-use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::frontend_flag;
-use agent_common::udp::is_flow;
+use pathproof_wire::evidence::{Pending, PendingKey, state};
+use pathproof_wire::service::frontend_flag;
+use pathproof_wire::udp::is_flow;
 
 /// The delay of an answer to a datagram, or of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) fn accepted_of(pending: &Pending) -> Option<Answer> {
 
 #[cfg(test)]
 mod tests {
-    use agent_common::udp::flow_key;
+    use pathproof_wire::udp::flow_key;
 
     use super::*;
 

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::Ipv6Addr;
 
-use agent_common::abi::MAX_PENDING;
-use agent_common::evidence::PendingKey;
-use agent_common::service::Address;
-use agent_core::event::TopTalker;
+use pathproof_node::event::TopTalker;
+use pathproof_wire::abi::MAX_PENDING;
+use pathproof_wire::evidence::PendingKey;
+use pathproof_wire::service::Address;
 
 /// Unanswered connections that are kept after their loss window: per client...
 const PER_CLIENT: usize = 1_024;
@@ -101,7 +101,7 @@ fn beyond<'a>(
 mod tests {
     use std::collections::HashSet;
 
-    use agent_common::service::mapped;
+    use pathproof_wire::service::mapped;
     use rstest::rstest;
 
     use super::*;

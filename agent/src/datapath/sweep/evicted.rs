@@ -4,7 +4,7 @@
 //! One bit each, indexed by the initial sequence number. Connections can share a bit: failures of a
 //! new connection whose bit is set do not count.
 
-use agent_common::evidence::PendingKey;
+use pathproof_wire::evidence::PendingKey;
 
 /// Bits per generation: 2 MiB, allocated at the first eviction.
 const BITS: usize = 1 << 24;

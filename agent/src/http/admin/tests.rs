@@ -1,12 +1,12 @@
 use axum::body::Body;
 use axum::http::{Method, Request};
 use http_body_util::BodyExt as _;
+use pathproof_report::sample;
 use rstest::rstest;
 use tower::ServiceExt as _;
 
 use super::*;
 use crate::metrics::Snapshot;
-use agent_core::report::sample;
 
 const NOW: Mono = Mono(60_000_000_000);
 

@@ -1,12 +1,12 @@
-use agent_common::service::Family;
 use axum::body::Body;
 use axum::http::{Method, Request};
 use http_body_util::BodyExt as _;
+use pathproof_judge::answer::FamilyAnswer;
+use pathproof_wire::service::Family;
 use rstest::rstest;
 use tower::ServiceExt as _;
 
 use super::*;
-use agent_core::answer::FamilyAnswer;
 
 /// 2026-11-21T13:00:00.25Z.
 const NOW: Wall = Wall(1_795_266_000_250_000_000);

@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
+use pathproof_facts::trace::{Lane, ProbePath, Transport};
+use pathproof_judge::answer::Endpoint;
+use pathproof_node::programming::{EndpointChange, Latency, Programmed};
+use pathproof_report::sample;
+use pathproof_wire::evidence::{OUTCOMES, Outcome};
+use pathproof_wire::service::{Family, SourceClass};
+
 use super::super::*;
 use super::{Names, probe, snapshot, value};
-use agent_common::evidence::{OUTCOMES, Outcome};
-use agent_common::service::{Family, SourceClass};
-use agent_core::answer::Endpoint;
-use agent_core::programming::{EndpointChange, Latency, Programmed};
-use agent_core::report::sample;
-use agent_core::trace::{Lane, ProbePath, Transport};
 
 const WELL: [Outcome; 5] = [
     Outcome::Arrived,

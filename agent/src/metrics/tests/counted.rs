@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use pathproof_judge::answer::Endpoint;
+use pathproof_node::programming::{EndpointChange, Latency, Programmed};
+
 use super::super::{Listener, Metrics, Published, WriteResult};
 use super::{probe, value};
-use agent_core::answer::Endpoint;
-use agent_core::programming::{EndpointChange, Latency, Programmed};
 
 /// Two added endpoints: one with a measurement, and one without.
 pub(super) fn programmed() -> [Programmed; 2] {

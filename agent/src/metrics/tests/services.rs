@@ -1,14 +1,14 @@
 //! Selection of the Services with series, and the content of these series.
 
+use pathproof_facts::cluster::ObjectName;
+use pathproof_report::sample;
+use pathproof_wire::evidence::{OUTCOMES, Outcome};
+use pathproof_wire::service::{Family, SourceClass};
 use proptest::prelude::*;
 
 use super::super::connections::{MAX_MORE_FAILED, MAX_SERVICES, RECENT};
 use super::super::*;
 use super::{Names, bounds, delta, label_values, snapshot, value};
-use agent_common::evidence::{OUTCOMES, Outcome};
-use agent_common::service::{Family, SourceClass};
-use agent_core::cluster::ObjectName;
-use agent_core::report::sample;
 
 const CONNECTIONS: &str = "pathproof_service_connections_total";
 

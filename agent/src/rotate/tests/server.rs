@@ -10,12 +10,12 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::fleet_report::FleetReport;
 use serde_json::{Value, json};
 
 use crate::config::{ApiArgs, ProcessArgs};
 use crate::rotate::*;
-use agent_core::brake::FleetReport;
-use agent_core::cluster::ObjectName;
 
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
 pub(super) const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use agent_common::service::Family;
-use agent_core::expect::addresses::{OTHERS, RESERVE};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use pathproof_plan::expect::addresses::{OTHERS, RESERVE};
+use pathproof_wire::service::Family;
 use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
 

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use agent_common::service::Family;
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
+use pathproof_wire::service::Family;
 use rtnetlink::packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use agent_common::service::Family;
+use pathproof_wire::service::Family;
 use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;

@@ -1,6 +1,6 @@
-use agent_common::packet::{Kind, Link, parse};
-use agent_common::service::{Family, mapped};
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+use pathproof_wire::packet::{Kind, Link, parse};
+use pathproof_wire::service::{Family, mapped};
 use rstest::rstest;
 
 use super::*;

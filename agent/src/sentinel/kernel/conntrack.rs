@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use agent_core::conntrack::Table;
+use pathproof_witness::conntrack::Table;
 
 /// Counters per processor, in the network namespace of the reader.
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";

@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use agent_common::probe::Stage;
-use agent_common::service::{FAMILIES, Family};
-use agent_core::report::sentinel::SentinelAddresses;
-use agent_core::time::Mono;
-use agent_core::trace::{Lane, ProbeSightings, ProbeTrace};
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::{Lane, ProbeSightings, ProbeTrace};
+use pathproof_report::sentinel::SentinelAddresses;
+use pathproof_wire::probe::Stage;
+use pathproof_wire::service::{FAMILIES, Family};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::round::{Round, errands};

@@ -4,12 +4,12 @@
 use std::io;
 use std::net::SocketAddr;
 
-use agent_common::probe::{
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::{ProbeTrace, Transport};
+use pathproof_wire::probe::{
     DATA_LEN, HostProbe, Phase, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag,
 };
-use agent_common::service::Family;
-use agent_core::time::Mono;
-use agent_core::trace::{ProbeTrace, Transport};
+use pathproof_wire::service::Family;
 
 use super::tools::{Times, Tools, fill, key};
 use super::wire::{Network, Side, Socket};

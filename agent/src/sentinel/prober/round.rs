@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use agent_common::probe::{Phase, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag};
-use agent_common::service::Family;
-use agent_core::report::sentinel::SentinelAddresses;
-use agent_core::time::Mono;
-use agent_core::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
+use pathproof_report::sentinel::SentinelAddresses;
+use pathproof_wire::probe::{Phase, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag};
+use pathproof_wire::service::Family;
 
 use super::probe::{Call, Flight};
 use super::tools::{CONTROL, Times, Tools};

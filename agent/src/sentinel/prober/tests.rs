@@ -2,18 +2,17 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use agent_common::evidence::state;
-use agent_common::probe::Stage;
+use fake::{Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, ip, little};
+use pathproof_facts::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
+use pathproof_wire::evidence::state;
+use pathproof_wire::probe::Stage;
 use rstest::rstest;
 use tokio::sync::mpsc::unbounded_channel;
-
-use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
 
 use super::engine::{DOUBT, REST};
 use super::tools::{TIMEOUT, random};
 use super::wire::Side;
 use super::*;
-use fake::{Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, ip, little};
 
 mod edges;
 mod fake;

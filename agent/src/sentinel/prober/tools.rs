@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
-use agent_common::evidence::state;
-use agent_common::probe::{Phase, Probe, ProbeKey, STAGES, Stage, UDP, probe_flag};
-use agent_common::service::{Family, TCP};
-use agent_core::time::Mono;
-use agent_core::trace::{PROBE_PATHS, ProbeSightings, ProbeTrace, Transport};
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::{PROBE_PATHS, ProbeSightings, ProbeTrace, Transport};
+use pathproof_wire::evidence::state;
+use pathproof_wire::probe::{Phase, Probe, ProbeKey, STAGES, Stage, UDP, probe_flag};
+use pathproof_wire::service::{Family, TCP};
 
 use super::Kernel;
 use super::wire::{Network, Side};

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use agent_common::service::Family;
+use pathproof_wire::service::Family;
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Type};
 
 use super::ProberError;

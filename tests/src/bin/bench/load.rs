@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_common::abi::program;
 use anyhow::{Result, ensure};
 use aya::programs::TcAttachType;
 use node_tests::manifests::Sentinel;
@@ -22,6 +21,7 @@ use node_tests::usage;
 use node_tests::wait::until;
 use node_tests::world::{Agent, Family, World};
 use pathproof::datapath::load;
+use pathproof_wire::abi::program;
 
 mod clients;
 

@@ -9,18 +9,17 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use agent_common::abi::{FOLLOW_ALL, map, program};
-use agent_common::evidence::Outcome;
-use agent_common::service::{
-    ExpectedHandling, FrontendKind, FrontendValue, SourceClass, device_flag, endpoint_flag,
-};
 use anyhow::{Result, ensure};
+use generator::Generator;
 use nix::time::ClockId;
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox};
 use node_tests::packet;
 use node_tests::promises::{Missed, head, median};
-
-use generator::Generator;
+use pathproof_wire::abi::{FOLLOW_ALL, map, program};
+use pathproof_wire::evidence::Outcome;
+use pathproof_wire::service::{
+    ExpectedHandling, FrontendKind, FrontendValue, SourceClass, device_flag, endpoint_flag,
+};
 
 mod generator;
 

@@ -1,10 +1,10 @@
+use pathproof_facts::cause::{Cause, State, Why};
+use pathproof_judge::verdict::{self, Evidence, Finding};
+use pathproof_report::sample;
 use rstest::rstest;
 use serde::Deserialize;
 
 use super::*;
-use agent_core::cause::{Cause, State, Why};
-use agent_core::report::sample;
-use agent_core::verdict::{self, Evidence, Finding};
 
 /// The exit code and the line printed at that time.
 fn of_at(report: &Report, now: Timestamp) -> (Exit, String) {
@@ -213,7 +213,7 @@ fn node_problem_detector_accepts_the_monitor() {
     let preset = preset.expect("a permanent problem has a preset condition");
     assert!(!preset.message.is_empty() && preset.reason != rule.reason);
     // True means a problem there, so this condition must differ from the agent's.
-    assert_ne!(rule.condition, agent_core::condition::TYPE);
+    assert_ne!(rule.condition, pathproof_report::condition::TYPE);
     let program = std::path::Path::new(&rule.path);
     assert!(program.is_absolute());
     let words = std::iter::once(rule.path.as_str()).chain(rule.args.iter().map(String::as_str));

@@ -1,8 +1,8 @@
+use pathproof_facts::cluster::ObjectName;
 use serde_json::json;
 
 use super::*;
 use crate::cluster::api::follow::object;
-use agent_core::cluster::ObjectName;
 
 fn raw(value: &serde_json::Value) -> Box<serde_json::value::RawValue> {
     serde_json::value::to_raw_value(value).unwrap()

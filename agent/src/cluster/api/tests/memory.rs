@@ -4,15 +4,15 @@ use std::env;
 use std::fs;
 use std::process::Command;
 
+use pathproof_facts::time::Mono;
+use pathproof_facts::view::ClusterView;
+use pathproof_plan::{Installed, MapChange, Planner};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::super::follow::object;
 use super::super::store::{Event, Store};
 use crate::cluster::facts::Kind;
-use agent_core::plan::{Installed, MapChange, Planner};
-use agent_core::time::Mono;
-use agent_core::view::ClusterView;
 
 /// Set in the separate process in which memory is measured.
 const ALONE: &str = "PATHPROOF_TEST_ALONE";
@@ -80,7 +80,10 @@ fn measure() {
         view.state(&name(index))
             .is_some_and(|state| state.slices.len() == 1)
     }));
-    assert_eq!(planner.missing(), agent_core::plan::Missing::default());
+    assert_eq!(
+        planner.missing(),
+        pathproof_facts::directory::Missing::default()
+    );
     let problems = planner.quota_problems();
     assert!(
         !problems
@@ -106,9 +109,9 @@ fn honest(take: &mut impl FnMut(Kind, &Value)) {
     }
 }
 
-fn name(index: usize) -> agent_core::cluster::ObjectName {
+fn name(index: usize) -> pathproof_facts::cluster::ObjectName {
     let namespace = format!("team-{:02}", index % 40);
-    agent_core::cluster::ObjectName::new(&namespace, &format!("service-{index:05}"))
+    pathproof_facts::cluster::ObjectName::new(&namespace, &format!("service-{index:05}"))
 }
 
 /// Each tenant creates one kind of object in large numbers or sizes.

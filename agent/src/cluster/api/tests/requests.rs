@@ -1,11 +1,12 @@
 //! Requests to an API server.
 
+use pathproof_facts::cluster::ObjectName;
+
 use super::server::Answer;
 use super::{World, failure, list, service, with_services};
 use crate::cluster::api::follow::Pace;
 use crate::cluster::api::{Requests, Scope};
 use crate::cluster::facts::Kind;
-use agent_core::cluster::ObjectName;
 
 #[test]
 fn selectors_are_those_of_kube_proxy() {

@@ -1,6 +1,6 @@
 //! Conflicts, and harmless states that resemble them.
 
-use agent_core::cluster::ObjectName;
+use pathproof_facts::cluster::ObjectName;
 use rstest::rstest;
 
 use super::*;

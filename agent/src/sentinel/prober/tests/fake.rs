@@ -8,16 +8,15 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use agent_common::probe::{
+use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::ProbeTrace;
+use pathproof_report::sentinel::SentinelAddresses;
+use pathproof_wire::probe::{
     DATA_LEN, HostProbe, Probe, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag,
 };
-use agent_common::service::{Family, TCP};
-use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+use pathproof_wire::service::{Family, TCP};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-
-use agent_core::report::sentinel::SentinelAddresses;
-use agent_core::time::Mono;
-use agent_core::trace::ProbeTrace;
 
 use super::super::Kernel;
 use super::super::engine::Engine;

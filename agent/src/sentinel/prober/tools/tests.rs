@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
-use agent_common::service::mapped;
-use agent_core::trace::{Lane, ProbePath};
+use pathproof_facts::trace::{Lane, ProbePath};
+use pathproof_wire::service::mapped;
 use rstest::rstest;
 
 use super::*;

@@ -9,13 +9,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_core::fleet::rotation::{INTERVAL, interval};
-use agent_core::freshness::next_generation;
 use anyhow::{Context, Result, ensure};
 use node_tests::cluster::{Watches, base};
 use node_tests::promises::{Missed, head, median};
 use node_tests::usage;
 use node_tests::wait::until;
+use pathproof_facts::freshness::next_generation;
+use pathproof_rotator::rotation::{INTERVAL, interval};
 use serde_json::json;
 
 use crate::site::Site;

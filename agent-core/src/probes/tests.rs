@@ -1,6 +1,0 @@
-//! Outcome of one probe, and the memory of many.
-
-mod ledger;
-mod outcome;
-mod suspicions;
-pub(crate) mod traces;

@@ -1,0 +1,154 @@
+//! Steers new connections to the agent's listeners, even if another process listens at the dialled port.
+//! The program runs in the node's network namespace when the kernel looks up the listener of a new
+//! connection to the node. It does not affect connections without a rule.
+//!
+//! Programs of this kind run in the order in which they were attached, and the last one's choice counts. So
+//! a successor takes over an agent's connections when it is attached.
+
+use aya_ebpf::bindings::{
+    BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup, sk_action::SK_PASS,
+};
+use aya_ebpf::macros::sk_lookup;
+use aya_ebpf::programs::SkLookupContext;
+use pathproof_wire::service::{Family, TCP};
+use pathproof_wire::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped, port_bit};
+
+use crate::maps::{STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
+
+const AF_INET: u32 = 2;
+/// Replaces a predecessor's choice, and selects this listener rather than another one of its group.
+const FLAGS: u64 = (BPF_SK_LOOKUP_F_REPLACE | BPF_SK_LOOKUP_F_NO_REUSEPORT) as u64;
+
+/// See `abi::program::STEER`.
+#[sk_lookup]
+pub fn pathproof_steer(ctx: SkLookupContext) -> u32 {
+    steer(&ctx);
+    SK_PASS
+}
+
+#[inline(always)]
+fn steer(ctx: &SkLookupContext) {
+    let seen = Seen(ctx.lookup);
+    if seen.protocol() != u32::from(TCP) {
+        return;
+    }
+    let port = seen.port();
+    // Nothing else is read before this, because most connections need no more.
+    let index = match rule_of(port) {
+        Some((index, rule)) => {
+            let dialled = seen.dialled(port);
+            let left_alone = rule.yields() && dialled.is_own() && is_owned(&dialled);
+            if left_alone || !rule.names(&dialled) {
+                return;
+            }
+            index
+        }
+        // Connections of the node itself stay with the proxy.
+        None if !is_of_service(&seen, port) || seen.dialled(port).is_own() => return,
+        None => SERVICES,
+    };
+    // Fails without a listener, and the connection goes on.
+    let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
+}
+
+/// Whether this is a Service's health check node port.
+#[inline(always)]
+fn is_of_service(seen: &Seen, port: u32) -> bool {
+    let family = match seen.family() {
+        AF_INET => Family::V4,
+        _ => Family::V6,
+    };
+    let (word, bit) = port_bit(family, port as u16);
+    STEER_PORTS.get(word).is_some_and(|word| *word & bit != 0)
+}
+
+/// The rule of a port, with its index.
+#[inline(always)]
+fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
+    for index in [HEALTHZ, ADMIN] {
+        let rule = STEER_RULES.get(index)?;
+        if rule.port == port {
+            return Some((index, rule));
+        }
+    }
+    None
+}
+
+/// Whether another process listens at this connection's destination.
+#[inline(always)]
+fn is_owned(dialled: &Dialled) -> bool {
+    // SAFETY: the values are not looked at.
+    unsafe {
+        STEER_OWNERS.get(dialled.destination).is_some() || STEER_OWNERS.get(dialled.any()).is_some()
+    }
+}
+
+/// The context, read word by word: the verifier rejects wider accesses, which the compiler would otherwise
+/// combine.
+struct Seen(*const bpf_sk_lookup);
+
+macro_rules! word {
+    ($seen:expr, $($field:tt)+) => {
+        // SAFETY: the context is the kernel's; the verifier rewrites the access.
+        unsafe { (&raw const (*$seen.0).$($field)+).read_volatile() }
+    };
+}
+
+impl Seen {
+    #[inline(always)]
+    fn protocol(&self) -> u32 {
+        word!(self, protocol)
+    }
+
+    #[inline(always)]
+    fn family(&self) -> u32 {
+        word!(self, family)
+    }
+
+    #[inline(always)]
+    fn port(&self) -> u32 {
+        word!(self, local_port)
+    }
+
+    #[inline(always)]
+    fn dialled(&self, port: u32) -> Dialled {
+        // Both families are read, because the compiler merges two branches that read into one with a
+        // computed address, which the verifier rejects. Fields of the other family are zero.
+        let (remote_ip4, local_ip4) = (word!(self, remote_ip4), word!(self, local_ip4));
+        let remote_ip6 = [
+            word!(self, remote_ip6[0]),
+            word!(self, remote_ip6[1]),
+            word!(self, remote_ip6[2]),
+            word!(self, remote_ip6[3]),
+        ];
+        let local_ip6 = [
+            word!(self, local_ip6[0]),
+            word!(self, local_ip6[1]),
+            word!(self, local_ip6[2]),
+            word!(self, local_ip6[3]),
+        ];
+        let (source, destination) = if self.family() == AF_INET {
+            (
+                mapped(remote_ip4.to_ne_bytes()),
+                mapped(local_ip4.to_ne_bytes()),
+            )
+        } else {
+            (address(remote_ip6), address(local_ip6))
+        };
+        Dialled {
+            source,
+            destination,
+            port,
+        }
+    }
+}
+
+/// Four words in the byte order of the packet.
+#[inline(always)]
+fn address(words: [u32; 4]) -> [u8; 16] {
+    let [a, b, c, d] = words.map(u32::to_ne_bytes);
+    [
+        a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2],
+        d[3],
+    ]
+}

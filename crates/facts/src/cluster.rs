@@ -1,0 +1,172 @@
+//! Facts about the cluster that matter for routing, as plain types: Node, Services, EndpointSlices.
+//! Kubernetes types must not be used here; `cluster::convert` makes these.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::time::Wall;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectName {
+    /// Namespace; empty for a Node.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    pub name: Arc<str>,
+    /// `metadata.uid`; empty if there is none (a folder's Node need not have one).
+    pub uid: Arc<str>,
+    /// `status.addresses` of type InternalIP and ExternalIP.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`, or `spec.podCIDR`.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Keys of `spec.taints`. The effect is ignored, as kube-proxy does.
+    pub taints: Vec<Arc<str>>,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Whether condition `Ready` is Unknown: the control plane has no reports of the node's kubelet.
+    #[serde(rename = "unheard")]
+    pub kubelet_silent: bool,
+    /// Network problem of its pods, quoted from the Node's conditions.
+    #[serde(default)]
+    pub network: Option<Box<str>>,
+    /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
+    #[serde(default)]
+    pub enforcement: Option<Box<str>>,
+}
+
+/// Transport protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP: the observer follows it.
+    Tcp,
+    /// UDP: followed, and judged separately.
+    Udp,
+    /// SCTP: not followed.
+    Sctp,
+}
+
+/// One entry of `spec.ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    /// Port that clients dial.
+    pub port: u16,
+    /// Node port, if there is one.
+    pub node_port: Option<u16>,
+}
+
+/// Facts of a Service. Headless and ExternalName Services, and those of another proxy, have none:
+/// they are skipped before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceFacts {
+    pub name: ObjectName,
+    /// `spec.clusterIPs`, or `spec.clusterIP`.
+    pub cluster_ips: Vec<IpAddr>,
+    pub external_ips: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` whose ipMode is VIP or unset.
+    pub load_balancer_ips: Vec<IpAddr>,
+    pub ports: Vec<ServicePort>,
+    /// `spec.externalTrafficPolicy: Local`.
+    pub external_local: bool,
+    /// `spec.internalTrafficPolicy: Local`.
+    pub internal_local: bool,
+    /// Whether `spec.loadBalancerSourceRanges` (or its annotation) restricts sources.
+    pub has_source_ranges: bool,
+    /// Whether its endpoints may be in other clusters, which have no slice here (Cilium's cluster mesh).
+    pub is_global: bool,
+    /// `spec.healthCheckNodePort` of a load balancer's Service with `externalTrafficPolicy: Local`.
+    pub health_port: Option<u16>,
+    /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
+    pub enforcement: Option<Box<str>>,
+}
+
+/// One port of a slice, resolved: named target ports are numbers here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// Name of the Service port it belongs to.
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    /// Port at the endpoint.
+    pub port: u16,
+}
+
+/// One address of a slice. It must stay small: every node of a large cluster has 100,000 of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointFacts {
+    pub address: pathproof_wire::service::Address,
+    /// Condition `ready`; unset means true.
+    pub ready: bool,
+    /// Condition `serving`; unset means true (kube-proxy reads it if `ready` is false).
+    pub serving: bool,
+    /// Condition `terminating`; unset means false.
+    pub terminating: bool,
+    /// Whether `nodeName` is this node.
+    pub local: bool,
+    /// Number of the other node in `nodeName`, by [`Change::Peers`]; zero if there is none.
+    pub peer: u16,
+}
+
+/// Facts of an EndpointSlice of address type IPv4 or IPv6.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceFacts {
+    pub name: ObjectName,
+    /// Name of the Service it belongs to (label `kubernetes.io/service-name`), same namespace.
+    pub service: Arc<str>,
+    pub ports: Vec<SlicePort>,
+    /// `endpoints`, one entry for the first address of each (kube-proxy uses no other).
+    pub endpoints: Vec<EndpointFacts>,
+    /// The rotator's count of the cluster's nodes: the raw value of the annotation
+    /// [`FLEET`](crate::fleet_report::FLEET).
+    pub fleet: Option<Box<str>>,
+    /// Time of the event for which the control plane last changed its endpoints: the annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time`. Pod readiness has whole seconds.
+    pub triggered: Option<Wall>,
+}
+
+/// One change of the view, from a folder or from the API server. Sources deliver batches, and a
+/// batch is applied whole. Facts are shared, because a source keeps them to find the next change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// This node's object was added or changed.
+    Node(Arc<NodeFacts>),
+    NodeGone,
+    Service(Arc<ServiceFacts>),
+    /// A Service is gone, or became headless, ExternalName or another proxy's.
+    ServiceGone(ObjectName),
+    Slice(Arc<SliceFacts>),
+    SliceGone {
+        slice: ObjectName,
+        service: Arc<str>,
+    },
+    /// Numbers of other nodes, from 1 to `PEERS`, each given once.
+    Peers(Vec<(u16, Arc<str>)>),
+    /// The initial view was delivered completely.
+    Synced,
+}

@@ -1,0 +1,93 @@
+//! The count of the cluster's nodes that the rotator publishes on the sentinel's slices, and that each
+//! agent's fleet brake reads.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Annotation of the sentinel's slices that holds a [`FleetReport`].
+pub const FLEET: &str = "pathproof.io/fleet";
+
+/// Count of the cluster's nodes, as the rotator publishes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetReport {
+    /// Nodes whose agent publishes its state.
+    pub nodes: u32,
+    /// Nodes whose datapath fails by evidence, by the reason in their condition.
+    pub unsound: BTreeMap<String, u32>,
+    /// When it was written, in seconds of Unix time. A new time shows that the rotator is alive.
+    #[serde(default)]
+    pub written: i64,
+}
+
+/// Reason why a published count is ignored.
+#[derive(Debug, Error)]
+pub enum FleetReportError {
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("{unsound} failing nodes of {nodes} is not a valid count")]
+    Absurd { unsound: u64, nodes: u32 },
+}
+
+impl FleetReport {
+    /// Parses the output of [`FleetReport::text`].
+    ///
+    /// # Errors The text is no count, or an impossible one.
+    pub fn parse(text: &str) -> Result<Self, FleetReportError> {
+        let report: Self = serde_json::from_str(text)?;
+        let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();
+        if unsound > u64::from(report.nodes) {
+            let nodes = report.nodes;
+            return Err(FleetReportError::Absurd { unsound, nodes });
+        }
+        Ok(report)
+    }
+
+    pub fn text(&self) -> String {
+        // Maps and numbers always serialise.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Whether it has the same count, whenever it was written.
+    pub fn is_same(&self, other: &FleetReport) -> bool {
+        (self.nodes, &self.unsound) == (other.nodes, &other.unsound)
+    }
+
+    pub fn count(&self) -> Count {
+        Count {
+            unsound: self.unsound.values().sum(),
+            nodes: self.nodes,
+        }
+    }
+
+    /// The count with its time; `None` if no agent publishes its condition.
+    pub fn published(&self) -> Option<Published> {
+        let (count, written) = (self.count(), self.written);
+        (self.nodes > 0).then_some(Published { count, written })
+    }
+}
+
+/// Number of unsound nodes and of all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    pub unsound: u32,
+    /// All nodes that publish their state.
+    pub nodes: u32,
+}
+
+/// A count with the time when the rotator wrote it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    pub count: Count,
+    /// See [`FleetReport::written`].
+    pub written: i64,
+}
+
+impl Count {
+    /// Whether so many other nodes are unsound that no further one may fail. One node may always fail.
+    pub fn is_over(self, percent: u32, others: u32) -> bool {
+        let may = u64::from(self.nodes) * u64::from(percent) / 100;
+        u64::from(others) >= may.max(1)
+    }
+}

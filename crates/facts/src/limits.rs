@@ -1,0 +1,256 @@
+//! Every number that a judgement depends on, in one place.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::owners::Declared;
+use crate::time::ns;
+
+/// Interval between samples of the kernel's evidence.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// The same while all is well and no connection arrived since the last sample. It halves the cost
+/// of an idle node; rules that take seconds to confirm are not delayed.
+pub const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+/// State checkpoint interval: healthy, then unhealthy. If the agent is killed, it loses at most
+/// this much of a run of failures. Changes are written at once.
+pub const REMEMBER: Duration = Duration::from_secs(10);
+pub const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
+/// Interval between reads of the datapath's topology when no event requires one.
+pub const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
+/// Number of single failures that are kept for display.
+pub const SIGHTINGS_KEPT: usize = 20;
+
+/// Check interval of devices and programs when probes begin to fail.
+pub const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while they go on failing, or are void because of the devices.
+pub const FAILING_INTERVAL: Duration = Duration::from_secs(2);
+/// Failures in a row that are judged at once, because the last of them may confirm.
+pub const SOON: u32 = 5;
+/// Maximum age of usable kernel state.
+pub const KERNEL_AGE: Duration = Duration::from_secs(15);
+/// Lifetime of one uncached read of the sentinel. Paths come and go, and every node reads from the
+/// same API server.
+pub const READING_SERVES: Duration = Duration::from_secs(10);
+/// While reads differ, the pause doubles this many times, to 160 s.
+pub const READING_DOUBLES: u32 = 4;
+
+/// Grace period after the source of the view is back, in which misrouted connections are not
+/// judged. Its resources come back one by one, and kube-proxy may be later than the agent. After
+/// some failures kube-proxy pauses for up to a minute (reflectors of client-go: 30 s with jitter up
+/// to double). Then it lists and writes its rules.
+pub const CATCH_UP: Duration = Duration::from_secs(90);
+
+/// Interval between reads of the connection table: while all is well, and while connections are lost.
+pub const TABLE_INTERVAL: Duration = Duration::from_secs(10);
+pub const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
+/// Time for which the table counts as full after its last dropped connection. For the same time
+/// after a probe that it dropped, a passing probe is no proof.
+pub const TABLE_FULL: Duration = Duration::from_millis(2_500);
+
+/// Interval between lookups for clients with lost connections, and maximum number of these clients.
+pub const LOOKUP_INTERVAL: Duration = Duration::from_millis(500);
+pub const LOST_CLIENTS: usize = 4;
+/// Interval between lookups for a client that is served, until a path is found.
+pub const FIRST_LOOKUPS: Duration = Duration::from_secs(5);
+/// Minimum time for which a path must be blocked.
+pub const LOOKED_UP: Duration = Duration::from_secs(1);
+/// Minimum time for which a neighbour must be silent: Linux sends three requests, one a second,
+/// before it gives up.
+pub const NEIGHBOUR_ASKED: Duration = Duration::from_millis(3_200);
+
+/// The kernel's drop reasons are read until nothing was lost for this long.
+pub const DROPS_QUIET: Duration = Duration::from_secs(10);
+/// During a longer loss they are read for this long at a time, with a pause in between.
+pub const DROPS_WATCHED: Duration = Duration::from_secs(30);
+pub const DROPS_REST: Duration = Duration::from_secs(90);
+/// A reason is shown for this long after the last packet that was dropped for it.
+pub const DROPS_KEPT: Duration = Duration::from_secs(600);
+
+/// A sound datapath must have been sound for this long before 200.
+pub const CLEAN: Duration = Duration::from_secs(1);
+/// If the answer was undecided for longer than this right before a 503, load balancers used the
+/// node in spite of unconfirmed failures. Longer than a confirmation takes.
+pub const DOUBTFUL: Duration = Duration::from_secs(10);
+/// Maximum time for which an undecided state keeps such a 503.
+pub const DOUBTED: Duration = Duration::from_secs(30);
+/// A new failure this soon after 200 is a flap.
+pub const FLAP_WINDOW: Duration = Duration::from_secs(30);
+/// Longest hold-down after flaps.
+pub const DWELL_MAX: Duration = Duration::from_secs(300);
+/// Longer than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
+pub const WATCHED: Duration = Duration::from_secs(60);
+/// Maximum age of a former agent's verdict that is compared with. Replacing a pod and pulling its
+/// image takes less.
+pub const RECENT: Duration = Duration::from_secs(600);
+
+/// Time after its removal from which an endpoint is only dialled directly because of stale rules or
+/// clients that keep addresses. Linux repeats a SYN after up to 32 s, and one first sent before the
+/// address was watched is counted as a new connection.
+pub const DIALLED_AFTER: Duration = Duration::from_secs(40);
+/// A Service without a failure for this long is forgotten.
+pub const KEPT: Duration = Duration::from_secs(30);
+/// Time for which failures of real connections count that nothing refuted and no client retried:
+/// load balancers that received 503 send no clients.
+pub const HELD: Duration = Duration::from_secs(300);
+/// Clients that succeeded this shortly before a fault were dialling when it began.
+pub const ACTIVE: Duration = Duration::from_secs(10);
+/// If the agent was away for longer than this, lanes that worked before have to work again.
+pub const FORGOTTEN: Duration = Duration::from_secs(3_600);
+/// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with them.
+pub const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
+
+/// Failures of a Service do not count for this long after another one began or ceased to use a
+/// frontend of it: earlier connections and the proxy's rules are older than the view.
+pub const CONFLICT_SETTLES: Duration = Duration::from_secs(10);
+
+/// The numbers of the verdict's rules; times are nanoseconds in JSON. The documented detection
+/// times hold for the defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Maximum age of a proof, and of a failure that accuses.
+    #[serde(with = "ns")]
+    pub proof_age: Duration,
+    /// Minimum time for which everything has failed.
+    #[serde(with = "ns")]
+    pub broken_after: Duration,
+    /// Maximum age of the last failure when that time is over.
+    #[serde(with = "ns")]
+    pub broken_fresh: Duration,
+    /// Minimum number of failing Services.
+    pub broken_services: usize,
+    /// Minimum number of their namespaces, if the node uses Services of as many.
+    pub broken_namespaces: usize,
+    /// Minimum number of their current endpoints, together.
+    pub broken_endpoints: u32,
+    /// Minimum number of this node's pods that fail.
+    pub broken_sources: usize,
+    /// Failures are suspect once they have lasted for this long, or nothing has got through for this long.
+    #[serde(with = "ns")]
+    pub suspect_after: Duration,
+    /// A cause that affects only part of the traffic accuses once that part has failed for this long.
+    #[serde(with = "ns")]
+    pub partial_after: Duration,
+    /// Time after its removal for which connections to an endpoint are not reported.
+    #[serde(with = "ns")]
+    pub left_grace: Duration,
+    /// New connections to an endpoint are stale if it was removed this long ago, or three times the
+    /// node's usual lag if that is longer.
+    #[serde(with = "ns")]
+    pub stale_after: Duration,
+    /// Maximum age of the last of these connections.
+    #[serde(with = "ns")]
+    pub stale_fresh: Duration,
+    /// Once connections of a Service get through, it stops being stale after this long without a stale one.
+    #[serde(with = "ns")]
+    pub stale_quiet: Duration,
+    /// Minimum number of stale connections, or one less if a generation of the sentinel is late too.
+    pub stale_connections: usize,
+    /// A change should be on the wire this long after its receipt, or after three times the node's
+    /// usual lag if that is longer.
+    #[serde(with = "ns")]
+    pub unmet_after: Duration,
+    /// Minimum number of failures of a broken Service.
+    pub service_failures: u32,
+    /// Minimum time between the first and the last refused or lost connection of a broken Service.
+    #[serde(with = "ns")]
+    pub service_spread: Duration,
+    /// Once connections get through again, a Service is repaired after this long without a failure.
+    #[serde(with = "ns")]
+    pub service_quiet: Duration,
+    /// Minimum number of clients whose answers were not delivered.
+    pub unheard_sources: usize,
+    /// A longer gap between two samples (a stopped or starved agent, a suspended machine) ends
+    /// every unconfirmed run of failures.
+    #[serde(with = "ns")]
+    pub sample_gap: Duration,
+    /// Minimum number of probes that fail in a row.
+    pub probe_failures: u32,
+    /// A failed probe that was sent this long after it was due is void.
+    #[serde(with = "ns")]
+    pub probe_late: Duration,
+    /// So is one that was abandoned this long after it was sent, which is more than its timeout.
+    #[serde(with = "ns")]
+    pub probe_overdue: Duration,
+    /// A longer gap without any result of a probe (a stopped or starved agent) ends every
+    /// unconfirmed run of failed probes. Several probe intervals.
+    #[serde(with = "ns")]
+    pub probe_gap: Duration,
+    /// Failed probes accuse only if the sentinel has not changed, and its devices were not found
+    /// damaged, for this long.
+    #[serde(with = "ns")]
+    pub sentinel_settled: Duration,
+    /// A connection forwarded before a fault may be answered this long after the first probe
+    /// failed. It refutes nothing.
+    #[serde(with = "ns")]
+    pub proof_overlap: Duration,
+    /// A generation is stale if it was received this long ago and is not on the wire.
+    #[serde(with = "ns")]
+    pub lag_after: Duration,
+    /// With a sentinel, a node that has proven nothing is Starting until this long after boot.
+    #[serde(with = "ns")]
+    pub boot_deadline: Duration,
+    /// A lane counts from its first probe, as if it had worked before. The failure of a lane that
+    /// never worked may be due to how the cluster is built.
+    pub assume_armed: bool,
+    /// The proxy that the operator declared: after the boot deadline a lane counts from its first
+    /// clear failure, unless another proxy was found.
+    #[serde(default)]
+    pub declared: Option<Declared>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            proof_age: Duration::from_secs(30),
+            broken_after: Duration::from_secs(3),
+            broken_fresh: Duration::from_secs(2),
+            broken_services: 2,
+            broken_namespaces: 2,
+            broken_endpoints: 3,
+            broken_sources: 2,
+            suspect_after: Duration::from_secs(1),
+            partial_after: Duration::from_secs(9),
+            left_grace: Duration::from_secs(2),
+            stale_after: Duration::from_secs(15),
+            stale_fresh: Duration::from_secs(8),
+            stale_quiet: Duration::from_millis(2_500),
+            stale_connections: 3,
+            unmet_after: Duration::from_secs(4),
+            service_failures: 3,
+            service_spread: Duration::from_secs(1),
+            service_quiet: Duration::from_secs(3),
+            unheard_sources: 2,
+            sample_gap: Duration::from_secs(5),
+            probe_failures: 4,
+            probe_late: Duration::from_millis(200),
+            probe_overdue: Duration::from_millis(500),
+            probe_gap: Duration::from_secs(1),
+            sentinel_settled: Duration::from_secs(10),
+            proof_overlap: Duration::from_secs(1),
+            lag_after: Duration::from_secs(120),
+            boot_deadline: Duration::from_secs(120),
+            assume_armed: false,
+            declared: None,
+        }
+    }
+}
+
+impl Limits {
+    /// For a check that takes seconds: it has no memory of lanes that worked, and it made the
+    /// sentinel's devices itself.
+    pub fn one_shot() -> Self {
+        Self {
+            assume_armed: true,
+            sentinel_settled: Duration::ZERO,
+            ..Self::default()
+        }
+    }
+
+    /// Minimum time since an endpoint's removal for a connection to it to be stale.
+    pub fn stale_age(&self, usual_lag: Option<Duration>) -> Duration {
+        let lag = usual_lag.map_or(Duration::ZERO, |lag| lag.saturating_mul(3));
+        self.stale_after.max(lag)
+    }
+}

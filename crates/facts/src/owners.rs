@@ -1,0 +1,135 @@
+//! Owners of the datapath: the programs or rules that translate Service traffic. They are read
+//! elsewhere; here they are a set.
+
+use pathproof_wire::service::FAMILIES;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::firsts;
+
+/// Something that translates Service traffic on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Owner {
+    KubeProxyIptables,
+    KubeProxyNftables,
+    /// kube-proxy's virtual servers.
+    Ipvs,
+    Cilium,
+    /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
+    /// Also Open vSwitch of OVN-Kubernetes.
+    Unknown,
+    /// Cilium's programs in place of kube-proxy, also for node ports and connections of the node itself.
+    CiliumReplacement,
+}
+
+impl Owner {
+    /// Names for sentences.
+    const LABELS: [(Owner, &'static str); 6] = [
+        (Owner::KubeProxyIptables, "kube-proxy (iptables)"),
+        (Owner::KubeProxyNftables, "kube-proxy (nftables)"),
+        (Owner::Ipvs, "kube-proxy (ipvs)"),
+        (Owner::Cilium, "Cilium"),
+        (Owner::Unknown, "an unknown program"),
+        (Owner::CiliumReplacement, "Cilium's kube-proxy replacement"),
+    ];
+    pub const ALL: [Owner; 6] = firsts(&Self::LABELS);
+
+    pub fn label(self) -> &'static str {
+        Self::LABELS[self as usize].1
+    }
+}
+
+/// The operator's declaration of what translates Service traffic: `--datapath`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Declared {
+    /// kube-proxy, in whatever mode.
+    KubeProxy,
+    /// Cilium in place of kube-proxy.
+    Cilium,
+}
+
+impl Declared {
+    /// Whether the declared owner, or none, was found.
+    pub fn fits(self, owners: DatapathOwners) -> bool {
+        owners.is_empty()
+            || match self {
+                Self::KubeProxy => owners.is_kube_proxy(),
+                Self::Cilium => owners.contains(Owner::CiliumReplacement),
+            }
+    }
+}
+
+/// Owners as read, by [`Family`](pathproof_wire::service::Family); `None` if reading failed.
+pub type OwnersRead = [Option<DatapathOwners>; FAMILIES];
+
+/// A set of owners; a list of names in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "Vec<Owner>", into = "Vec<Owner>")]
+pub struct DatapathOwners(u8);
+
+impl DatapathOwners {
+    pub fn contains(self, owner: Owner) -> bool {
+        self.0 & (1 << owner as u8) != 0
+    }
+
+    /// The owners that are not in `known`.
+    #[must_use]
+    pub fn beyond(self, known: DatapathOwners) -> DatapathOwners {
+        DatapathOwners(self.0 & !known.0)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = Owner> {
+        Owner::ALL
+            .into_iter()
+            .filter(move |owner| self.contains(*owner))
+    }
+
+    /// Whether kube-proxy is there, in any mode, and Cilium is not: then its rules are known.
+    pub fn is_kube_proxy(self) -> bool {
+        let modes = [
+            Owner::KubeProxyIptables,
+            Owner::KubeProxyNftables,
+            Owner::Ipvs,
+        ];
+        let cilium = [Owner::Cilium, Owner::CiliumReplacement];
+        let has = |those: &[Owner]| those.iter().any(|owner| self.contains(*owner));
+        has(&modes) && !has(&cilium)
+    }
+
+    /// Only unknown programs, which may translate or only watch.
+    pub fn unknown() -> Self {
+        [Owner::Unknown].into_iter().collect()
+    }
+
+    pub fn is_unknown(self) -> bool {
+        self == Self::unknown()
+    }
+}
+
+impl FromIterator<Owner> for DatapathOwners {
+    fn from_iter<I: IntoIterator<Item = Owner>>(owners: I) -> Self {
+        DatapathOwners(
+            owners
+                .into_iter()
+                .fold(0, |set, owner| set | 1 << owner as u8),
+        )
+    }
+}
+
+impl From<Vec<Owner>> for DatapathOwners {
+    fn from(owners: Vec<Owner>) -> Self {
+        owners.into_iter().collect()
+    }
+}
+
+impl From<DatapathOwners> for Vec<Owner> {
+    fn from(owners: DatapathOwners) -> Self {
+        owners.iter().collect()
+    }
+}

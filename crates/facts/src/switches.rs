@@ -1,0 +1,102 @@
+//! Switches that need no rollout: the annotation `pathproof.io/enforcement` of the Node and of the
+//! sentinel's Service. The most lenient of these and `--enforcement` is in force.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Value of an annotation, if it exists.
+type Text<'a> = Option<&'a str>;
+
+/// The annotation: `audit` or `enforce`.
+pub const ENFORCEMENT: &str = "pathproof.io/enforcement";
+
+/// Whether a broken datapath changes the answer: `--enforcement`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// Answer 503 while the datapath is broken.
+    #[default]
+    Enforce,
+    /// Publish the verdict, and never answer 503 for the datapath.
+    Audit,
+}
+
+/// The setting that requires audit mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditBy {
+    Flag,
+    Node,
+    /// The annotation of the sentinel's Service, for the whole cluster.
+    Cluster,
+}
+
+impl fmt::Display for AuditBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => write!(f, "--enforcement is audit"),
+            Self::Node => write!(f, "the Node's annotation {ENFORCEMENT} is audit"),
+            Self::Cluster => write!(
+                f,
+                "the annotation {ENFORCEMENT} of the sentinel's Service is audit"
+            ),
+        }
+    }
+}
+
+/// The switches as last read: an unreachable API server does not change them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switches {
+    node: Option<Enforcement>,
+    cluster: Option<Enforcement>,
+    /// Invalid annotations, a sentence each.
+    pub ignored: Vec<String>,
+}
+
+impl Switches {
+    /// Reads the annotations of the Node and of the sentinel's Service, if these are known. Returns
+    /// whether the list of invalid annotations changed.
+    pub fn read(&mut self, node: Option<Text<'_>>, service: Option<Text<'_>>) -> bool {
+        let mut ignored = Vec::new();
+        if let Some(text) = node {
+            self.node = said("the Node", text, &mut ignored);
+        }
+        if let Some(text) = service {
+            self.cluster = said("the sentinel's Service", text, &mut ignored);
+        }
+        let differs = self.ignored != ignored;
+        self.ignored = ignored;
+        differs
+    }
+
+    /// The setting that makes the node audit, if any.
+    pub fn audit(&self, flag: Enforcement) -> Option<AuditBy> {
+        let audit = Some(Enforcement::Audit);
+        let asks = [
+            (AuditBy::Flag, Some(flag)),
+            (AuditBy::Cluster, self.cluster),
+            (AuditBy::Node, self.node),
+        ];
+        let mut asks = asks.into_iter();
+        asks.find(|(_, said)| *said == audit).map(|(by, _)| by)
+    }
+}
+
+fn said(object: &str, text: Text<'_>, ignored: &mut Vec<String>) -> Option<Enforcement> {
+    match text? {
+        "audit" => Some(Enforcement::Audit),
+        "enforce" => Some(Enforcement::Enforce),
+        other => {
+            let shown: String = other.chars().take(40).collect();
+            ignored.push(format!(
+                "the annotation {ENFORCEMENT} of {object} is {shown:?} and is ignored: set it to audit \
+                 or enforce"
+            ));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Facts about one probe of the sentinel, as plain values. `sentinel` (the I/O) makes a
+//! [`ProbeTrace`]; [`pathproof_witness::probes`] judges it.
+
+use std::net::SocketAddr;
+
+use pathproof_wire::probe::STAGES;
+use pathproof_wire::service::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::firsts;
+use crate::cluster::ObjectName;
+use crate::time::Mono;
+
+/// Path of a probe through the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbePath {
+    /// From an address of this node's podCIDR to the cluster IP; only if an address is reserved.
+    Pod,
+    /// From outside the cluster's ranges to the cluster IP. It is masqueraded, and may be accepted
+    /// where pods are dropped, so it never represents pods.
+    OffCluster,
+    /// From outside to a node port on an address of this node.
+    NodePort,
+    /// From the node itself to the cluster IP: it does not test forwarding.
+    Host,
+}
+
+pub const PROBE_PATHS: usize = 4;
+
+impl ProbePath {
+    /// Names as metrics and `/verdict` show them.
+    const NAMES: [(ProbePath, &'static str); PROBE_PATHS] = [
+        (ProbePath::Pod, "pod"),
+        (ProbePath::OffCluster, "off_cluster"),
+        (ProbePath::NodePort, "node_port"),
+        (ProbePath::Host, "host"),
+    ];
+    pub const ALL: [ProbePath; PROBE_PATHS] = firsts(&Self::NAMES);
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// A handshake, then data.
+    Tcp,
+    /// One datagram each way.
+    Udp,
+}
+
+impl Transport {
+    pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        }
+    }
+}
+
+/// One path in one family by one transport; lanes are probed separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lane {
+    pub path: ProbePath,
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: Family,
+    pub transport: Transport,
+}
+
+/// When each stage was passed, by [`Stage`](pathproof_wire::probe::Stage).
+pub type Stamps = [Option<Mono>; STAGES];
+
+/// All facts about one probe that passed, failed or timed out. It has no judgement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeTrace {
+    pub lane: Lane,
+    pub due: Mono,
+    pub sent: Mono,
+    /// When it was complete or abandoned.
+    pub ended: Mono,
+    /// Its source as it was sent.
+    pub client: SocketAddr,
+    pub frontend: SocketAddr,
+    /// Stages of SYN and SYN-ACK; all `None` for UDP. [`ProbePath::Host`] has no `Arrived`, and
+    /// `Collected` is when `connect` returned.
+    pub handshake: Stamps,
+    /// Stages of the data and its echo.
+    pub data: Stamps,
+    /// Source address in the packet that the echo received.
+    pub echo_saw: Option<SocketAddr>,
+    /// Port at which the echo was dialled: the generation on the wire.
+    pub generation: Option<u16>,
+    /// Sightings by the observer on any device, and refusals received by the client.
+    pub sightings: ProbeSightings,
+    /// Result of the control probe of the same interval.
+    pub control: Control,
+    /// Why it could not be sent.
+    pub unsent: Option<String>,
+}
+
+impl ProbeTrace {
+    /// A probe that was just sent from `client` to `frontend`, without any sighting. Its control
+    /// probe counts as failed until it comes back.
+    pub fn sent(
+        lane: Lane,
+        (client, frontend): (SocketAddr, SocketAddr),
+        due: Mono,
+        sent: Mono,
+    ) -> ProbeTrace {
+        ProbeTrace {
+            lane,
+            due,
+            sent,
+            ended: sent,
+            client,
+            frontend,
+            handshake: [None; STAGES],
+            data: [None; STAGES],
+            echo_saw: None,
+            generation: None,
+            sightings: ProbeSightings::default(),
+            control: Control::Failed,
+            unsent: None,
+        }
+    }
+
+    /// Stages of the first packet (SYN or datagram) and its answer.
+    pub fn first_packet(&self) -> &Stamps {
+        match self.lane.transport {
+            Transport::Tcp => &self.handshake,
+            Transport::Udp => &self.data,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeSightings {
+    /// Left by an uplink untranslated.
+    pub leaked: bool,
+    /// Left for an address that is no endpoint of the sentinel.
+    pub misrouted: bool,
+    /// Left for a removed endpoint of the sentinel: an old generation.
+    pub stale: bool,
+    pub refused: bool,
+    /// Refused by an ICMP error.
+    pub unreachable: bool,
+}
+
+/// Result of a probe that goes to the echo without the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Came back.
+    Passed,
+    /// Did not come back: the devices are damaged, or the agent is starved. The probe is void.
+    Failed,
+}
+
+/// A lane whose frontend another Service uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneConflict {
+    pub lane: Lane,
+    /// The first such Service by name.
+    #[serde(rename = "rival")]
+    pub service: ObjectName,
+    /// The frontend's address is also an endpoint of such a Service. Its rules then send probes to
+    /// their original destination, as if there were no rule.
+    pub loops: bool,
+}

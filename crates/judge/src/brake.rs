@@ -1,0 +1,245 @@
+//! The fleet brake: a node whose datapath fails together with those of many others keeps its 200. A
+//! wrong 503 on all nodes at once is worse than any fault of one node.
+//!
+//! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the
+//! sentinel's slices ([`FleetReport`]); every agent decides for itself ([`Brake`]). Only the answer
+//! is held back: verdict, condition and metrics are not changed. Eligibility is never held back.
+
+use std::fmt;
+use std::hash::{Hash as _, Hasher as _};
+use std::time::Duration;
+
+use fnv::FnvHasher;
+use pathproof_facts::fleet_report::{Count, Published};
+use pathproof_facts::time::{HumanDuration, Mono, Wall};
+use serde::{Deserialize, Serialize};
+
+/// A count below the limit settles a 503 that is older than this, because it includes the nodes
+/// that failed at the same moment. A younger 503 can be taken back.
+const YOUNG: Duration = Duration::from_secs(30);
+/// Time in which all agents write their conditions after an outage of the API server. Until then a
+/// count below the limit proves nothing.
+const CATCH_UP: Duration = Duration::from_secs(150);
+/// The count must have been below the limit for this long before a held 503 is answered.
+const CLEAR: Duration = Duration::from_secs(10);
+/// Maximum delay, by a hash of the node's name, for causes that may be due to a policy or a filter.
+/// It lets the count of other nodes arrive first.
+const SPREAD: Duration = Duration::from_secs(10);
+/// A condition that changed back is counted so within this time.
+const RECOUNTED: Duration = Duration::from_secs(30);
+const NANOS: i64 = 1_000_000_000;
+/// A condition is written and counted within this time.
+const COUNTED: Duration = Duration::from_secs(15);
+/// If nothing was published for this long, the rotator or the API server is gone: the rotator
+/// publishes every `BEAT`.
+const SILENT: Duration = Duration::from_secs(15 * 60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Too many other nodes are unsound.
+    Fleet(Count),
+    /// The cause is uncertain, and the count of other nodes may still arrive.
+    Waiting,
+    /// The cause is uncertain, and no rotator counts.
+    Uncounted,
+}
+
+impl Held {
+    pub const NAMES: [&str; 3] = ["fleet", "waiting", "uncounted"];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fleet(_) => "fleet",
+            Self::Waiting => "waiting",
+            Self::Uncounted => "uncounted",
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fleet(Count { unsound, nodes }) => {
+                write!(f, "the fleet brake is on: {unsound} of {nodes} nodes fail")
+            }
+            Self::Waiting => f.write_str(
+                "the cause is not certain, so the agent waits for the rotator's next count of \
+                 failing nodes",
+            ),
+            Self::Uncounted => write!(
+                f,
+                "the cause is not certain, and the rotator has not counted failing nodes for {}",
+                HumanDuration(SILENT)
+            ),
+        }
+    }
+}
+
+/// The brake of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brake {
+    /// Maximum share of nodes that may be out of service, in percent; `None` turns the brake off.
+    percent: Option<u32>,
+    /// This node's share of [`SPREAD`].
+    wait: Duration,
+    /// The API server is unreachable.
+    silent: bool,
+    /// State to store for [`Brake::restore`].
+    pub memory: BrakeMemory,
+}
+
+/// The brake's state: plain data, which outlives the agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrakeMemory {
+    /// The last count and its receipt; `None` if that was long before this agent.
+    #[serde(default)]
+    counted: Option<(Published, Option<Mono>)>,
+    /// The current failure, if the answer would be 503.
+    failing: Option<Failing>,
+    #[serde(default)]
+    ended: Option<Mono>,
+    over: Option<Mono>,
+    /// When the API server was last unreachable.
+    #[serde(default)]
+    away: Option<Mono>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    pub since: Mono,
+    /// The sentinel named a cause that only a faulty datapath has.
+    certain: bool,
+    /// Number of unsound nodes when it began.
+    before: u32,
+    /// The 503 is no longer taken back.
+    settled: bool,
+}
+
+impl Failing {
+    /// Number of unsound nodes besides this one. This node is in the count once the count has grown, or
+    /// once its condition must have been counted: other nodes may have recovered meanwhile.
+    fn others(&self, count: Count, now: Mono) -> u32 {
+        let counted = count.unsound > self.before || now.since(self.since) > COUNTED;
+        count.unsound.saturating_sub(counted.into())
+    }
+}
+
+impl Brake {
+    /// Continues where the previous agent stopped.
+    pub fn restore(percent: Option<u32>, node: &str, memory: BrakeMemory) -> Self {
+        let mut hasher = FnvHasher::default();
+        node.hash(&mut hasher);
+        let spread = SPREAD.as_millis() as u64;
+        Self {
+            percent,
+            wait: Duration::from_millis(hasher.finish() % spread),
+            silent: false,
+            memory,
+        }
+    }
+
+    /// The last count and its receipt.
+    pub fn counted(&self) -> Option<(Count, Option<Mono>)> {
+        let counted = self.memory.counted;
+        counted.map(|(published, came)| (published.count, came))
+    }
+
+    /// Records the count in the slices. Only a count with a new time shows that the rotator is alive. The
+    /// age of the first one is computed from its time and the wall clock.
+    pub fn record(&mut self, published: Published, wall: Wall, now: Mono) {
+        let memory = &mut self.memory;
+        let came = match memory.counted {
+            Some((before, _)) if before == published => return,
+            Some(_) => Some(now),
+            None => {
+                let age = (wall.0 / NANOS).saturating_sub(published.written);
+                (age <= SILENT.as_secs() as i64).then_some(now)
+            }
+        };
+        memory.counted = Some((published, came));
+    }
+
+    /// Whether a 503 for the datapath is held back, and why. Call it with every answer. `certain`:
+    /// the sentinel names a cause that only a faulty datapath has.
+    pub fn step(&mut self, fails: bool, certain: bool, now: Mono) -> Option<Held> {
+        let percent = self.percent?;
+        if !fails {
+            let memory = &mut self.memory;
+            memory.ended = memory.failing.map(|_| now).or(memory.ended);
+            (memory.failing, memory.over) = (None, None);
+            return None;
+        }
+        let failing = self.fail(certain, now);
+        // There was never a count: the rotator is missing or older.
+        let (Published { count, .. }, came) = self.memory.counted?;
+        // A count that holds this node back does so until the next one: an outage must not release
+        // all nodes.
+        let heard = came.filter(|at| now.since(*at) <= SILENT);
+        if heard.is_none() && self.memory.over.is_none() {
+            return (!failing.certain).then_some(Held::Uncounted);
+        }
+        if count.is_over(percent, failing.others(count, now)) {
+            self.memory.over = Some(now);
+        }
+        let settled = self.settle(came, now);
+        if self.memory.over.is_some() && !settled {
+            return Some(Held::Fleet(count));
+        }
+        // A count from after the failure shows that other nodes are counted too.
+        let counted = came > Some(failing.since) && !self.catches_up(now);
+        let waits = now.since(failing.since) < self.wait || !counted;
+        (waits && !failing.certain && !settled).then_some(Held::Waiting)
+    }
+
+    /// Records whether the API server is unreachable. Call it whenever that may have changed.
+    pub fn source(&mut self, silent: bool, now: Mono) {
+        if silent || self.silent {
+            self.memory.away = Some(now);
+        }
+        self.silent = silent;
+    }
+
+    fn catches_up(&self, now: Mono) -> bool {
+        let away = self.memory.away;
+        self.silent || away.is_some_and(|at| now.since(at) <= CATCH_UP)
+    }
+
+    fn fail(&mut self, certain: bool, now: Mono) -> Failing {
+        let memory = &mut self.memory;
+        // The count may still include this node's last failure.
+        let still = memory.ended.is_some_and(|at| now.since(at) <= RECOUNTED);
+        let unsound = memory.counted.map_or(0, |(last, _)| last.count.unsound);
+        let failing = memory.failing.get_or_insert(Failing {
+            since: now,
+            certain,
+            before: unsound.saturating_sub(still.into()),
+            settled: false,
+        });
+        failing.certain |= certain;
+        *failing
+    }
+
+    /// Whether this node's 503 is no longer taken back: the last count came late enough and is
+    /// below the limit, or the counts have been below it for long enough.
+    fn settle(&mut self, came: Option<Mono>, now: Mono) -> bool {
+        let catches_up = self.catches_up(now);
+        let memory = &mut self.memory;
+        let Some(failing) = &mut memory.failing else {
+            return false;
+        };
+        let clear = |last: Mono| !catches_up && now.since(last) > CLEAR;
+        match memory.over {
+            Some(last) if clear(last) => (memory.over, failing.settled) = (None, true),
+            Some(_) => {}
+            None => {
+                let late = came.is_some_and(|at| at.since(failing.since) > YOUNG);
+                failing.settled |= late && !catches_up;
+            }
+        }
+        failing.settled
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+//! The brake in each of its states; the simulator tests whole fleets.
+
+use pathproof_facts::fleet_report::FleetReport;
+use rstest::rstest;
+
+use super::*;
+
+fn s(seconds: u64) -> Mono {
+    Mono((1_000 + seconds) * 1_000_000_000)
+}
+
+fn of(unsound: u32, nodes: u32) -> Option<Count> {
+    Some(Count { unsound, nodes })
+}
+
+/// The rotator's clock and this node's clock are the same.
+fn wall(at: Mono) -> Wall {
+    Wall(1_700_000_000_000_000_000 + i64::try_from(at.0).unwrap())
+}
+
+/// A count is written and received.
+fn count(brake: &mut Brake, count: Option<Count>, at: Mono) {
+    let written = wall(at).0 / NANOS;
+    if let Some(count) = count {
+        brake.record(Published { count, written }, wall(at), at);
+    }
+}
+
+/// A brake at 20 % that has this count.
+fn brake(counted: Option<Count>) -> Brake {
+    let mut brake = Brake::restore(Some(20), "node", BrakeMemory::default());
+    count(&mut brake, counted, s(0));
+    brake
+}
+
+/// This many other nodes are unsound when a node's 503 begins, and the count does not include it yet.
+#[rstest]
+#[case::alone(0, 1, false)]
+#[case::one_of_two(0, 2, false)]
+#[case::the_other_of_two(1, 2, true)]
+#[case::the_second_of_three(1, 3, true)]
+#[case::the_second_of_ten(1, 10, false)]
+#[case::the_third_of_ten(2, 10, true)]
+#[case::the_last_that_may_go(39, 200, false)]
+#[case::the_first_that_must_not(40, 200, true)]
+fn one_node_in_five_may_go(#[case] others: u32, #[case] nodes: u32, #[case] held: bool) {
+    let mut brake = brake(of(others, nodes));
+    let found = brake.step(true, true, s(1));
+    let expected = held.then(|| Held::Fleet(of(others, nodes).unwrap()));
+    assert_eq!(found, expected);
+    count(&mut brake, of(others + 1, nodes), s(2));
+    let counted = brake.step(true, true, s(2));
+    assert_eq!(counted.is_some(), held, "with this node in the count");
+}
+
+/// All nodes fail at once, and the count follows shortly after or with the next rotator.
+#[test]
+fn a_503_that_no_count_has_settled_is_taken_back() {
+    for count_at in [2, 11, 60, 600] {
+        let mut brake = brake(of(0, 200));
+        assert_eq!(brake.step(true, true, s(1)), None);
+        count(&mut brake, of(200, 200), s(count_at));
+        assert!(brake.step(true, true, s(count_at)).is_some());
+        let later = brake.step(true, true, s(count_at + 30));
+        assert!(later.is_some(), "and stays so");
+    }
+}
+
+/// The counts at these times include only this node; then all others fail.
+#[rstest]
+#[case::soon(&[5], true)]
+#[case::the_last_that_settles_nothing(&[31], true)]
+#[case::the_first_that_does(&[32], false)]
+#[case::with_the_next_rotation(&[5, 60], false)]
+fn a_503_from_before_the_others_stays(#[case] counts: &[u64], #[case] held: bool) {
+    let mut brake = brake(of(0, 200));
+    assert_eq!(brake.step(true, true, s(1)), None);
+    for at in counts {
+        count(&mut brake, of(1, 200), s(*at));
+        assert_eq!(brake.step(true, true, s(*at)), None);
+    }
+    count(&mut brake, of(200, 200), s(300));
+    assert_eq!(brake.step(true, true, s(300)).is_some(), held);
+}
+
+/// The rotator counts again before the last agent has written its condition.
+#[test]
+fn the_first_counts_after_an_outage_settle_nothing() {
+    for certain in [true, false] {
+        let mut brake = brake(of(0, 200));
+        let free = (!certain).then_some(Held::Waiting);
+        brake.source(true, s(1));
+        assert_eq!(brake.step(true, certain, s(2)), free);
+        assert_eq!(brake.step(true, certain, s(300)), free);
+        brake.source(false, s(301));
+        for (unsound, at) in [(3, 302), (30, 330)] {
+            count(&mut brake, of(unsound, 200), s(at));
+            assert_eq!(brake.step(true, certain, s(at)), free);
+        }
+        count(&mut brake, of(200, 200), s(400));
+        assert!(brake.step(true, certain, s(400)).is_some());
+        count(&mut brake, of(10, 200), s(401));
+        assert!(brake.step(true, certain, s(440)).is_some());
+        let wait = CATCH_UP.as_secs();
+        assert_eq!(brake.step(true, certain, s(302 + wait)), None);
+    }
+}
+
+#[test]
+fn an_outage_releases_no_held_node() {
+    let mut brake = brake(of(0, 200));
+    count(&mut brake, of(200, 200), s(2));
+    assert!(brake.step(true, true, s(2)).is_some());
+    let later = s(3 + SILENT.as_secs());
+    assert!(matches!(
+        brake.step(true, true, later),
+        Some(Held::Fleet(_))
+    ));
+    assert_eq!(brake.step(false, false, later), None);
+    assert_eq!(
+        brake.step(true, true, later),
+        None,
+        "a failure after the outage"
+    );
+}
+
+#[test]
+fn a_held_503_is_answered_once_the_others_are_sound_for_a_while() {
+    let mut brake = brake(of(100, 200));
+    assert!(brake.step(true, true, s(1)).is_some());
+    count(&mut brake, of(10, 200), s(20));
+    assert!(brake.step(true, true, s(11)).is_some());
+    assert_eq!(brake.step(true, true, s(22)), None);
+    count(&mut brake, of(100, 200), s(23));
+    assert_eq!(
+        brake.step(true, true, s(23)),
+        None,
+        "the answer must not flap"
+    );
+    assert_eq!(brake.step(false, false, s(24)), None);
+    assert!(
+        brake.step(true, true, s(25)).is_some(),
+        "another fault begins"
+    );
+}
+
+/// The count includes this node, which must not hold itself back.
+#[test]
+fn the_last_that_fails_is_answered() {
+    let mut brake = brake(of(2, 5));
+    assert!(brake.step(true, true, s(1)).is_some());
+    count(&mut brake, of(3, 5), s(2));
+    count(&mut brake, of(1, 5), s(3));
+    assert!(
+        brake.step(true, true, s(3)).is_some(),
+        "the failing node may be another one"
+    );
+    assert!(brake.step(true, true, s(16)).is_some());
+    assert_eq!(brake.step(true, true, s(27)), None);
+}
+
+/// A cause that could be wrong on every node at once waits for a count that includes this node.
+#[test]
+fn an_uncertain_cause_waits() {
+    let waiting = |wait: u64, counts: &[u64], at: u64| {
+        let mut brake = brake(of(0, 200));
+        brake.wait = Duration::from_secs(wait);
+        assert_eq!(brake.step(true, false, s(1)), Some(Held::Waiting));
+        counts
+            .iter()
+            .for_each(|at| count(&mut brake, of(1, 200), s(*at)));
+        brake.step(true, false, s(at)).is_some()
+    };
+    assert!(waiting(4, &[3], 4));
+    assert!(!waiting(4, &[3], 5));
+    assert!(waiting(4, &[], 60), "there is no count");
+    assert!(!waiting(4, &[60], 60));
+    assert!(
+        waiting(4, &[1], 60),
+        "it came as the 503 began: without this node"
+    );
+    let mut brake = brake(of(0, 200));
+    assert_eq!(brake.step(true, false, s(7)), Some(Held::Waiting));
+    assert_eq!(brake.step(true, true, s(8)), None, "now it is certain");
+    assert_eq!(brake.step(true, false, s(9)), None, "and stays so");
+}
+
+/// The rotator ended, lost its Lease, or cannot reach the API server.
+#[rstest]
+#[case::certain(true, None)]
+#[case::uncertain(false, Some(Held::Uncounted))]
+fn an_old_count_no_longer_holds_a_node_back(#[case] certain: bool, #[case] held: Option<Held>) {
+    let mut silent = brake(of(100, 200));
+    let at = s(SILENT.as_secs() + 1);
+    assert_eq!(silent.step(true, certain, at), held);
+    let mut heard = brake(of(100, 200));
+    count(&mut heard, of(100, 200), s(600));
+    assert!(matches!(
+        heard.step(true, certain, at),
+        Some(Held::Fleet(_))
+    ));
+}
+
+/// An agent starts, or reads the slices again.
+#[test]
+fn a_count_that_was_known_is_no_sign_of_life() {
+    let old = Published {
+        count: of(100, 200).unwrap(),
+        written: wall(s(0)).0 / NANOS,
+    };
+    let late = s(SILENT.as_secs() + 1);
+    let mut first = Brake::restore(Some(20), "node", BrakeMemory::default());
+    first.record(old, wall(late), late);
+    assert_eq!(
+        first.step(true, true, late),
+        None,
+        "the last count is too old"
+    );
+    let mut again = brake(of(100, 200));
+    again.record(old, wall(late), late);
+    assert_eq!(again.step(true, true, late), None);
+    count(&mut again, of(100, 200), late);
+    assert!(matches!(again.step(true, true, late), Some(Held::Fleet(_))));
+}
+
+/// When the node fails again, the fleet's count may still include its previous failure.
+#[test]
+fn a_lone_node_that_fails_again_is_answered() {
+    for pause in [1, 25] {
+        let mut brake = brake(of(0, 3));
+        assert_eq!(brake.step(true, true, s(1)), None);
+        count(&mut brake, of(1, 3), s(2));
+        assert_eq!(brake.step(false, false, s(9)), None);
+        assert_eq!(brake.step(true, true, s(9 + pause)), None, "{pause}");
+    }
+}
+
+#[test]
+fn without_a_count_or_a_limit_nothing_is_held() {
+    assert_eq!(brake(None).step(true, false, s(1)), None);
+    let mut off = Brake::restore(None, "node", brake(of(200, 200)).memory);
+    assert_eq!(off.step(true, false, s(1)), None);
+}
+
+#[test]
+fn a_restart_of_the_agent_changes_nothing() {
+    let mut before = brake(of(0, 200));
+    assert_eq!(before.step(true, true, s(1)), None);
+    count(&mut before, of(200, 200), s(2));
+    assert!(before.step(true, true, s(2)).is_some());
+    let json = serde_json::to_string(&before.memory).unwrap();
+    let memory = serde_json::from_str(&json).unwrap();
+    let mut after = Brake::restore(Some(20), "node", memory);
+    assert!(after.step(true, true, s(3)).is_some());
+}
+
+#[test]
+fn nodes_wait_differently() {
+    let wait = |number: u32| {
+        Brake::restore(Some(20), &format!("node-{number}"), BrakeMemory::default()).wait
+    };
+    let early = (0..1_000)
+        .filter(|number| wait(*number) < SPREAD / 5)
+        .count();
+    assert!((150..=250).contains(&early), "{early} of 1000 in a fifth");
+    assert!((0..1_000).all(|number| wait(number) < SPREAD));
+}
+
+#[rstest]
+#[case(
+    r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":3,"DatapathStale":1},"written":9}"#,
+    of(4, 200)
+)]
+#[case(r#"{"nodes":0,"unsound":{}}"#, of(0, 0))]
+#[case(r#"{"nodes":3,"unsound":{"a":4}}"#, None)]
+#[case(r#"{"nodes":3,"unsound":{"a":4294967295,"b":4294967295}}"#, None)]
+#[case(r#"{"nodes":-1,"unsound":{}}"#, None)]
+#[case("20 %", None)]
+fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
+    let read = FleetReport::parse(text);
+    assert_eq!(read.as_ref().ok().map(FleetReport::count), expected);
+    if let Ok(report) = read {
+        assert_eq!(FleetReport::parse(&report.text()).unwrap(), report);
+    }
+}
+
+/// A count without nodes shows nothing about the fleet.
+#[test]
+fn a_count_of_no_nodes_is_none() {
+    let parse = |text| FleetReport::parse(text).unwrap().published();
+    assert_eq!(parse(r#"{"nodes":0,"unsound":{},"written":5}"#), None);
+    let published = parse(r#"{"nodes":3,"unsound":{"leaked":1},"written":5}"#).unwrap();
+    assert_eq!(
+        published.count,
+        Count {
+            unsound: 1,
+            nodes: 3
+        }
+    );
+    assert_eq!(published.written, 5);
+}
+
+#[test]
+fn the_last_count_is_told_with_its_time() {
+    assert_eq!(brake(None).counted(), None);
+    let counted = brake(of(1, 3)).counted();
+    assert_eq!(
+        counted,
+        Some((
+            Count {
+                unsound: 1,
+                nodes: 3
+            },
+            Some(s(0))
+        ))
+    );
+}

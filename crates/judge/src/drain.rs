@@ -1,0 +1,335 @@
+//! Drain insight: whether new connections from outside still reach a node that is being removed, so
+//! that a termination hook can wait for its load balancers instead of sleeping.
+//!
+//! It counts first SYNs to Services from outside the node (clients and other nodes), whatever their
+//! outcome. The sentinel's Service does not count. Neither do the ranges that load balancers probe
+//! from, because a SYN does not show whether data will follow.
+//!
+//! While the Node object shows the removal, open connections are counted too (`drain::open`).
+//!
+//! Nothing here outlives the agent: after a restart the quiet time begins again.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_wire::service::{Address, FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+use crate::eligibility::Eligibility;
+
+mod ask;
+mod open;
+
+pub use ask::{
+    Ask, AskError, DEFAULT_IDLE, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, Until, idle_time, quiet_time,
+    timeout, until,
+};
+pub use open::{Flow, OpenConnections, OpenView, Outsiders};
+
+/// A new connection from outside the node to a Service other than the sentinel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Arrival of its first SYN.
+    pub at: Mono,
+    pub client: Address,
+}
+
+/// New connections from outside since the previous sample.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    /// Everything that arrived up to this time is in this sample or an earlier one.
+    pub until: Mono,
+    /// Each connection once, unordered.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// Source ranges of load balancers' probes: connections from them do not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeRanges(Vec<IpNet>);
+
+impl ProbeRanges {
+    /// Without ranges, every connection counts.
+    pub fn new(ranges: impl IntoIterator<Item = IpNet>) -> Self {
+        Self(IpNet::aggregate(&ranges.into_iter().collect::<Vec<_>>()))
+    }
+
+    pub fn contains(&self, client: &Address) -> bool {
+        let client = Ipv6Addr::from(*client).to_canonical();
+        self.0.iter().any(|range| range.contains(&client))
+    }
+}
+
+/// Everything known about connections from outside, as the report has it. [`DrainView::answer`]
+/// answers from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainView {
+    /// When the Node object began to show the removal.
+    pub since: Option<Mono>,
+    /// Connections since then.
+    pub connections: u64,
+    /// Connections since the agent started, by [`Family`].
+    pub counted: [u64; FAMILIES],
+    /// Connections from probe ranges since the agent started.
+    pub ignored: u64,
+    /// When the last connection that counts came.
+    pub last: Option<Mono>,
+    /// Start of the time without gaps in the observation.
+    pub watched: Option<Mono>,
+    /// Everything that arrived up to this time was observed.
+    pub seen: Option<Mono>,
+    pub blind: Option<String>,
+    pub open: OpenView,
+}
+
+/// Counts connections from outside, and records when the node began to leave.
+#[derive(Clone, Debug, Default)]
+pub struct Drain {
+    ranges: ProbeRanges,
+    view: DrainView,
+    /// Start of the last count of open connections.
+    begun: Option<Mono>,
+    /// Whether that count is still running.
+    counts: bool,
+}
+
+impl Drain {
+    pub fn new(ranges: ProbeRanges) -> Self {
+        Self {
+            ranges,
+            view: DrainView::default(),
+            begun: None,
+            counts: false,
+        }
+    }
+
+    /// Records whether the node is leaving. Call it whenever that may have changed; `now` matters
+    /// only if it did.
+    pub fn follow(&mut self, eligibility: &Eligibility, now: Mono) {
+        let view = &mut self.view;
+        let leaving = eligibility.is_leaving();
+        if leaving != view.since.is_some() {
+            view.since = leaving.then_some(now);
+            view.connections = 0;
+            view.open = OpenView::default();
+        }
+    }
+
+    /// Whether to start a count of open connections now. There is one at a time.
+    pub fn counts_open(&mut self, now: Mono) -> bool {
+        let due = |at: Mono| now.since(at) >= open::PAUSE;
+        let begins = self.view.since.is_some() && !self.counts && self.begun.is_none_or(due);
+        if begins {
+            (self.begun, self.counts) = (Some(now), true);
+        }
+        begins
+    }
+
+    /// Records the result of the last count, or why it failed.
+    pub fn open(&mut self, counted: Result<OpenConnections, String>) {
+        self.counts = false;
+        self.view.open.take(counted, self.begun.unwrap_or_default());
+    }
+
+    /// Source ranges of load balancers' probes.
+    pub fn ignored(&self) -> &ProbeRanges {
+        &self.ranges
+    }
+
+    /// Records a sample. `blind` is why connections may be unobserved: then no time up to now was
+    /// quiet for certain.
+    pub fn look(&mut self, outside: &Outside, blind: Option<String>) {
+        let view = &mut self.view;
+        for arrival in &outside.arrivals {
+            if self.ranges.contains(&arrival.client) {
+                view.ignored += 1;
+                continue;
+            }
+            view.counted[Family::of(&arrival.client) as usize] += 1;
+            if view.since.is_some_and(|since| arrival.at >= since) {
+                view.connections += 1;
+            }
+            view.last = view.last.max(Some(arrival.at));
+        }
+        if blind.is_some() || view.watched.is_none() {
+            view.watched = Some(outside.until);
+        }
+        view.seen = Some(outside.until);
+        view.blind = blind;
+    }
+
+    /// Connections up to `at` may have been unobserved, and now are observed again: the quiet time
+    /// begins again. The first sample sets the start of the observation itself.
+    pub fn missed(&mut self, at: Mono) {
+        self.view.watched = self.view.watched.map(|since| since.max(at));
+    }
+
+    /// There is no observer, for this reason.
+    pub fn cannot_see(&mut self, why: &str) {
+        self.view.blind = Some(why.to_owned());
+    }
+
+    pub fn view(&self) -> &DrainView {
+        &self.view
+    }
+}
+
+/// Maximum age of the last sample. With an older one the agent was stopped or starved, and nothing
+/// is known.
+const UNSEEN: Duration = Duration::from_secs(5);
+
+/// Time after a connection's first SYN by which it is open. A count that began earlier may lack it.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+
+const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
+                           drain it anyway, pass the time since the drain began as waited=SECONDS";
+
+/// Reason for the answer. Only [`DrainReason::Quiet`] is 200.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrainReason {
+    /// No new connection for the quiet time and, if the caller waits for open ones, none in use.
+    Quiet,
+    /// Connections are open, and the caller waits for them.
+    Open,
+    /// A new connection arrived within the quiet time.
+    Connections,
+    /// No new connection so far, but the quiet time is not over. Or open connections, for which the
+    /// caller waits, were not counted since the last new one.
+    Waiting,
+    /// Neither the Node object nor the caller declares that the node is leaving.
+    NotLeaving,
+    /// Connections may be unobserved.
+    Blind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainAnswer {
+    pub reason: DrainReason,
+    /// Since when the node is leaving: by its Node object or the caller, whichever is earlier.
+    pub since: Option<Mono>,
+    /// Observed time without a new connection; zero if the node is not leaving.
+    pub quiet_for: Duration,
+    /// The reason as a sentence, without its period.
+    pub message: String,
+}
+
+impl DrainView {
+    /// Answers a caller. Unobserved time, and time before the node began to leave, is not quiet.
+    pub fn answer(&self, ask: &Ask, now: Mono) -> DrainAnswer {
+        let told = ask.waited.map(|waited| now.minus(waited));
+        let since = self.since.into_iter().chain(told).min();
+        let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
+        let (mut reason, mut message) = match (since, self.unseen(now)) {
+            (None, _) => (DrainReason::NotLeaving, NOT_LEAVING.to_owned()),
+            (_, Some(why)) => (
+                DrainReason::Blind,
+                format!("cannot tell whether new connections arrive: {why}"),
+            ),
+            (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
+        };
+        if reason == DrainReason::Quiet && ask.until == Until::Open {
+            (reason, message) = self.tell_open(message, ask.idle, now);
+        }
+        DrainAnswer {
+            reason,
+            since,
+            quiet_for,
+            message,
+        }
+    }
+
+    /// Time without a new connection, up to the last sample; `None` before the observation began.
+    pub fn quiet(&self) -> Option<Duration> {
+        self.watched.map(|watched| self.quiet_since(watched))
+    }
+
+    fn quiet_since(&self, since: Mono) -> Duration {
+        let from = since.max(self.watched.unwrap_or_default());
+        let from = from.max(self.last.unwrap_or_default());
+        let seen = self.watched.and(self.seen);
+        seen.map_or(Duration::ZERO, |seen| seen.since(from))
+    }
+
+    /// The open connections, or why they are not counted.
+    pub fn open_connections(&self, now: Mono) -> Result<&OpenConnections, String> {
+        self.open.known(self.since.is_some(), now)
+    }
+
+    /// The answer to a caller that also waits for open connections, if no new one arrives.
+    fn tell_open(&self, quiet: String, idle: Duration, now: Mono) -> (DrainReason, String) {
+        let counted = match self.open_connections(now) {
+            Ok(counted) => counted,
+            Err(why) => {
+                let message = format!("cannot count open connections: {why}");
+                return (DrainReason::Blind, message);
+            }
+        };
+        let begun = self.open.last.as_ref().map(|(_, begun)| *begun);
+        if begun < self.last.map(|last| last.plus(HANDSHAKE)) {
+            let message = "the last connection arrived after open ones were last counted";
+            return (DrainReason::Waiting, message.to_owned());
+        }
+        let after = HumanDuration(idle);
+        match counted.split(idle) {
+            (0, 0) => (DrainReason::Quiet, format!("{quiet}, and none is open")),
+            (0, n) => (
+                DrainReason::Quiet,
+                format!("{quiet}, and the {n} open ones have been idle for {after}"),
+            ),
+            (active, n) => (
+                DrainReason::Open,
+                format!(
+                    "{active} connections from outside were in use within {after}, {n} more are open and idle"
+                ),
+            ),
+        }
+    }
+
+    fn unseen(&self, now: Mono) -> Option<String> {
+        let age = self.seen.map(|seen| now.since(seen));
+        match (&self.blind, age) {
+            (Some(why), _) => Some(why.clone()),
+            (None, None) => Some("the agent has not counted connections yet".to_owned()),
+            (None, Some(age)) => (age > UNSEEN).then(|| {
+                format!(
+                    "the agent last counted connections {} ago",
+                    HumanDuration(age)
+                )
+            }),
+        }
+    }
+
+    fn tell(
+        &self,
+        since: Mono,
+        quiet: Duration,
+        wanted: Duration,
+        now: Mono,
+    ) -> (DrainReason, String) {
+        if quiet >= wanted {
+            let message = format!(
+                "no new connection from outside for {}",
+                HumanDuration(quiet)
+            );
+            return (DrainReason::Quiet, message);
+        }
+        // A connection from before the quiet time could begin is no reason to wait.
+        let begun = self.watched.map_or(since, |watched| since.max(watched));
+        if let Some(last) = self.last.filter(|last| *last >= begun) {
+            let ago = HumanDuration(now.since(last));
+            let message =
+                format!("new connections from outside still arrive, the last one {ago} ago");
+            return (DrainReason::Connections, message);
+        }
+        let (quiet, wanted) = (HumanDuration(quiet), HumanDuration(wanted));
+        let message =
+            format!("no new connection from outside for {quiet} of the required {wanted}");
+        (DrainReason::Waiting, message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

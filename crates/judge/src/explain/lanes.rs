@@ -1,0 +1,427 @@
+//! Sentences about the sentinel's probes: path, failure, and meaning.
+
+use pathproof_facts::cause::ProbeCause;
+use pathproof_facts::names;
+use pathproof_facts::owners::DatapathOwners;
+use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_facts::trace::{Lane, ProbePath, Transport};
+use pathproof_wire::service::Family;
+use pathproof_witness::probes::VoidReason;
+
+use super::{Words, client, from_clients, label, listed};
+use crate::verdict::finding::{
+    ConcurrentFailures, Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule,
+    VoidCause,
+};
+use crate::verdict::{LaneState, LaneView};
+
+/// Example: `off-cluster`.
+pub fn path_label(path: ProbePath) -> &'static str {
+    match path {
+        ProbePath::Pod => "pod",
+        ProbePath::OffCluster => "off-cluster",
+        ProbePath::NodePort => "node port",
+        ProbePath::Host => "host",
+    }
+}
+
+/// Example: `IPv4 node port udp`.
+pub fn lane_label(lane: Lane) -> String {
+    let (family, transport) = (names::of_family(lane.family), lane.transport.name());
+    format!("{family} {} {transport}", path_label(lane.path))
+}
+
+/// Whether the sentence of the TCP lane on the same path also covers this UDP lane. The observer does not
+/// follow the sentinel's UDP port, so of a UDP probe it cannot distinguish a leak from a loss.
+pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
+    let clear = |cause: Option<ProbeCause>| cause.is_some_and(ProbeCause::is_unambiguous);
+    let tells = |tcp: &LaneView| {
+        (tcp.path, tcp.transport, tcp.state) == (lane.path, Transport::Tcp, lane.state)
+            && clear(tcp.cause)
+    };
+    lane.transport == Transport::Udp
+        && lane.cause.is_some()
+        && !clear(lane.cause)
+        && lanes.iter().any(tells)
+}
+
+/// The state of a family's lane at `now`.
+pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
+    let name = name(family, view.path, view.transport);
+    if let (LaneState::Off, Some(service)) = (view.state, &view.conflicting_service) {
+        return format!(
+            "{name}: not judged: Service {service} uses the address that the probes dial"
+        );
+    }
+    match (view.state, failed(view), view.last_pass) {
+        (LaneState::Failing, Some(lane), _) => failing(family, &lane),
+        (LaneState::Passing, _, Some(at)) => passed(&name, at, now),
+        (LaneState::Off, ..) if view.beside_cilium => format!(
+            "{name}: not judged: Cilium may not translate packets that enter through the \
+             sentinel's interfaces"
+        ),
+        (LaneState::NeverWorked, lane, _) => never_worked(family, &name, lane),
+        (LaneState::Void, ..) => {
+            let why = why_void(view).map(|why| format!(": {why}"));
+            format!(
+                "{name}: the last probe is inconclusive{}",
+                why.unwrap_or_default()
+            )
+        }
+        _ => format!("{name}: not probed"),
+    }
+}
+
+/// Meaning of a lane that does not pass, which shows where to look.
+pub fn meaning(family: Family, view: &LaneView) -> Option<String> {
+    match view.state {
+        LaneState::Failing | LaneState::NeverWorked => Some(means(family, &failed(view)?)),
+        LaneState::Void => why_void(view),
+        LaneState::Passing | LaneState::Off => None,
+    }
+}
+
+fn failed(view: &LaneView) -> Option<FailedLane> {
+    Some(FailedLane {
+        path: view.path,
+        transport: view.transport,
+        cause: view.cause?,
+        failures: view.failures,
+        local: match view.state {
+            LaneState::NeverWorked => is_local(view.path),
+            _ => view.local,
+        },
+        clear: false,
+        client: view.client,
+    })
+}
+
+/// Whether the frontend may be an address of the node, if there is no run of failures.
+fn is_local(path: ProbePath) -> bool {
+    matches!(path, ProbePath::NodePort | ProbePath::Host)
+}
+
+fn why_void(view: &LaneView) -> Option<String> {
+    view.void_cause.as_ref().map(void)
+}
+
+fn void(cause: &VoidCause) -> String {
+    match cause {
+        VoidCause::Damage(sentence) => sentence.clone(),
+        VoidCause::Unsent(why) => format!("the probe could not be sent: {why}"),
+        VoidCause::Probe(reason) => void_reason(*reason).to_owned(),
+        VoidCause::Former => "earlier failures no longer count".to_owned(),
+    }
+}
+
+/// Why a probe is void, by the reason alone.
+fn void_reason(reason: VoidReason) -> &'static str {
+    match reason {
+        VoidReason::NotSent => "the probe could not be sent",
+        VoidReason::SentLate => "the probe was sent too late because the agent got no CPU time",
+        VoidReason::EndedLate => {
+            "the probe was evaluated too late because the agent got no CPU time"
+        }
+        VoidReason::ControlFailed => {
+            "the control probe, which bypasses the datapath, failed: the sentinel's interfaces are \
+             damaged or the agent got no CPU time"
+        }
+        VoidReason::NotArrived => {
+            "the probe did not enter the node: the sentinel's client interfaces are damaged"
+        }
+        VoidReason::NotEchoed => {
+            "the echo did not answer the probe: the sentinel's server interfaces are damaged"
+        }
+        VoidReason::Damaged => "the sentinel's interfaces were damaged a moment ago",
+        VoidReason::Unsettled => "the sentinel changed a moment ago",
+        VoidReason::FrontendConflict => {
+            "another Service uses the address that the probe dials, or did at the last probe that \
+             passed"
+        }
+        VoidReason::NotLocal => {
+            "the probe left the node: it dialled an address of the Node object that this node does not have"
+        }
+    }
+}
+
+/// Example: `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
+fn name(family: Family, path: ProbePath, transport: Transport) -> String {
+    let path = match path {
+        ProbePath::Pod => "cluster IPs from pods",
+        ProbePath::OffCluster => "cluster IPs",
+        ProbePath::NodePort => "node ports",
+        ProbePath::Host => "cluster IPs from the node itself",
+    };
+    let transport = match transport {
+        Transport::Tcp => "",
+        Transport::Udp => " (UDP)",
+    };
+    format!("{} {path}{transport}", names::of_family(family))
+}
+
+/// Predicate of a sentence about probes that failed in this way.
+fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
+    match cause {
+        ProbeCause::Leaked => "left the node untranslated (leaked)",
+        ProbeCause::Refused => "were refused by the node itself (refused)",
+        ProbeCause::Unreachable => "were answered by an ICMP error (unreachable)",
+        ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
+        ProbeCause::Stale => "were sent to an endpoint that was removed (stale)",
+        ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
+        // Packets of the node itself have no arrival.
+        ProbeCause::LostBeforeLeaving if path == ProbePath::Host => {
+            "were sent and did not leave for the endpoint (lost)"
+        }
+        ProbeCause::LostBeforeLeaving => "arrived and were not forwarded (lost)",
+        ProbeCause::NoData => "connected, but no data came back (no data)",
+        ProbeCause::AnswerLost => {
+            "were answered, but the answer did not reach the client (answer lost)"
+        }
+        ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
+        ProbeCause::ConntrackFull => "were dropped (conntrack full)",
+    }
+}
+
+/// Meaning of a failed lane, which shows where to look.
+fn means(family: Family, lane: &FailedLane) -> String {
+    let client = |preposition: &str| match lane.client {
+        Some(client) => format!(" {preposition} {client}"),
+        None => String::new(),
+    };
+    let (from, to) = (client("from"), client("to"));
+    let text = match lane.cause {
+        ProbeCause::Leaked => "the Service's rules are missing or empty",
+        ProbeCause::Refused if lane.local => "no rule translates the frontend's address",
+        ProbeCause::Refused => {
+            return format!(
+                "a REJECT rule resets traffic{from}, or no rule translates the frontend's address"
+            );
+        }
+        ProbeCause::Unreachable => {
+            return format!("a REJECT rule stops traffic{from}, or a route is missing");
+        }
+        ProbeCause::Misrouted => "the rule for the endpoint is wrong",
+        ProbeCause::Stale => "the rules are out of date",
+        ProbeCause::ForwardingOff => forwarding_off(family),
+        ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
+            "a filter in OUTPUT drops them, or the route to the sentinel's endpoint is missing"
+        }
+        ProbeCause::LostBeforeLeaving => {
+            return format!("the FORWARD policy or a filter drops traffic{from}");
+        }
+        ProbeCause::NoData => {
+            "packets of new connections are dropped after the handshake, perhaps as INVALID"
+        }
+        ProbeCause::AnswerLost => {
+            return format!("a filter drops traffic{to}, or the route back is missing");
+        }
+        ProbeCause::NotMasqueraded => "the masquerade rule is missing",
+        ProbeCause::ConntrackFull => "the kernel's conntrack table is full",
+    };
+    text.to_owned()
+}
+
+/// Example:
+/// `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules are missing or empty`.
+fn failing(family: Family, lane: &FailedLane) -> String {
+    let what = happened(lane.cause, lane.path);
+    let happened = match lane.failures {
+        1 => format!("the last probe {}", what.replacen("were ", "was ", 1)),
+        // Other probes may have found room in between.
+        n if lane.cause == ProbeCause::ConntrackFull => format!("{n} probes {what}"),
+        n => format!("the last {n} probes {what}"),
+    };
+    let name = name(family, lane.path, lane.transport);
+    format!("{name}: {happened}: {}", means(family, lane))
+}
+
+/// Why a lane never worked, as far as known.
+fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
+    let why = lane.map_or_else(String::new, |lane| {
+        let (happened, means) = (happened(lane.cause, lane.path), means(family, &lane));
+        format!("; probes {happened}, most likely because {means}")
+    });
+    format!("{name}: no probe passed yet{why}")
+}
+
+fn passed(name: &str, at: Mono, now: Mono) -> String {
+    let ago = HumanDuration(now.since(at));
+    format!("{name}: a sentinel probe passed {ago} ago")
+}
+
+pub(super) fn owners(owners: DatapathOwners) -> String {
+    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
+    labels.join(" and ")
+}
+
+/// Why the sentinel is not probed.
+pub(super) fn off(why: &str) -> String {
+    format!("the sentinel is off: {why}")
+}
+
+impl Words<'_> {
+    fn family(&self) -> Family {
+        self.finding.family.unwrap_or(Family::V4)
+    }
+
+    pub(super) fn never(&self, never: &NeverWorked) -> String {
+        let name = name(self.family(), never.path, never.transport);
+        let lane = never.cause.map(|cause| FailedLane {
+            path: never.path,
+            transport: never.transport,
+            cause,
+            failures: 0,
+            local: is_local(never.path),
+            clear: false,
+            client: never.client,
+        });
+        never_worked(self.family(), &name, lane)
+    }
+
+    /// The sentence of a finding about a lane.
+    pub(super) fn lane(&self) -> Option<String> {
+        let family = self.family();
+        Some(match &self.finding.evidence {
+            Evidence::Probes { lanes, beside, .. } => self.probes(lanes, beside.as_ref()),
+            Evidence::Probe { lane } => {
+                let others = match (self.finding.rule, lane.transport) {
+                    (Rule::DegradedFiltered, _) => {
+                        "probes from pods pass, so only the sentinel's address range is filtered"
+                    }
+                    (_, Transport::Udp) => "TCP probes pass",
+                    (_, Transport::Tcp) if lane.cause == ProbeCause::Misrouted => {
+                        "probes of other paths pass, so a Service or a pod's hostPort may use the \
+                         address that these dial"
+                    }
+                    (_, Transport::Tcp) if lane.path == ProbePath::NodePort => {
+                        "probes of cluster IPs pass, and no other client outside is refused"
+                    }
+                    (_, Transport::Tcp) => "probes from outside the node pass",
+                };
+                format!("{}; {others}", failing(family, lane))
+            }
+            Evidence::Contradicted { lane, path, at } => format!(
+                "{}; but a real connection from {} succeeded {} ago",
+                failing(family, lane),
+                client(*path),
+                self.ago(*at)
+            ),
+            Evidence::Unconfirmed { lane, lacking } => {
+                let lacking = self.lane_lacking(lacking);
+                format!("{}; not confirmed: {lacking}", failing(family, lane))
+            }
+            Evidence::Late {
+                path,
+                transport,
+                owners: whose,
+                late,
+                generation,
+                wanted,
+            } => {
+                let suffix = match whose.is_empty() {
+                    true => String::new(),
+                    false => format!(" of {}", owners(*whose)),
+                };
+                let number =
+                    |known: &Option<u16>| known.map_or("none".to_owned(), |port| port.to_string());
+                format!(
+                    "{}: the rules{suffix} are out of date: probes still go to port {} of the \
+                     sentinel's endpoint, {} after this node received a newer port (now {})",
+                    name(family, *path, *transport),
+                    number(generation),
+                    HumanDuration(*late),
+                    number(wanted),
+                )
+            }
+            Evidence::Pass {
+                path,
+                transport,
+                at,
+            } => passed(&name(family, *path, *transport), *at, self.now),
+            Evidence::Never(never) => self.never(never),
+            Evidence::Void {
+                path,
+                transport,
+                why,
+            } => format!(
+                "{}: the last probe is inconclusive: {}",
+                name(family, *path, *transport),
+                void(why)
+            ),
+            _ => return None,
+        })
+    }
+
+    fn probes(&self, lanes: &[FailedLane], beside: Option<&ConcurrentFailures>) -> String {
+        let family = self.family();
+        let mut text = String::new();
+        for lane in lanes {
+            text.push_str(&match text.is_empty() {
+                true => failing(family, lane),
+                false => {
+                    let name = name(family, lane.path, lane.transport);
+                    format!("; {name} too ({})", label(lane.cause.name()))
+                }
+            });
+        }
+        match beside {
+            Some(beside) => text.push_str(&format!("; {}", self.beside(beside))),
+            None if lanes.iter().any(|lane| !lane.clear) => {
+                text.push_str("; real connections fail too");
+            }
+            None => {}
+        }
+        text
+    }
+
+    /// Example:
+    /// `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing succeeded since 4.3 s ago`.
+    fn beside(&self, beside: &ConcurrentFailures) -> String {
+        let success = match (beside.last_success, beside.others_succeed) {
+            (Some(at), false) => format!("nothing succeeded since {} ago", self.ago(at)),
+            (None, false) => "nothing succeeded in that time".to_owned(),
+            (Some(at), true) => format!("the last one from there succeeded {} ago", self.ago(at)),
+            (None, true) => "none from there succeeded".to_owned(),
+        };
+        format!(
+            "{} connections {}to {} failed too in the last {}, and {success}",
+            beside.failures,
+            from_clients(&beside.clients),
+            listed(&beside.services),
+            self.ago(beside.since),
+        )
+    }
+
+    fn lane_lacking(&self, lacking: &LaneLacking) -> String {
+        let filter = "a filter on the sentinel's own addresses would look the same, and";
+        match lacking {
+            LaneLacking::Failures => format!(
+                "fewer than {} failures in a row",
+                self.limits.probe_failures
+            ),
+            LaneLacking::Off(why) => off(why),
+            LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
+            LaneLacking::Others => "other paths have not been probed since".to_owned(),
+            LaneLacking::Look => {
+                "pathproof's own interfaces have not been checked since".to_owned()
+            }
+            LaneLacking::Breadth(MissingCriterion::Referee) => format!(
+                "{filter} probes of another path pass, so a NetworkPolicy may deny the real \
+                 connections that failed"
+            ),
+            LaneLacking::Breadth(lacking) => format!(
+                "{filter} the real connections that failed do not confirm the fault: {}",
+                self.lacking(*lacking)
+            ),
+            LaneLacking::Connection => format!("{filter} no real connection failed"),
+        }
+    }
+}
+
+/// The setting that turns off forwarding in a family.
+pub(super) fn forwarding_off(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net.ipv4.ip_forward is 0",
+        Family::V6 => "net.ipv6.conf.all.forwarding is 0",
+    }
+}

@@ -1,0 +1,158 @@
+//! Progress of a lane's last probe, stage by stage.
+
+use pathproof_facts::cause::ProbeCause;
+use pathproof_facts::trace::ProbePath;
+
+use crate::verdict::LaneView;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Sent,
+    /// The probe entered the node.
+    Arrived,
+    /// The translated probe left for the echo.
+    Translated,
+    /// The probe reached the echo.
+    Echoed,
+    /// The answer entered the node.
+    Returned,
+    /// The answer reached the client.
+    Collected,
+    /// Data took the same way there and back.
+    Data,
+    /// The echo received another source address than the client's.
+    Masqueraded,
+}
+
+impl Stage {
+    /// Name as in metrics, if the stage is there.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Sent => "sent",
+            Stage::Arrived => "arrived",
+            Stage::Translated => "translated",
+            Stage::Echoed => "echoed",
+            Stage::Returned => "returned",
+            Stage::Collected => "collected",
+            Stage::Data => "data",
+            Stage::Masqueraded => "masqueraded",
+        }
+    }
+}
+
+/// A stage that a lane's last probe reached, or the first one that it did not reach.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Step {
+    pub stage: Stage,
+    pub reached: bool,
+    /// Nanoseconds since the probe was sent, if the stage has a time stamp.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<u64>,
+    /// The interface of the stage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    pub sentence: String,
+}
+
+/// Names of the interfaces on a probe's way.
+#[derive(Clone, Debug, Default)]
+pub struct Interfaces<'a> {
+    /// The sentinel's interfaces, in the order of a probe's way.
+    pub sentinel: Option<[&'a str; 4]>,
+    /// Interfaces with a default route.
+    pub uplinks: Vec<&'a str>,
+}
+
+/// Steps of the last probe of a lane that does not pass; empty if unknown.
+pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
+    let delays = &lane.delays;
+    let mut stages = vec![
+        (Stage::Arrived, delays.arrived),
+        (Stage::Translated, delays.translated),
+        (Stage::Echoed, delays.echoed),
+        (Stage::Returned, delays.returned),
+        (Stage::Collected, delays.collected),
+    ];
+    if lane.path == ProbePath::Host {
+        stages.remove(0);
+    }
+    let last = stages.iter().rposition(|(_, delay)| delay.is_some());
+    // Nothing was sent since the agent started, or nothing is known about it.
+    let unknown = last.is_none() && (lane.failed == 0 || lane.path != ProbePath::Host);
+    let Some(cause) = lane.cause.filter(|_| !unknown) else {
+        return Vec::new();
+    };
+    let reached = last.map_or(0, |last| last + 1);
+    let missing = match (stages.get(reached), cause) {
+        (Some((stage, _)), _) => Some(*stage),
+        (None, ProbeCause::NotMasqueraded) => Some(Stage::Masqueraded),
+        (None, ProbeCause::NoData) => Some(Stage::Data),
+        (None, _) => None,
+    };
+    let step = |stage: Stage, reached: bool, after_ns: Option<u64>| {
+        let (index, came) = words(stage, lane.path);
+        let device = interfaces
+            .sentinel
+            .zip(index)
+            .map(|(names, index)| names[index]);
+        let at = device.map_or(String::new(), |device| format!(" at {device}"));
+        let sentence = match reached {
+            true => came.replace("{at}", &at),
+            false => missed(stage, cause, &at, &interfaces.uplinks),
+        };
+        Step {
+            stage,
+            reached,
+            after_ns,
+            device: device.map(str::to_owned),
+            sentence,
+        }
+    };
+    let mut steps = vec![step(Stage::Sent, true, None)];
+    let mut after = 0;
+    for (stage, delay) in &stages[..reached] {
+        after += delay.unwrap_or_default();
+        steps.push(step(*stage, true, delay.map(|_| after)));
+    }
+    steps.extend(missing.map(|stage| step(stage, false, None)));
+    steps
+}
+
+/// Index of a stage's interface, and the sentence for a probe that reached the stage.
+fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
+    let host = path == ProbePath::Host;
+    match stage {
+        Stage::Sent if host => (None, "dialled by the node itself"),
+        Stage::Sent => (Some(0), "sent{at}"),
+        Stage::Arrived => (Some(1), "entered the node{at}"),
+        Stage::Translated => (Some(2), "left for the endpoint{at}, translated"),
+        Stage::Echoed => (Some(3), "reached the echo{at} and was answered"),
+        Stage::Returned => (Some(2), "the answer entered the node{at}"),
+        Stage::Collected => ((!host).then_some(0), "the answer was received{at}"),
+        Stage::Data => (None, "data came back"),
+        Stage::Masqueraded => (Some(3), "the echo saw an address of the node{at}"),
+    }
+}
+
+/// What was observed of a probe that did not reach a stage.
+fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
+    let text = match (stage, cause) {
+        (Stage::Data, _) => "data sent after the handshake did not come back",
+        (Stage::Masqueraded, _) => "the echo saw the client's own address",
+        (Stage::Translated, ProbeCause::Leaked) if uplinks.is_empty() => {
+            "left untranslated through an uplink"
+        }
+        (Stage::Translated, ProbeCause::Leaked) => {
+            return format!("left untranslated through {}", uplinks.join(" or "));
+        }
+        (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself with an RST",
+        (Stage::Translated, ProbeCause::Unreachable) => "was refused by an ICMP error",
+        (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
+        (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that was removed",
+        (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
+        (Stage::Translated, ProbeCause::ConntrackFull) => "dropped by the kernel",
+        _ => return format!("not observed{at}"),
+    };
+    text.to_owned()
+}

@@ -1,0 +1,115 @@
+//! Witnesses of two scopes that fail together: the pod probe beside connections, and connections beside a lane.
+
+use pathproof_facts::cause::{Cause, Failure, State};
+use pathproof_facts::trace::ProbePath;
+use pathproof_wire::service::Family;
+use pathproof_wire::service::SourceClass::{self, External, Pod};
+use pathproof_witness::ledger::{OUTSIDE, Reading};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+
+/// Refused connections to a Service: from one client or two, first and last in ms, and the pause between them.
+type Refused = (u32, SourceClass, u8, u64, u64, usize);
+
+const PROBE: Refused = (ECHO, Pod, 1, 3_000, 9_000, 250);
+const WEB_OF_PODS: Refused = (WEB, Pod, 1, 3_000, 9_000, 250);
+
+/// A node whose Services and pod probe worked refuses these connections.
+fn refuse(mut world: World, all: &[Refused], lanes: &[ProbePath]) -> State {
+    world.worked(ECHO).worked_outside(WEB);
+    for at in (2_250..=9_000).step_by(250) {
+        for (service, class, clients, first, last, pause) in all {
+            if (*first..=*last).step_by(*pause).any(|due| due == at) {
+                for client in 1..=*clients {
+                    world.fail(*service, *class, client, Failure::Refused, at - 10);
+                }
+            }
+        }
+        match lanes {
+            [] => drop(world.look(at)),
+            lanes => drop(world.rounds(at, at, lanes, |_| Fate::Pass)),
+        }
+    }
+    world.verdict(9_000).state
+}
+
+#[rstest]
+#[case::beside_a_service_of_pods(&[PROBE, WEB_OF_PODS], true)]
+#[case::beside_two_clients_outside(&[PROBE, (WEB, External, 2, 3_000, 9_000, 250)], true)]
+#[case::alone(&[PROBE], false)]
+#[case::connections_alone(&[WEB_OF_PODS], false)]
+#[case::failed_twice(&[(ECHO, Pod, 1, 3_000, 3_250, 250), WEB_OF_PODS], false)]
+#[case::beside_two_failures(&[PROBE, (WEB, Pod, 1, 3_000, 7_000, 4_000)], false)]
+#[case::beside_a_short_failure(&[PROBE, (WEB, Pod, 1, 3_000, 3_750, 250)], false)]
+fn the_pod_probe_needs_a_second_scope(#[case] all: &[Refused], #[case] broken: bool) {
+    let state = refuse(World::new(), all, &[]);
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
+/// Packets with a pod's address pass: a policy denies the pod probe.
+#[rstest]
+#[case::of_pods(&[ProbePath::Pod, ProbePath::OffCluster], false)]
+#[case::that_are_masqueraded(&[ProbePath::OffCluster, ProbePath::NodePort], true)]
+fn a_lane_passes_beside_the_pod_probe(#[case] lanes: &[ProbePath], #[case] broken: bool) {
+    let world = World::probed(lanes);
+    let state = refuse(world, &[PROBE, WEB_OF_PODS], lanes);
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
+/// Pods lose connections to one Service from one moment on, and the lane from outside fails from another.
+fn lost_beside_a_lane(mixed: bool, fate: Fate, lane_fails: u64) -> State {
+    let lanes = [ProbePath::OffCluster];
+    let mut world = World::probed(&lanes);
+    world.ledger.sentinel.applicability.mixed = mixed;
+    for at in (2_250..=12_000).step_by(250) {
+        let now = if at < lane_fails { Fate::Pass } else { fate };
+        for client in [1, 2] {
+            // The connection arrived a second before.
+            if at >= 5_250 {
+                world.fail(WEB, Pod, client, Failure::Lost, at);
+            }
+        }
+        world.rounds(at, at, &lanes, |_| now);
+    }
+    world.verdict(12_000).state
+}
+
+/// Beside a second proxy, pods' connections are not translated by the one that this lane shows.
+#[rstest]
+#[case::one_proxy(false, true)]
+#[case::two_proxies(true, false)]
+fn pods_beside_the_lane_from_outside(#[case] mixed: bool, #[case] broken: bool) {
+    let state = lost_beside_a_lane(mixed, Fate::Drop, 4_250);
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
+/// Lost answers of the lane need no common onset, but only if answers to these connections are lost as well.
+#[rstest]
+#[case::at_the_same_time(4_250, true)]
+#[case::later(8_000, false)]
+fn lost_connections_beside_lost_answers(#[case] lane_fails: u64, #[case] broken: bool) {
+    let state = lost_beside_a_lane(false, Fate::LoseAnswer, lane_fails);
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
+/// The kernel shows an obstacle for clients outside.
+#[rstest]
+#[case::three_failures_over_a_second(&[3_000, 3_500, 4_000], true)]
+#[case::three_at_once(&[3_000, 3_000, 3_250], false)]
+#[case::two_over_a_second(&[3_000, 4_500], false)]
+fn failures_beside_an_obstacle(#[case] times: &[u64], #[case] broken: bool) {
+    let mut world = World::new();
+    world.worked_outside(WEB);
+    for at in (250..=5_000).step_by(250) {
+        let reading = Reading::Present(Cause::ProgramMissing, OUTSIDE);
+        world.ledger.obstacle(Family::V4, reading, ms(at));
+        for _ in times.iter().filter(|time| **time == at) {
+            world.fail(WEB, External, 1, Failure::Refused, at);
+        }
+        world.look(at);
+    }
+    let state = world.verdict(5_000).state;
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}

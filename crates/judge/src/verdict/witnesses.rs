@@ -1,0 +1,386 @@
+//! The failing witnesses of a family: groups of clients whose Services worked before. Each has a scope: a
+//! cause that is limited to one scope cannot make a witness of another scope fail.
+//!
+//! Nothing here decides; [`decision`](super::decision) does.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use pathproof_facts::cause::{Cause, FAILURES, Failure};
+use pathproof_facts::limits::HELD;
+use pathproof_facts::owners::Owner;
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::ProbePath;
+use pathproof_wire::service::SourceClass;
+use pathproof_witness::ledger::{FailingService, READ_WITHIN, commonest};
+
+use super::case::Case;
+use super::finding::{ConcurrentFailures, Evidence, MissingCriterion, Named, Scope};
+use super::lanes::{Failing, MAIN};
+
+/// Maximum difference between the onsets of two witnesses that count as simultaneous. Probes are sent twice
+/// a second.
+const ONSET: Duration = Duration::from_millis(500);
+/// Maximum time by which the first failure of a witness can lag behind the fault.
+const RARELY: Duration = Duration::from_secs(2);
+/// Number of failures of the pod probe that are enough: pathproof opens its connections itself, one a second.
+const PROBE_FAILURES: u64 = 2;
+
+impl Scope {
+    /// Class of the clients in this scope.
+    pub(super) fn class(self) -> SourceClass {
+        match self {
+            Scope::PodProbe | Scope::Pods => SourceClass::Pod,
+            Scope::Outside => SourceClass::External,
+        }
+    }
+}
+
+/// Services of one scope that worked and now fail.
+pub(super) struct Group<'a> {
+    pub(super) scope: Scope,
+    pub(super) services: Vec<FailingService<'a>>,
+    /// Arrival of the first failed connection after the last success of the same class of clients.
+    pub(super) since: Mono,
+    /// When the last failure was noticed.
+    pub(super) last: Mono,
+    /// Last success of the same class of clients.
+    pub(super) last_success: Option<Mono>,
+}
+
+impl<'a> Group<'a> {
+    fn new(scope: Scope, services: Vec<FailingService<'a>>, last: Option<Mono>) -> Option<Self> {
+        let failing = || services.iter().map(|service| service.failing);
+        let since = failing().map(|failing| failing.since).min()?;
+        Some(Self {
+            scope,
+            since: last.map_or(since, |last| last.max(since)),
+            last: failing().map(|failing| failing.last).max()?,
+            last_success: last,
+            services,
+        })
+    }
+
+    /// Earliest time at which the cause of the failures can have begun. A client that dials once a second
+    /// meets it later than others.
+    pub(super) fn onset(&self) -> Mono {
+        let worked = self.services.iter().map(|service| service.worked).max();
+        let earliest = self.since.minus(RARELY);
+        worked
+            .max(self.last_success)
+            .map_or(self.since, |at| at.clamp(earliest, self.since))
+    }
+
+    pub(super) fn failures(&self) -> [u64; FAILURES] {
+        let mut sum = [0; FAILURES];
+        for service in &self.services {
+            for (sum, n) in sum.iter_mut().zip(service.failing.failures()) {
+                *sum += n;
+            }
+        }
+        sum
+    }
+
+    /// Whether there are more failures than a few unrelated ones.
+    pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
+        let enough = match self.scope {
+            // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many as
+            // others.
+            Scope::PodProbe if case.main().any(|(_, lane)| lane.armed) => PROBE_FAILURES,
+            Scope::PodProbe | Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
+        };
+        self.failures().iter().sum::<u64>() >= enough
+    }
+
+    /// Whether there are enough failures, and the clients are credible: two of them, or a Service that
+    /// served them often before.
+    pub(super) fn is_felt(&self, case: &Case<'_>) -> bool {
+        let known =
+            |service: &FailingService<'_>| service.successes >= case.limits().service_failures;
+        let believed = self.scope != Scope::Outside
+            || self.clients().len() >= case.limits().broken_sources
+            || self.services.iter().any(known);
+        self.are_enough(case) && believed
+    }
+
+    pub(super) fn clients(&self) -> BTreeSet<IpAddr> {
+        let clients = self.services.iter().map(|service| &service.failing.clients);
+        clients.flatten().copied().collect()
+    }
+
+    pub(super) fn objects(&self) -> BTreeSet<&'a str> {
+        let objects = self
+            .services
+            .iter()
+            .map(|service| service.failing.object.as_str());
+        objects.collect()
+    }
+
+    /// The part of the group whose failures no policy causes: connections that left untranslated, went to
+    /// an address that was never an endpoint, or were refused by the node's stack at an address of the
+    /// node.
+    pub(super) fn without_rules(&self, case: &Case<'_>) -> Option<Group<'a>> {
+        let ipvs = (case.ledger.sentinel.owners(case.family)).contains(Owner::Ipvs);
+        let own_address = self.scope == Scope::Outside || ipvs;
+        let without = |service: &&FailingService<'_>| {
+            let (failing, failures) = (service.failing, service.failing.failures());
+            let counts = |failure: Failure| match failure {
+                Failure::Leaked => true,
+                Failure::Misrouted => !failing.misdelivered,
+                Failure::Refused => own_address && !failing.icmp,
+                Failure::Stale | Failure::AnswerNotDelivered | Failure::Lost => false,
+            };
+            let all = Failure::ALL.into_iter().zip(failures);
+            let without: u64 = all
+                .filter(|(failure, _)| counts(*failure))
+                .map(|(_, n)| n)
+                .sum();
+            2 * without > failures.iter().sum()
+        };
+        let services = self.services.iter().filter(without).copied();
+        Group::new(self.scope, services.collect(), self.last_success)
+    }
+}
+
+impl<'a> Case<'a> {
+    /// Services of a scope that have failed since the last success of their class of clients. `onset` is the
+    /// range of time in which another witness began to fail. With it, only Services that began to fail after
+    /// its start, and only if their class had no success after its end. Both limits have a tolerance: see
+    /// [`ONSET`] and [`Limits::proof_overlap`](pathproof_facts::limits::Limits::proof_overlap).
+    pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
+        let last = self.evidence.forwarded[scope.class() as usize];
+        let worked = match scope {
+            Scope::Outside => &self.ledger.worked_outside,
+            Scope::PodProbe | Scope::Pods => &self.ledger.worked,
+        };
+        let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
+        let limits = self.limits();
+        // If some clients of a Service already failed while others were served, a pause between the others
+        // can pass for an onset.
+        let read = self.ledger.seen(self.now);
+        let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
+        let counts = |service: &FailingService<'_>| match onset {
+            Some((from, until)) => {
+                service.failing.since.plus(ONSET) >= from
+                    && after(until, limits.proof_overlap)
+                    && (silent || !service.is_mixed)
+            }
+            None => after(service.failing.last, Duration::ZERO),
+        };
+        let services = worked.failing(self.family).filter(|service| {
+            service.is_pod_probe == (scope == Scope::PodProbe)
+                && self.is_recent(scope, service.failing.last)
+                && counts(service)
+        });
+        Group::new(scope, services.collect(), last)
+    }
+
+    /// Whether a failure still counts. It does while it is young. If no connection of the family has
+    /// succeeded since, it counts for longer, because load balancers may have left. It also counts while
+    /// the kernel shows an obstacle that may have caused it.
+    fn is_recent(&self, scope: Scope, last: Mono) -> bool {
+        let success = self.evidence.forwarded.into_iter().flatten().max();
+        let untried = success.is_none_or(|at| at <= last);
+        let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
+        self.is_within_proof_age(last)
+            || (untried && self.now.since(last) <= HELD)
+            || (self.evidence.obstacle.present(scope.class()))
+                .is_some_and(|obstacle| obstructed(obstacle.since))
+    }
+
+    /// All groups that fail, each independently.
+    pub(super) fn groups(&self) -> Vec<Group<'a>> {
+        let scopes = [Scope::Pods, Scope::PodProbe, Scope::Outside];
+        let groups = scopes.into_iter().map(|scope| self.group(scope, None));
+        groups.flatten().collect()
+    }
+
+    /// Whether another lane passes that is closer to the path of these clients than the failing one.
+    pub(super) fn passes_for(&self, scope: Scope, failing: Option<ProbePath>, since: Mono) -> bool {
+        // Connections to node ports and from off-cluster addresses are masqueraded and those of pods are
+        // not. A masqueraded lane that passes shows nothing about filters on pods' addresses.
+        let nearer: &[ProbePath] = match (scope, failing) {
+            (Scope::Outside, Some(ProbePath::NodePort)) => &[],
+            (Scope::Outside, _) => &[ProbePath::NodePort],
+            (_, Some(ProbePath::NodePort)) => &[ProbePath::Pod, ProbePath::OffCluster],
+            (_, Some(ProbePath::OffCluster) | None) => &[ProbePath::Pod],
+            (_, Some(ProbePath::Pod | ProbePath::Host)) => &[],
+        };
+        let after = since.plus(self.limits().proof_overlap);
+        nearer.iter().any(|path| {
+            let (lane, ledger) = self.tcp(*path);
+            let silenced = ledger.armed && ledger.in_conflict && ledger.run.is_none();
+            let passes = self.is_passing(ledger) && ledger.last_pass > Some(after);
+            self.ledger.sentinel.represents_real_traffic(lane.path) && (silenced || passes)
+        })
+    }
+
+    /// Whether every armed lane that represents the node passed after `since`, and none fails.
+    pub(super) fn sentinel_passes(&self, since: Mono) -> bool {
+        let mut armed = self.main().filter(|(_, lane)| lane.armed).peekable();
+        let passed = |at: Option<Mono>| at.is_some_and(|at| at > since);
+        armed.peek().is_some()
+            && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane.last_pass))
+    }
+
+    /// Time of the last failed probe on lanes that pass again. Whatever failed until then was repaired with
+    /// them.
+    pub(super) fn sentinel_recovered(&self) -> Mono {
+        let passing = self.main().filter(|(_, lane)| self.is_passing(lane));
+        let failed = passing.filter_map(|(_, lane)| lane.last_counted);
+        failed.max().unwrap_or_default()
+    }
+
+    /// Criterion that failed connections lack to accuse the node alone. Without the sentinel, only breadth
+    /// separates a fault from the effect of one namespace's policies.
+    pub(super) fn missing_breadth(&self, groups: &[Group<'a>]) -> Option<MissingCriterion> {
+        let limits = self.limits();
+        let scoped = |scope: Scope| groups.iter().find(|group| group.scope == scope);
+        let Some(pods) = scoped(Scope::Pods) else {
+            return Some(match groups.is_empty() {
+                true => MissingCriterion::New,
+                false => MissingCriterion::Pod,
+            });
+        };
+        let all = || [Some(pods), scoped(Scope::Outside)].into_iter().flatten();
+        let failures = all().fold([0; FAILURES], |mut sum, group| {
+            sum.iter_mut()
+                .zip(group.failures())
+                .for_each(|(sum, n)| *sum += n);
+            sum
+        });
+        let may_be_denied = commonest(&failures) != Some(Failure::Leaked);
+        let services: BTreeSet<&str> = all().flat_map(Group::objects).collect();
+        let namespaces: BTreeSet<&str> = (all().flat_map(|group| &group.services))
+            .map(|service| service.failing.namespace())
+            .collect();
+        let clients: BTreeSet<IpAddr> = all().flat_map(Group::clients).collect();
+        let used = self.ledger.worked.namespaces(self.family, self.now);
+        if self.sentinel_passes(pods.since) {
+            Some(MissingCriterion::Referee)
+        } else if self.is_sentinel_filtered(pods.since) && may_be_denied {
+            Some(MissingCriterion::Filtered)
+        } else if self.has_referee_conflict() && may_be_denied {
+            Some(MissingCriterion::SentinelConflict)
+        } else if self.is_referee_aside() && may_be_denied {
+            Some(MissingCriterion::Unprobed)
+        } else if services.len() < limits.broken_services {
+            Some(MissingCriterion::Services)
+        } else if namespaces.len() < limits.broken_namespaces.min(used) {
+            Some(MissingCriterion::Namespaces)
+        } else if clients.len() < limits.broken_sources {
+            Some(MissingCriterion::Sources)
+        } else if self.endpoints(all()) < u64::from(limits.broken_endpoints) {
+            Some(MissingCriterion::Endpoints)
+        } else {
+            // The three seconds start with the last probe that passed: it refuted the failures until then.
+            let first = pods.since.max(self.last_refereed());
+            (!self.lasted(first, pods.last)).then_some(MissingCriterion::Time)
+        }
+    }
+
+    fn endpoints<'g>(&self, groups: impl Iterator<Item = &'g Group<'a>>) -> u64
+    where
+        'a: 'g,
+    {
+        let mut of_service: std::collections::BTreeMap<&str, u32> = Default::default();
+        for service in groups.flat_map(|group| &group.services) {
+            let endpoints = of_service.entry(&service.failing.object).or_default();
+            *endpoints = service.failing.endpoints.max(*endpoints);
+        }
+        of_service.values().map(|n| u64::from(*n)).sum()
+    }
+
+    /// Whether failures have lasted: they began three seconds before the last reading and went on for at
+    /// least one. Nothing is known after the last reading.
+    pub(super) fn lasted(&self, since: Mono, last: Mono) -> bool {
+        let limits = self.limits();
+        self.ledger.seen(self.now).since(since) >= limits.broken_after
+            && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
+    }
+
+    /// Whether lanes fail with a cause of their own: they failed before connections did, or passed since. A lane
+    /// that was not judged when connections began to fail (a new sentinel, devices that were damaged) may fail
+    /// for the same reason.
+    fn is_sentinel_filtered(&self, connections_since: Mono) -> bool {
+        let is_separate = |(lane, run): &Failing<'a>| {
+            let passed = self.ledger.sentinel.lane(*lane).last_pass;
+            run.since.plus(ONSET) < connections_since || passed > Some(connections_since)
+        };
+        self.failing().iter().any(is_separate) && self.ledger.sentinel.view.counts()
+    }
+
+    /// Whether other Services use the frontends of all lanes that represent the node.
+    fn has_referee_conflict(&self) -> bool {
+        let mut main = MAIN.into_iter().map(|path| self.tcp(path));
+        main.any(|(_, lane)| lane.armed && lane.in_conflict)
+            && self.main().all(|(_, lane)| !lane.armed)
+    }
+
+    /// Whether only the host path takes the way of real connections, and passes. Cilium translates at
+    /// interfaces that it manages, and the sentinel's are not among them.
+    fn is_referee_aside(&self) -> bool {
+        let sentinel = &self.ledger.sentinel;
+        let is_unprobed = MAIN
+            .iter()
+            .all(|path| !sentinel.represents_real_traffic(*path));
+        is_unprobed && self.is_passing(self.tcp(ProbePath::Host).1)
+    }
+
+    /// When a probe of a lane that represents the node last passed, even if the lane fails now.
+    fn last_refereed(&self) -> Mono {
+        let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
+        passes.max().unwrap_or_default()
+    }
+
+    /// Failed connections as evidence.
+    pub(super) fn failed_connections(
+        &self,
+        groups: &[Group<'a>],
+        lacking: Option<MissingCriterion>,
+    ) -> Option<(Option<Cause>, Evidence)> {
+        let services = groups.iter().flat_map(|group| &group.services);
+        let labels: BTreeSet<&str> = services
+            .map(|service| service.failing.label.as_str())
+            .collect();
+        let mut failures = [0; FAILURES];
+        for group in groups {
+            failures
+                .iter_mut()
+                .zip(group.failures())
+                .for_each(|(sum, n)| *sum += n);
+        }
+        let cause = self.ledger.cause(commonest(&failures)?, self.now);
+        let evidence = Evidence::Connections {
+            services: Named::of(labels.into_iter()),
+            since: groups.iter().map(|group| group.since).min()?,
+            lacking,
+            clients: groups.iter().map(|group| group.scope).collect(),
+            failures: failures.iter().sum(),
+            last_success: groups.iter().filter_map(|group| group.last_success).max(),
+        };
+        Some((Some(cause), evidence))
+    }
+    /// Evidence of groups that fail beside probes, each scope once.
+    pub(super) fn beside(&self, mut groups: Vec<Group<'a>>) -> Option<ConcurrentFailures> {
+        groups.sort_by_key(|group| (group.scope, group.since));
+        groups.dedup_by_key(|group| group.scope);
+        let services = groups.iter().flat_map(|group| &group.services);
+        let labels: BTreeSet<&str> = services
+            .map(|service| service.failing.label.as_str())
+            .collect();
+        let classes: Vec<SourceClass> = groups.iter().map(|group| group.scope.class()).collect();
+        let others = (SourceClass::ALL.into_iter().zip(self.evidence.forwarded))
+            .filter(|(class, _)| !classes.contains(class));
+        let since = groups.iter().map(|group| group.since).min()?;
+        Some(ConcurrentFailures {
+            services: Named::of(labels.into_iter()),
+            failures: groups.iter().flat_map(Group::failures).sum(),
+            since,
+            last_success: groups.iter().filter_map(|group| group.last_success).max(),
+            others_succeed: others.filter_map(|(_, at)| at).any(|at| at > since),
+            clients: groups.iter().map(|group| group.scope).collect(),
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! Every output of a node. The shell performs effects in order and returns their results as events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::names;
+use pathproof_facts::owners::OwnersRead;
+use pathproof_facts::switches::Enforcement;
+use pathproof_facts::switches::{AuditBy, Switches};
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::ProbeTrace;
+use pathproof_judge::answer::Answer;
+use pathproof_judge::brake::{BrakeMemory, Held};
+use pathproof_judge::damping::DampingMemory;
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_judge::health_ports::PortTable;
+use pathproof_judge::verdict::{LastVerdict, Verdict};
+use pathproof_plan::MapChange;
+use pathproof_wire::service::{EndpointKey, Family};
+use pathproof_witness::evidence::Client;
+use pathproof_witness::ledger::LedgerMemory;
+use pathproof_witness::probes::ProbeOutcome;
+use serde::{Deserialize, Serialize};
+
+use crate::programming::Programmed;
+
+/// One output of the node. Each variant has one performer, which matches its part without a
+/// wildcard, so a new effect does not compile until it is performed.
+#[derive(Debug)]
+pub enum Effect {
+    /// Change or read the maps of expectations.
+    Maps(MapEffect),
+    /// Manage the sentinel: devices, programs, prober, reads.
+    Sentinel(SentinelEffect),
+    Read(ReadEffect),
+    /// Publish the verdict and the answers.
+    Publish(Box<VerdictUpdate>),
+    /// Serve these health check node ports from now on.
+    HealthPorts(Arc<PortTable>),
+    Write(WriteEffect),
+    /// Record a metric.
+    Measure(Measurement),
+    /// Write a line to the log.
+    Log(Notice),
+}
+
+/// Operations on the observer's maps of expectations.
+#[derive(Debug)]
+pub enum MapEffect {
+    /// Change the expectation maps. Changes without room come back as
+    /// [`Event::Full`](super::event::Event::Full).
+    Program(Vec<MapChange>),
+    /// Take over the expectation maps, read their content and return
+    /// [`Event::Installed`](super::event::Event::Installed).
+    Read,
+    /// With each sample from now on, read whether these endpoints received a connection.
+    ReadEndpoints(Vec<EndpointKey>),
+}
+
+/// Operations on the sentinel's devices, programs and prober.
+#[derive(Debug)]
+pub enum SentinelEffect {
+    /// Make the sentinel's devices, or remove them.
+    Devices(DesiredDevices),
+    /// Start the sentinel's programs and its prober on the devices that are ready; with `anew`,
+    /// replace detached programs. The answer is `SentinelEvent::Started`.
+    Start { anew: bool },
+    /// Stop the programs and the prober.
+    Stop,
+    /// Give the prober its current destinations.
+    Retarget,
+    /// Check the sentinel's devices and programs now, unless a successor has them.
+    Check,
+    /// Read the sentinel uncached. The answer is `Event::Reread`.
+    Reread,
+}
+
+#[derive(Debug)]
+pub enum ReadEffect {
+    /// Take the next sample after this time.
+    SampleAfter(Duration),
+    /// Read the datapath's topology, with these owners if they were just read. The answer is
+    /// `Event::Topology`.
+    Topology(Option<OwnersRead>),
+    /// Read the kernel's connection table. The answer is `Event::Table`.
+    Table,
+    /// Attach or detach the program that counts dropped packets by reason. The answer is
+    /// `Event::DropWatch`.
+    WatchDrops(bool),
+    /// Look up routes and neighbours between these clients and this node's endpoints. The answer is
+    /// `Event::Lookups`.
+    LookUp(Vec<Client>),
+    /// Count the open connections from outside. The answer is `Event::Open`.
+    CountOpen,
+}
+
+/// Writes below the state folder.
+#[derive(Debug)]
+pub enum WriteEffect {
+    State(Box<PersistedState>),
+    /// Write the recording to a file: /healthz changed, or would have changed when enforcing.
+    Recording,
+}
+
+/// Observations for the metrics.
+#[derive(Debug)]
+pub enum Measurement {
+    Probe {
+        trace: Box<ProbeTrace>,
+        outcome: ProbeOutcome,
+        /// Lag of the datapath behind the API, if this probe measured it.
+        lag: Option<Duration>,
+    },
+    /// A new connection went to an endpoint that had left its slice this long before.
+    StaleConnection(Family, Duration),
+    /// A change of an endpoint reached the wire, or is no longer waited for.
+    Programmed(Programmed),
+}
+
+/// State that outlives the agent within one boot of the node, so that a restart changes no answer.
+/// The shell stores it below /run under the boot id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersistedState {
+    /// Proofs and failures.
+    pub ledger: LedgerMemory,
+    /// The current answer and its hold-down.
+    pub damping: DampingMemory,
+    pub verdict: LastVerdict,
+    /// Eligibility by the last known Node object.
+    pub eligibility: Eligibility,
+    #[serde(default)]
+    pub brake: BrakeMemory,
+    /// The switches as last read.
+    #[serde(default)]
+    pub switches: Switches,
+    /// When this was written. Older agents did not write it: then the start of the boot.
+    #[serde(default)]
+    pub written: Mono,
+    /// Whether the boot waited, and whether the node was ever more than Starting. For state of
+    /// older agents it is derived from the verdict.
+    #[serde(default)]
+    pub boot: Option<[bool; 2]>,
+}
+
+/// The effects of one event, in order.
+pub type Effects = Vec<Effect>;
+
+/// A verdict and its consequences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerdictUpdate {
+    pub verdict: Verdict,
+    /// Answers of the health port.
+    pub answers: Answers,
+    /// Whether state, cause, or the reason for Unknown changed.
+    pub changed: bool,
+}
+
+/// Services that fail for clients outside, each for one family.
+pub type UnservedServices = Arc<[(ObjectName, Family)]>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answers {
+    pub healthz: Answer,
+    pub livez: Answer,
+    /// The setting that makes the node audit: it never answers 503 for the datapath.
+    pub audit: Option<AuditBy>,
+    /// Why the fleet brake holds back a 503.
+    pub held: Option<Held>,
+    /// Services that fail on this node for clients outside while the node itself works; their
+    /// health check node ports answer 503.
+    pub broken_services: UnservedServices,
+}
+
+impl Answers {
+    /// Whether the datapath's health decides the answers.
+    pub fn enforcement(&self) -> Enforcement {
+        match self.audit {
+            Some(_) => Enforcement::Audit,
+            None => Enforcement::Enforce,
+        }
+    }
+
+    /// Whether the health check node port of this Service and family answers healthy.
+    pub fn serve(&self, service: &ObjectName, family: Family) -> bool {
+        let mut broken = self.broken_services.iter();
+        let is_broken = broken.any(|(name, other)| (name, *other) == (service, family));
+        let may_refuse = self.audit.is_none() && self.held.is_none();
+        self.healthz.healthy && !(may_refuse && is_broken)
+    }
+
+    /// Initial value. The first verdict replaces it before any client can connect.
+    pub fn before_the_first() -> Self {
+        let livez = Answer {
+            status: 200,
+            healthy: true,
+            node_eligible: None,
+            families: Vec::new(),
+            would_fail: false,
+        };
+        let healthz = Answer {
+            node_eligible: Some(true),
+            ..livez.clone()
+        };
+        Self {
+            healthz,
+            livez,
+            audit: None,
+            held: None,
+            broken_services: Arc::default(),
+        }
+    }
+}
+
+/// Desired state of the sentinel's devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredDevices {
+    /// Whether there is a sentinel to probe. Once made, the devices stay while the sentinel is edited.
+    pub needed: bool,
+    /// Families of the sentinel; empty if unknown.
+    pub families: Vec<Family>,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Notice {
+    #[error("the cluster view has a problem; the last good view stays in use: {0}")]
+    ViewProblem(String),
+    #[error("the observer's maps cannot be read: {0}")]
+    Unreadable(String),
+    /// The sentinel differs from the installed one.
+    #[error("the sentinel is not probed: {0}")]
+    Altered(String),
+    /// Another Service uses the address that these probes dial.
+    #[error("probes of {0} are not judged: Service {1} uses the address that they dial")]
+    FrontendConflict(String, ObjectName),
+    #[error("the sentinel is off; only real traffic is judged: {0}")]
+    SentinelOff(String),
+    #[error("the sentinel is on again")]
+    SentinelOn,
+    #[error("the sentinel's interfaces are damaged: {0}")]
+    Damaged(String),
+    /// Another program detached a program of the sentinel.
+    #[error("the sentinel's programs were attached again")]
+    Detached,
+    /// The uncached sentinel differs from the one that the watches reported, or no longer does.
+    #[error("the sentinel was read from the API server, uncached: \
+             {}", .0.as_deref().unwrap_or("it has not changed"))]
+    Rechecked(Option<String>),
+    #[error("{0}")]
+    Ignored(String),
+    #[error("the recognised datapath changed: {0}")]
+    Topology(String),
+    #[error("a path started or stopped failing: {0}")]
+    Lane(&'static str),
+    /// A Service that worked before fails for clients outside, while the node itself works.
+    #[error(
+        "Service {0}, {family}: connections from outside worked before and now fail on this node; \
+         its health check node port, if it has one, answers 503 unless audit mode or the fleet \
+         brake holds that back",
+        family = names::of_family(*.1)
+    )]
+    Unserved(ObjectName, Family),
+    /// The verdict began to fail when this agent started.
+    #[error(
+        "the verdict began to fail when this agent started, so the agent reports not ready to stop \
+         the rolling update"
+    )]
+    UpgradeFailed,
+}

@@ -1,0 +1,261 @@
+//! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the
+//! agent are made in this module and below; the shell feeds events and performs effects.
+//!
+//! An event passes two halves: `view_planner` keeps the cluster view and plans the maps, `judge` keeps
+//! the evidence and judges. Of the view, the judge receives only [`ViewFacts`](crate::event::ViewFacts) and
+//! the Services behind single ids. A recording has the same, so a replay drives the same judge with
+//! the same events.
+
+pub mod effect;
+pub mod event;
+pub mod programming;
+pub mod record;
+pub mod replay;
+
+mod boot;
+mod judge;
+mod readings;
+mod sentinel;
+mod view_planner;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use judge::Judge;
+use pathproof_facts::directory::{Directory, ServiceInfo};
+use pathproof_facts::limits::Limits;
+use pathproof_facts::switches::Enforcement;
+use pathproof_facts::time::{Mono, Wall};
+use pathproof_facts::view::ClusterView;
+use pathproof_judge::answer::UnknownPolicy;
+use pathproof_judge::drain::{DrainView, Outsiders, ProbeRanges};
+use pathproof_judge::eligibility::TerminatingTaints;
+use pathproof_judge::verdict::CountedFamilies;
+use pathproof_plan::Planner;
+use pathproof_plan::expect::conflicts::SentinelConflicts;
+use pathproof_plan::expect::sentinel::SentinelRule;
+use pathproof_wire::service::Family;
+use pathproof_witness::coverage::ObserverStart;
+pub use sentinel::{Condition, SentinelStatus};
+use serde::{Deserialize, Serialize};
+use view_planner::ViewPlanner;
+pub use view_planner::ViewState;
+
+use crate::effect::{Effect, Effects, PersistedState, WriteEffect};
+use crate::event::{Event, Service};
+use crate::record::Recorder;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    pub node: String,
+    /// The numbers of every rule.
+    pub limits: Limits,
+    /// Taints that announce the removal of a node.
+    pub taints: TerminatingTaints,
+    /// Answer for an unknown verdict.
+    pub unknown_policy: UnknownPolicy,
+    /// Whether a broken datapath changes the answers.
+    pub enforcement: Enforcement,
+    /// Families that count for the answers. Recordings of older agents lack it: all families count.
+    #[serde(default = "CountedFamilies::of_older_agents")]
+    pub families: CountedFamilies,
+    /// The first hold-down of a flapping node.
+    pub flap_dwell: Duration,
+    /// Maximum share of nodes that may be out of service together, in percent; `None` turns the brake off.
+    #[serde(default)]
+    pub fleet_brake: Option<u32>,
+    /// Source ranges of load balancers' probes.
+    #[serde(skip)]
+    pub drain_ignore: ProbeRanges,
+    pub watches_services: bool,
+    /// The sentinel; `None` if turned off.
+    pub sentinel: Option<SentinelRule>,
+    /// TCP ports of the agent itself, at every address of the node.
+    #[serde(skip)]
+    pub own_ports: Vec<u16>,
+    /// Whether the sentinel can be read uncached: the view comes from an API server.
+    pub rereads: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    pub now: Mono,
+    /// The wall clock at the same moment as `now`.
+    pub wall: Wall,
+    pub observer: ObserverStart,
+    /// State left by an agent of the same boot.
+    pub persisted: Option<PersistedState>,
+}
+
+pub struct Node {
+    view_planner: ViewPlanner,
+    pub(crate) judge: Judge,
+    /// `None` in a replay, and if no recording is wanted.
+    recorder: Option<Recorder>,
+    /// The Services behind ids, in a replay.
+    recorded: Option<BTreeMap<u32, ServiceInfo>>,
+}
+
+impl Node {
+    /// Continues where an agent of this boot stopped, if there was one.
+    pub fn new(settings: Settings, start: Start) -> Self {
+        Self {
+            view_planner: ViewPlanner::new(settings.sentinel.clone(), settings.own_ports.clone()),
+            judge: Judge::new(settings, start),
+            recorder: Some(Recorder::default()),
+            recorded: None,
+        }
+    }
+
+    /// Continues from a judge of a recording, with recorded events.
+    pub fn replay(judge: Judge) -> Self {
+        Self {
+            view_planner: ViewPlanner::new(None, Vec::new()),
+            judge,
+            recorder: None,
+            recorded: Some(BTreeMap::new()),
+        }
+    }
+
+    /// Processes one event. Time never goes back: an earlier `now` is replaced by the latest one.
+    pub fn step(&mut self, event: Event, now: Mono) -> Effects {
+        let mut effects = Vec::new();
+        let now = self.judge.advance(now);
+        match self.view_planner.take(event, now, &mut effects) {
+            None => {}
+            Some(Event::Services(services)) => self.learn(services),
+            Some(event) => {
+                if matches!(event, Event::Check)
+                    && self.recorded.is_none()
+                    && let Some(facts) = self.view_planner.facts()
+                    && facts != self.judge.facts
+                {
+                    self.pass(Event::Facts(facts), now, &mut effects);
+                }
+                self.pass(event, now, &mut effects);
+            }
+        }
+        self.steer_ports(now, &mut effects);
+        effects
+    }
+
+    /// Updates the health check node ports with each verdict, once the view is complete: before
+    /// that, a Service would lack endpoints, and its port an answer.
+    fn steer_ports(&mut self, now: Mono, effects: &mut Effects) {
+        if !self.judge.facts.synced {
+            return;
+        }
+        let update = effects.iter().rev().find_map(|effect| match effect {
+            Effect::Publish(update) => Some(update),
+            _ => None,
+        });
+        let table = update.and_then(|update| self.view_planner.health_ports(&update.answers, now));
+        effects.extend(table.map(|table| Effect::HealthPorts(Arc::new(table))));
+    }
+
+    fn pass(&mut self, event: Event, now: Mono, effects: &mut Effects) {
+        let directory: &dyn Directory = match &self.recorded {
+            Some(recorded) => recorded,
+            None => &self.view_planner.planner,
+        };
+        let Some(recorder) = &mut self.recorder else {
+            return self.judge.step(event, directory, effects);
+        };
+        let followed = self.judge.ledger.external_failures.ids();
+        recorder.note((&event, followed), now, &self.judge, directory);
+        let before = effects.len();
+        self.judge.step(event, directory, effects);
+        let mut shown = false;
+        for effect in &effects[before..] {
+            if let Effect::Publish(update) = effect {
+                shown |= recorder.record_update(update);
+            }
+        }
+        if shown {
+            effects.push(Effect::Write(WriteEffect::Recording));
+        }
+    }
+
+    /// Removes the flight recorder, which is 1 MiB per node: for thousands of nodes in one process.
+    #[must_use]
+    pub fn unrecorded(mut self) -> Self {
+        self.recorder = None;
+        self
+    }
+
+    /// The events of the last minutes as a file; empty without a flight recorder.
+    pub fn recording(&self) -> Vec<u8> {
+        self.recorder.as_ref().map_or_else(Vec::new, Recorder::file)
+    }
+
+    /// Records the Services that a recording names.
+    fn learn(&mut self, services: Vec<Service>) {
+        let names = self.recorded.get_or_insert_default();
+        for Service { id, known } in services {
+            match known {
+                Some(known) => names.insert(id, known),
+                None => names.remove(&id),
+            };
+        }
+    }
+
+    /// Everything that verdicts depend on.
+    pub fn judge(&self) -> &Judge {
+        &self.judge
+    }
+
+    /// The last reported state of the cluster.
+    pub fn view(&self) -> &ClusterView {
+        &self.view_planner.view
+    }
+
+    /// State of the view apart from its objects.
+    pub fn view_state(&self) -> &ViewState {
+        &self.view_planner.state
+    }
+
+    /// Content of the expectation maps, and the Services behind ids.
+    pub fn planner(&self) -> &Planner {
+        &self.view_planner.planner
+    }
+
+    /// Services that use the destinations of the sentinel's probes.
+    pub fn sentinel_conflicts(&self) -> &SentinelConflicts {
+        &self.view_planner.sentinel_conflicts
+    }
+
+    /// Number of frontends that got into conflict since the agent started.
+    pub fn conflicts_begun(&self) -> u64 {
+        self.view_planner.conflicts_begun
+    }
+
+    /// The sentinel; `None` if turned off.
+    pub fn sentinel(&self) -> Option<SentinelStatus<'_>> {
+        self.judge.sentinel()
+    }
+
+    /// Connections from outside.
+    pub fn drain(&self) -> &DrainView {
+        self.judge.drain.view()
+    }
+
+    /// Selects the flows of the kernel's connection table that are from outside to a Service.
+    pub fn outsiders(&self) -> Outsiders {
+        Outsiders::of(self.view(), self.judge.drain.ignored().clone())
+    }
+
+    /// Some of this node's endpoints that need forwarding, each with its namespace.
+    pub fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
+        self.view_planner.endpoints_here(family)
+    }
+
+    pub fn uid(&self) -> Option<Arc<str>> {
+        let uid = &self.view().node()?.uid;
+        (!uid.is_empty()).then(|| Arc::clone(uid))
+    }
+}

@@ -1,0 +1,208 @@
+//! Reads of kernel state while connections or probes are lost: the connection table, drop reasons,
+//! and routes and neighbours between clients and this node's endpoints.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use pathproof_facts::cause::{Cause, Failure};
+use pathproof_facts::limits::{
+    FIRST_LOOKUPS, HELD, LOOKED_UP, LOOKUP_INTERVAL, LOST_CLIENTS, NEIGHBOUR_ASKED,
+};
+use pathproof_facts::node_context::address;
+use pathproof_facts::time::Mono;
+use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
+use pathproof_witness::conntrack::Table;
+use pathproof_witness::evidence::{Client, Lookup};
+use pathproof_witness::ledger::Classes;
+use serde::{Deserialize, Serialize};
+
+use super::Judge;
+use crate::effect::{Effect, Effects, ReadEffect};
+
+/// Clients with lost connections, and since when the kernel has no path for them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Lookups {
+    asked: Option<Mono>,
+    /// Families in which a client was looked up.
+    #[serde(default)]
+    read: [bool; FAMILIES],
+    clients: Vec<Client>,
+    /// Arrival of the last of their connections.
+    lost: Mono,
+    /// By family and class of clients.
+    blocked: [[Option<(Cause, Mono)>; SOURCE_CLASSES]; FAMILIES],
+}
+
+impl Lookups {
+    /// The obstacle of a family and the classes of clients that it affects. A neighbour may need a
+    /// moment to answer.
+    pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
+        let lasts = |(cause, since): &(Cause, Mono)| {
+            let asked = match cause {
+                Cause::NoNeighbour => NEIGHBOUR_ASKED,
+                _ => LOOKED_UP,
+            };
+            now.since(*since) >= asked
+        };
+        let blocked = self.blocked[family as usize].map(|cause| cause.filter(lasts));
+        let (cause, _) = blocked.into_iter().flatten().next()?;
+        Some((cause, blocked.map(|cause| cause.is_some())))
+    }
+
+    fn are_blocked(&self) -> bool {
+        self.blocked.iter().flatten().any(Option::is_some)
+    }
+}
+
+impl Judge {
+    /// After a loss: reads the kernel's drop reasons, unless this is already done or was done for
+    /// long enough.
+    pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
+        if self.drops.lose(self.now) {
+            effects.push(Effect::Read(ReadEffect::WatchDrops(true)));
+        }
+    }
+
+    /// Reads the connection table, unless the last read is more recent than `pause`.
+    pub(super) fn follow_table(&self, pause: Duration, effects: &mut Effects) {
+        let due = |at: Mono| self.now.since(at) >= pause;
+        if self.ledger.sentinel.conntrack.read.is_none_or(due) {
+            effects.push(Effect::Read(ReadEffect::Table));
+        }
+    }
+
+    /// Records a read of the connection table. Judges at once if the table became full or stopped
+    /// being full, because that changes the cause of losses.
+    pub(super) fn read_table(&mut self, table: Option<Table>, effects: &mut Effects) {
+        let conntrack = &mut self.ledger.sentinel.conntrack;
+        let before = conntrack.is_full(self.now);
+        conntrack.take(table, self.now);
+        if conntrack.is_full(self.now) != before {
+            self.publish(effects);
+        }
+    }
+
+    /// Looks up the paths of clients whose connections are lost while no connection of their class
+    /// succeeds. If no further connections are lost, the same clients are looked up until their
+    /// paths are open. Before that, once, the paths of clients that are served.
+    pub(super) fn look_up(&mut self, effects: &mut Effects) {
+        let now = self.now;
+        let due = |at: Mono| now.since(at) >= LOOKUP_INTERVAL;
+        let rarely = |at: Mono| now.since(at) >= FIRST_LOOKUPS;
+        if !self.lookups.asked.is_none_or(due) {
+            return;
+        }
+        let (clients, lost) = self.lost_clients();
+        let is_late = self.now.since(self.lookups.lost) > HELD;
+        let lookups = &mut self.lookups;
+        if !clients.is_empty() {
+            (lookups.clients, lookups.lost) = (clients, lost);
+        } else if is_late || !lookups.are_blocked() {
+            lookups.clients.clear();
+            if lookups.are_blocked() {
+                lookups.blocked = Default::default();
+                self.note_obstacles();
+            }
+        }
+        let mut clients = self.lookups.clients.clone();
+        if clients.is_empty() && self.lookups.asked.is_none_or(rarely) {
+            for ledger in Family::ALL.map(|family| self.ledger.family(family)) {
+                let untried = |class: &SourceClass| !ledger.open_ways[*class as usize];
+                let classes = [SourceClass::Pod, SourceClass::External];
+                let last = classes.into_iter().filter(untried).filter_map(|class| {
+                    let of_class = |client: &&Client| client.class == class;
+                    ledger.served.iter().rev().find(of_class).cloned()
+                });
+                clients.extend(last);
+            }
+        }
+        if !clients.is_empty() {
+            self.lookups.asked = Some(self.now);
+            effects.push(Effect::Read(ReadEffect::LookUp(clients)));
+        }
+    }
+
+    /// The latest clients with lost connections, and the arrival of the last of these connections.
+    fn lost_clients(&self) -> (Vec<Client>, Mono) {
+        let mut clients: Vec<Client> = Vec::new();
+        let mut last = Mono(0);
+        for lost in &self.sightings {
+            let family = self.ledger.family(family_of(&lost.client));
+            let served = family.forwarded[lost.class as usize];
+            let counts = lost.failure == Failure::Lost
+                && lost.class != SourceClass::Host
+                && self.now.since(lost.at) <= self.ledger.limits.proof_age
+                && served.is_none_or(|at| at < lost.arrived);
+            let client = Client {
+                address: lost.client,
+                class: lost.class,
+                device: lost.device,
+            };
+            if counts && clients.len() < LOST_CLIENTS && !clients.contains(&client) {
+                last = last.max(lost.arrived);
+                clients.push(client);
+            }
+        }
+        (clients, last)
+    }
+
+    pub(super) fn read_lookups(&mut self, lookups: &[Lookup], effects: &mut Effects) {
+        for lookup in lookups {
+            self.lookups.read[family_of(&lookup.client.address) as usize] = true;
+        }
+        if self.lookups.clients.is_empty() {
+            let open = lookups
+                .iter()
+                .filter(|lookup| lookup.cause.is_none() && lookup.open > 0);
+            open.for_each(|lookup| {
+                let family = family_of(&lookup.client.address);
+                self.ledger.show_ways(family, lookup.client.class);
+            });
+            return;
+        }
+        for family in Family::ALL {
+            for class in [SourceClass::Pod, SourceClass::External] {
+                let cause = self.blocked(lookups, family, class);
+                let since = &mut self.lookups.blocked[family as usize][class as usize];
+                *since = cause.map(|cause| match *since {
+                    Some((_, since)) => (cause, since),
+                    None => (cause, self.now),
+                });
+            }
+        }
+        self.note_obstacles();
+        self.publish(effects);
+    }
+
+    /// Whether an obstacle found by a former agent stays, until this agent has done a lookup.
+    pub(super) fn waits_for_lookups(&self, family: Family) -> bool {
+        let is_young = self.now.since(self.anchor.mono) <= HELD;
+        let known = self.ledger.family(family).obstacle.is_looked_up();
+        known && !self.lookups.read[family as usize] && is_young
+    }
+
+    /// Why no client of that class has a path to an endpoint of this node. Blocked paths count only for
+    /// clients that were served before through the same interface. For forged sources, and for strangers
+    /// that an operator gave no route, the kernel has no path either. An open path counts for any client.
+    fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
+        let ledger = self.ledger.family(family);
+        let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);
+        let is_blocked = |lookup: &Lookup| lookup.is_blocked(namespaces);
+        let counts = |lookup: &&Lookup| {
+            let is_of_class =
+                lookup.client.class == class && family_of(&lookup.client.address) == family;
+            is_of_class && (ledger.served.contains(&lookup.client) || !is_blocked(lookup))
+        };
+        let counting: Vec<&Lookup> = lookups.iter().filter(counts).collect();
+        let cause = counting
+            .first()
+            .filter(|_| ledger.open_ways[class as usize])?
+            .cause;
+        let all = counting.into_iter().all(is_blocked);
+        cause.filter(|_| all)
+    }
+}
+
+fn family_of(client: &IpAddr) -> Family {
+    Family::of(&address(client))
+}

@@ -1,0 +1,187 @@
+//! From the view to the maps: what is programmed, and what the maps have no room for.
+
+use std::sync::Arc;
+
+use pathproof_facts::cluster::{Change, ObjectName, Protocol, ServiceFacts};
+use pathproof_plan::testing::{Maps, UNBOUNDED};
+use pathproof_plan::{Installed, MapChange};
+use pathproof_wire::abi::MAX_SERVICES;
+use pathproof_witness::evidence::CoverageLoss;
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::event::Event;
+
+/// Applies a plan and the plans that follow from it. Returns their number.
+fn settle(maps: &mut Maps, scene: &mut Scene, effects: Effects) -> usize {
+    let mut full = maps.run(&effects.plan(), false);
+    let mut rounds = 1;
+    while !full.is_empty() {
+        let effects = scene.feed(Event::Full(full));
+        assert_eq!(effects.names()[0], "program");
+        assert!(effects.has("publish"), "missing entries are judged");
+        full = maps.run(&effects.plan(), true);
+        rounds += 1;
+        assert!(rounds < 20, "the plans must converge");
+    }
+    rounds
+}
+
+fn without_sentinel() -> Scene {
+    Scene::with(|settings, _| settings.sentinel = None)
+}
+
+#[rstest]
+#[case::room_for_all(9, 9, 1, [0, 0])]
+#[case::one_frontend_too_many(1, 9, 2, [1, 0])]
+#[case::no_frontend_at_all(0, 9, 2, [2, 0])]
+fn what_found_no_place_is_planned_again_until_nothing_is_full(
+    #[case] frontends: usize,
+    #[case] endpoints: usize,
+    #[case] rounds: usize,
+    #[case] missing: [u64; 2],
+) {
+    let mut scene = without_sentinel();
+    let mut maps = Maps::new([frontends, endpoints, usize::MAX]);
+    scene.view(synced_services());
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(settle(&mut maps, &mut scene, effects), rounds);
+    let found = scene.node.planner().missing();
+    assert_eq!([found.frontends, found.endpoints], missing);
+    assert_eq!(maps.frontends.len(), frontends.min(2));
+}
+
+/// A frontend with missing endpoints must not be in the map: its connections would count as misrouted.
+#[test]
+fn a_service_without_room_for_its_endpoints_is_withheld() {
+    let mut scene = without_sentinel();
+    let mut maps = Maps::new([9, 1, usize::MAX]);
+    scene.view(synced_services());
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    settle(&mut maps, &mut scene, effects);
+    let missing = scene.node.planner().missing();
+    assert!(missing.endpoints > 0, "{missing:?}");
+    let losses = scene
+        .later(3_000)
+        .idle()
+        .verdict_update()
+        .verdict
+        .coverage
+        .clone();
+    assert!(losses.misrouted_suspended);
+    let endpoints = missing.endpoints;
+    let has = |loss: CoverageLoss| losses.losses.iter().any(|one| one.loss == loss);
+    assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
+}
+
+/// An id rests after its Service is gone. The check that frees it also updates what is missing.
+#[test]
+fn an_id_that_rested_is_used_at_a_check() {
+    let mut scene = without_sentinel();
+    // As many Services as can be followed, in namespaces that each have few resting ids.
+    let name = |n: u32| ObjectName::new(&format!("n{:03}", n % 256), &format!("s{n:05}"));
+    let made = |n: u32| {
+        let [_, _, high, low] = n.to_be_bytes();
+        match service("", &format!("10.96.{high}.{low}")) {
+            Change::Service(facts) => Change::Service(Arc::new(ServiceFacts {
+                name: name(n),
+                ..(*facts).clone()
+            })),
+            other => other,
+        }
+    };
+    let reserve = MAX_SERVICES / 16;
+    let mut changes: Vec<Change> = (reserve..MAX_SERVICES).map(made).collect();
+    changes.push(Change::Synced);
+    scene.view(changes);
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(effects.names(), ["program", "remember", "publish"]);
+    let missing = |scene: &mut Scene| {
+        let losses = scene
+            .idle()
+            .verdict_update()
+            .verdict
+            .coverage
+            .losses
+            .clone();
+        let lost = |loss: &CoverageLoss| matches!(loss, CoverageLoss::ServicesFull { missing: 1 });
+        losses.iter().any(|one| lost(&one.loss))
+    };
+    assert!(!missing(&mut scene));
+    scene.topology();
+    let others = (0..=reserve).map(|n| Change::ServiceGone(name(reserve + n)));
+    let new = (0..reserve).chain([MAX_SERVICES]).map(made);
+    scene.view(others.chain(new).collect());
+    assert_eq!(scene.at(299_999).check().plan(), []);
+    assert!(missing(&mut scene));
+    scene.topology();
+    let effects = scene.at(300_000).check();
+    let frontends = |change: &MapChange| matches!(change, MapChange::PutFrontend { .. });
+    assert!(effects.plan().iter().any(frontends));
+    assert!(effects.has("publish"));
+    assert!(!missing(&mut scene));
+    assert!(
+        !scene.later(5_000).check().has("publish"),
+        "nothing changed"
+    );
+}
+
+#[test]
+fn later_changes_program_what_differs() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let effects = scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1", "10.2.0.3"])]);
+    assert_eq!(effects.names()[0], "program", "before it is judged");
+    let plan = effects.plan();
+    assert!(
+        matches!(
+            plan[..],
+            [
+                MapChange::PutEndpoint { .. },
+                MapChange::RetireEndpoint { .. }
+            ]
+        ),
+        "{plan:?}"
+    );
+    assert_eq!(scene.view(vec![tainted(&["x"])]).plan(), []);
+}
+
+/// A restart finds its maps unchanged: nothing is written twice, and ids stay.
+#[test]
+fn maps_that_fit_the_view_are_adopted() {
+    let mut before = without_sentinel();
+    let mut maps = Maps::new(UNBOUNDED);
+    before.view(synced_services());
+    let effects = before.feed(Event::Installed(Installed::default()));
+    settle(&mut maps, &mut before, effects);
+
+    let mut after = without_sentinel();
+    let mut changes = services();
+    changes.insert(1, service("earlier", "10.96.0.3"));
+    changes.push(Change::Synced);
+    after.view(changes);
+    let plan = after.feed(Event::Installed(maps.installed())).plan();
+    let untouched = |change: &&MapChange| match change {
+        MapChange::PutFrontend { key, .. } => !maps.frontends.contains_key(key),
+        MapChange::PutEndpoint { .. } | MapChange::DeleteEndpoint { .. } => false,
+        MapChange::DeleteFrontend { .. } | MapChange::RetireEndpoint { .. } => false,
+        _ => true,
+    };
+    assert!(plan.iter().all(|change| untouched(&change)), "{plan:?}");
+    assert_eq!(after.id("web"), before.id("web"));
+    assert_eq!(after.id("dns"), before.id("dns"));
+}
+
+#[test]
+fn what_left_long_ago_is_forgotten_at_a_check() {
+    let mut scene = Scene::new();
+    scene.synced();
+    scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1"])]);
+    assert_eq!(scene.at(299_999).check().plan(), []);
+    let plan = scene.at(300_000).check().plan();
+    assert!(
+        matches!(plan[..], [MapChange::DeleteEndpoint { .. }]),
+        "{plan:?}"
+    );
+}

@@ -1,0 +1,141 @@
+//! A recording drives the same judge: its events lead to the same verdicts.
+
+use pathproof_facts::cause::{Failure, State};
+use pathproof_facts::cluster::Protocol;
+use pathproof_facts::directory::Directory as _;
+use pathproof_judge::verdict::LastVerdict;
+use pathproof_wire::evidence::Outcome;
+use pathproof_wire::service::SourceClass;
+
+use super::scene::*;
+use super::world::*;
+use crate::event::{Event, KernelSample, Service};
+use crate::replay::replay;
+use crate::{Judge, Node};
+
+/// The judge as stored in a recording.
+fn copied(judge: &Judge) -> Judge {
+    serde_json::from_str(&serde_json::to_string(judge).unwrap()).unwrap()
+}
+
+/// The Services behind the scene's ids.
+fn names(scene: &Scene) -> Event {
+    let known = |id| {
+        let info = scene.node.planner().service(id)?;
+        Some(Service {
+            id,
+            known: Some(info),
+        })
+    };
+    Event::Services((0..8).filter_map(known).collect())
+}
+
+fn run(node: &mut Node, events: &[(u64, Event)]) -> Vec<LastVerdict> {
+    let mut verdicts = Vec::new();
+    for (at, event) in events {
+        node.step(event.clone(), ms(*at));
+        verdicts.extend(node.judge().last);
+    }
+    verdicts
+}
+
+/// A connection to `web` leaks.
+fn sampled(scene: &Scene, at: u64) -> Event {
+    let mut sighting = scene.sighting(Failure::Leaked);
+    (sighting.at, sighting.arrived) = (ms(at), ms(at));
+    Event::Sample(Box::new(KernelSample {
+        counts: vec![delta(scene.id("web"), &[Outcome::Arrived, Outcome::Leaked])],
+        sightings: vec![sighting],
+        ..KernelSample::default()
+    }))
+}
+
+#[test]
+fn a_replay_comes_to_the_same_verdicts() {
+    let mut scene = Scene::probed();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    assert_eq!(replay.judge().last, scene.node.judge().last);
+    assert_eq!(replay.step(names(&scene), ms(PROBED)).len(), 0);
+    let mut events = Vec::new();
+    for n in 1..8 {
+        let at = PROBED + 250 * n;
+        events.push((at, Event::Trace(Box::new(leaking(PATHS[0], at)))));
+        events.push((at + 10, Event::Rechecked(ms(at), Some(false))));
+        events.push((at + 20, sampled(&scene, at)));
+    }
+    events.push((PROBED + 2_100, Event::Check));
+    events.push((PROBED + 2_200, Event::Tick));
+    let live = run(&mut scene.node, &events);
+    assert_eq!(live.last().unwrap().state, State::Suspect);
+    assert_eq!(run(&mut replay, &events), live);
+    let troubles = |node: &mut Node| {
+        let effects = Effects(node.step(Event::Tick, ms(PROBED + 2_300)));
+        effects.verdict_update().verdict.services.clone()
+    };
+    assert_eq!(troubles(&mut replay), troubles(&mut scene.node));
+}
+
+/// The view is not recorded, so a check cannot derive facts from it.
+#[test]
+fn facts_of_a_recording_stay() {
+    let scene = Scene::probed();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    replay.step(Event::Services(Vec::new()), ms(PROBED));
+    replay.step(Event::Check, ms(PROBED + 10));
+    let effects = Effects(replay.step(Event::Tick, ms(PROBED + 20)));
+    assert_eq!(effects.state(), State::Proven);
+    assert!(replay.sentinel().unwrap().found().exists);
+}
+
+#[test]
+fn an_id_that_was_given_up_stands_for_nothing() {
+    let scene = Scene::probed();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    replay.step(names(&scene), ms(PROBED));
+    let mut troubles = |event: Event, at: u64| {
+        replay.step(event, ms(at));
+        let effects = Effects(replay.step(sampled(&scene, at), ms(at)));
+        effects.verdict_update().verdict.services.len()
+    };
+    let gone = Event::Services(vec![Service {
+        id: scene.id("web"),
+        known: None,
+    }]);
+    assert_eq!(troubles(gone, PROBED + 10), 0);
+    assert_eq!(troubles(names(&scene), PROBED + 20), 1);
+}
+
+/// Recorded facts replace those of the view, and are judged at once.
+#[test]
+fn recorded_facts_are_judged_like_those_of_the_view() {
+    let scene = Scene::probed();
+    let mut live = Scene::probed();
+    live.view(vec![tainted(&[TAINT]), alteration()]);
+    let facts = live.node.judge().facts.clone();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    let effects = Effects(replay.step(Event::Facts(facts), ms(PROBED)));
+    assert_eq!(effects.statuses(), [503, 200]);
+    assert_eq!(replay.sentinel().unwrap().condition(), live.condition());
+}
+
+/// A Service that failed loses its endpoints, and no later sample names it.
+#[test]
+fn services_that_are_followed_are_named_as_they_change() {
+    let mut scene = Scene::probed();
+    for outcome in [Outcome::Proven, Outcome::Leaked, Outcome::Leaked] {
+        let mut delta = delta(scene.id("web"), &[Outcome::Arrived, outcome]);
+        delta.class = SourceClass::External;
+        scene.later(600).sample(KernelSample {
+            counts: vec![delta],
+            ..KernelSample::default()
+        });
+    }
+    assert_eq!(scene.node.judge().ledger.external_failures.ids().count(), 1);
+    scene.view(vec![slice("web", Protocol::Tcp, &[])]);
+    for _ in 0..130 {
+        scene.later(1_000).idle();
+    }
+    assert_eq!(scene.node.judge().ledger.external_failures.ids().count(), 0);
+    let replayed = replay(&scene.node.recording(), None).unwrap();
+    assert_eq!(replayed.differs, None);
+}

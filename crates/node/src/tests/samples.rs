@@ -1,0 +1,281 @@
+//! Samples of the kernel's evidence: how often they are taken, and what is judged.
+
+use std::net::SocketAddr;
+
+use pathproof_facts::cause::{Cause, Failure, State};
+use pathproof_facts::cluster::Protocol;
+use pathproof_facts::freshness::FIRST_GENERATION;
+use pathproof_facts::trace::ProbePath;
+use pathproof_wire::evidence::Outcome;
+use pathproof_wire::service::{Family, SourceClass};
+use pathproof_witness::evidence::CoverageLoss;
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::effect::{Effect, Measurement, Notice};
+use crate::event::{Event, KernelSample};
+
+const IDLE: u128 = 500;
+const BUSY: u128 = 250;
+
+#[rstest]
+#[case::nothing_came(|scene: &mut Scene| scene.idle(), IDLE)]
+#[case::nothing_to_read(|scene: &mut Scene| scene.feed(Event::Tick), IDLE)]
+#[case::not_readable(|scene: &mut Scene| scene.feed(Event::SampleFailed("e".to_owned())), IDLE)]
+#[case::a_connection(|scene: &mut Scene| scene.counted("web", &[Outcome::Arrived]), BUSY)]
+#[case::of_the_sentinel(|scene: &mut Scene| scene.counted("sentinel", &[Outcome::Arrived]), IDLE)]
+#[case::a_datagram(|scene: &mut Scene| scene.counted("dns", &[Outcome::Arrived]), IDLE)]
+#[case::a_sighting(|scene: &mut Scene| scene.sighted(scene.sighting(Failure::AnswerNotDelivered)), BUSY)]
+#[case::a_probe_failed(|scene: &mut Scene| {
+    scene.leak(PATHS[0]);
+    scene.idle()
+}, BUSY)]
+#[case::one_failed_that_accuses_nobody(|scene: &mut Scene| {
+    scene.leak(ProbePath::Host);
+    assert_eq!(scene.state(), State::Proven);
+    scene.idle()
+}, BUSY)]
+#[case::tick_in_trouble(|scene: &mut Scene| {
+    scene.leak(PATHS[0]);
+    scene.feed(Event::Tick)
+}, BUSY)]
+#[case::the_node_leaves(|scene: &mut Scene| {
+    scene.view(vec![tainted(&[TAINT])]);
+    scene.idle()
+}, BUSY)]
+fn an_idle_node_that_is_well_pays_half(
+    #[case] event: fn(&mut Scene) -> Effects,
+    #[case] pause: u128,
+) {
+    let mut scene = Scene::probed();
+    assert_eq!(scene.later(250).idle().pause(), IDLE);
+    assert_eq!(event(&mut scene).pause(), pause);
+}
+
+#[test]
+fn a_node_of_which_nothing_is_known_is_read_fast() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.feed(Event::Tick).pause(), BUSY);
+    scene.prove();
+    assert_eq!(scene.idle().pause(), IDLE);
+    scene.later(60_000);
+    assert_eq!(scene.idle().state(), State::Unknown, "nothing came lately");
+    assert_eq!(scene.idle().pause(), BUSY);
+}
+
+/// The node is proven again but still answers 503, which should end soon.
+#[test]
+fn a_node_that_is_answered_with_503_is_read_fast() {
+    let mut scene = Scene::probed();
+    scene.fault();
+    let effects = scene.rest(250);
+    assert_eq!(effects.told(), (State::Proven, [503, 503]));
+    assert_eq!(effects.pause(), BUSY);
+    let effects = scene.rest(1_000);
+    assert_eq!((effects.statuses(), effects.pause()), ([200, 200], IDLE));
+}
+
+#[test]
+fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
+    let mut scene = Scene::probed();
+    let fails = |scene: &mut Scene, why: &str| scene.feed(Event::SampleFailed(why.to_owned()));
+    let effects = fails(&mut scene, "e");
+    assert_eq!(effects.notices(), [&Notice::Unreadable("e".to_owned())]);
+    assert!(effects.has("publish"));
+    assert!(fails(&mut scene, "e").notices().is_empty());
+    assert_eq!(fails(&mut scene, "f").notices().len(), 1);
+    assert_eq!(fails(scene.later(5_000), "f").state(), State::Proven);
+    assert_eq!(fails(scene.later(1), "f").state(), State::Unknown);
+    // The loss ends with the first sample that can be read.
+    let verdict = scene.rest(250).verdict_update().verdict.clone();
+    let unread = |loss: &CoverageLoss| matches!(loss, CoverageLoss::NotRead { .. });
+    assert_eq!(verdict.state, State::Proven);
+    assert!(!verdict.coverage.losses.iter().any(|one| unread(&one.loss)));
+    assert_eq!(
+        fails(&mut scene, "f").notices().len(),
+        1,
+        "a sample was readable in between"
+    );
+}
+
+/// Connections to a Service fail for 5 s, and the last probes are older.
+fn failing(scene: &mut Scene, service: &str) -> State {
+    for _ in 0..20 {
+        scene.later(250);
+        let mut sighting = scene.sighting(Failure::Leaked);
+        sighting.service = scene.id(service);
+        let counts = [Outcome::Arrived, Outcome::Leaked];
+        scene.counted(service, &counts);
+        scene.sighted(sighting);
+    }
+    scene.state()
+}
+
+#[test]
+fn connections_that_fail_are_judged() {
+    let mut scene = Scene::probed();
+    assert_eq!(failing(&mut scene, "web"), State::Degraded);
+    let verdict = scene.idle().verdict_update().verdict.clone();
+    assert_eq!(verdict.cause, Some(Cause::Leaked));
+    assert_eq!(verdict.services[0].service, "default/web");
+}
+
+#[test]
+fn counts_of_datagrams_do_not_reach_the_verdict() {
+    let mut scene = Scene::probed();
+    for _ in 0..20 {
+        scene.later(250);
+        scene.counted("dns", &[Outcome::Arrived, Outcome::Leaked]);
+    }
+    let verdict = scene.idle().verdict_update().verdict.clone();
+    assert_eq!(verdict.state, State::Proven);
+    assert_eq!(verdict.services, []);
+    let failures = verdict.families[0]
+        .paths
+        .iter()
+        .map(|path| path.last_failure);
+    assert!(failures.clone().all(|at| at.is_none()));
+    assert_eq!(verdict.families[0].last_failure, None);
+    // The same counts of a TCP Service are failures.
+    scene.counted("web", &[Outcome::Arrived, Outcome::Leaked]);
+    assert!(!scene.idle().verdict_update().verdict.services.is_empty());
+}
+
+#[test]
+fn the_latest_sightings_are_kept() {
+    let mut scene = Scene::probed();
+    for n in 0..25_u16 {
+        let mut sighting = scene.later(10).sighting(Failure::Leaked);
+        sighting.frontend.set_port(n);
+        scene.sighted(sighting);
+    }
+    let kept: Vec<u16> = scene
+        .node
+        .judge()
+        .sightings
+        .iter()
+        .map(|sighting| sighting.frontend.port())
+        .collect();
+    assert_eq!(kept, (5..25).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn proofs_of_real_connections_prove_the_node() {
+    let mut scene = Scene::with(|settings, _| settings.sentinel = None);
+    scene.view(synced_services());
+    scene.feed(Event::Installed(Default::default()));
+    scene.feed(Event::Hooks(hooks()));
+    let mut sample = KernelSample::default();
+    sample.last_proofs[Family::V4 as usize][SourceClass::Pod as usize] = Some(ms(2_900));
+    let effects = scene.at(3_000).sample(sample);
+    assert_eq!((effects.state(), effects.pause()), (State::Proven, IDLE));
+}
+
+/// Removes an endpoint of `web` a second later.
+fn left(scene: &mut Scene) -> SocketAddr {
+    scene.later(1_000);
+    scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1"])]);
+    SocketAddr::new(ip("10.2.0.2"), 8080)
+}
+
+#[test]
+fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
+    let mut scene = Scene::probed();
+    let to = left(&mut scene);
+    let mut sighting = scene.later(20_000).sighting(Failure::Stale);
+    sighting.destination = Some(to);
+    // It left a moment after it arrived.
+    sighting.arrived = ms(scene.now() - 100);
+    let effects = scene.sighted(sighting);
+    let ages = effects.0.iter().filter_map(|effect| match effect {
+        Effect::Measure(Measurement::StaleConnection(Family::V4, age)) => Some(age.as_millis()),
+        _ => None,
+    });
+    assert_eq!(ages.collect::<Vec<_>>(), [19_900]);
+    assert_eq!(scene.latest().left_since, Some(ms(PROBED + 1_000)));
+}
+
+#[rstest]
+#[case::of_another_failure(|sighting: &mut pathproof_witness::evidence::Sighting| sighting.failure = Failure::Misrouted)]
+#[case::nowhere(|sighting: &mut pathproof_witness::evidence::Sighting| sighting.destination = None)]
+#[case::an_endpoint_that_is_there(|sighting: &mut pathproof_witness::evidence::Sighting| {
+    sighting.destination = Some(SocketAddr::new(ip("10.2.0.1"), 8080));
+})]
+#[case::another_port(|sighting: &mut pathproof_witness::evidence::Sighting| {
+    sighting.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8081));
+})]
+#[case::another_service(|sighting: &mut pathproof_witness::evidence::Sighting| sighting.service = 31)]
+fn connections_that_cannot_be_dated_have_no_age(
+    #[case] edit: fn(&mut pathproof_witness::evidence::Sighting),
+) {
+    let mut scene = Scene::probed();
+    let to = left(&mut scene);
+    let mut sighting = scene.later(20_000).sighting(Failure::Stale);
+    sighting.destination = Some(to);
+    edit(&mut sighting);
+    assert!(!scene.sighted(sighting).has("stale"));
+    assert_eq!(scene.latest().left_since, None);
+}
+
+#[test]
+fn a_date_that_is_known_is_kept() {
+    let mut scene = Scene::probed();
+    let to = left(&mut scene);
+    let mut sighting = scene.later(20_000).sighting(Failure::Stale);
+    (sighting.destination, sighting.left_since) = (Some(to), Some(ms(7)));
+    assert!(scene.sighted(sighting.clone()).has("stale"));
+    assert_eq!(scene.latest().left_since, Some(ms(7)));
+    sighting.failure = Failure::Misrouted;
+    let effects = scene.sighted(sighting);
+    assert!(!effects.has("stale"), "it says nothing of the rules' age");
+}
+
+/// Three connections of a pod to a removed endpoint, while the generation received with the removal
+/// is not met either.
+fn stale(scene: &mut Scene, to: SocketAddr) {
+    for _ in 0..3 {
+        let mut sighting = scene.sighting(Failure::Stale);
+        sighting.destination = Some(to);
+        scene.sighted(sighting);
+    }
+}
+
+/// Three connections of a pod to an endpoint removed more than 15 s before.
+#[rstest]
+#[case::long_ago(15_500, State::Stale)]
+#[case::lately(14_000, State::Degraded)]
+fn stale_connections_make_the_node_stale(#[case] age: u64, #[case] state: State) {
+    let mut scene = Scene::probed();
+    let to = left(&mut scene);
+    scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
+    scene.rest(age);
+    stale(&mut scene, to);
+    scene.pass();
+    assert_eq!(scene.idle().state(), state);
+}
+
+/// With a usual lag of 8 s, connections are stale only from 24 s on.
+#[rstest]
+#[case::usual(16_000, State::Degraded)]
+#[case::beyond(24_500, State::Stale)]
+fn what_is_stale_depends_on_the_usual_lag(#[case] age: u64, #[case] state: State) {
+    let mut scene = Scene::probed();
+    let rotated = FIRST_GENERATION + 1;
+    scene.view(vec![sentinel_slice(rotated)]);
+    for _ in 0..16 {
+        scene.later(500).pass();
+    }
+    for path in PATHS {
+        let mut trace = passing(path, scene.now());
+        trace.generation = Some(rotated);
+        assert_eq!(scene.probe(trace).probed().1, Some(8_000));
+    }
+    let to = left(&mut scene);
+    scene.view(vec![sentinel_slice(rotated + 1)]);
+    for _ in 0..age / 500 {
+        scene.later(500).pass();
+    }
+    stale(&mut scene, to);
+    assert_eq!(scene.idle().state(), state);
+}

@@ -1,0 +1,411 @@
+//! From the cluster view to the maps, and which of two agents maintains them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pathproof_facts::cause::Failure;
+use pathproof_facts::cluster::{Change, EndpointFacts, ObjectName};
+use pathproof_facts::node_context::{ECHO_SERVICE, address};
+use pathproof_facts::time::{Mono, Wall};
+use pathproof_facts::view::{Applied, ClusterView};
+use pathproof_judge::health_ports::{HealthPorts, PortTable};
+use pathproof_plan::Planner;
+use pathproof_plan::expect::addresses::in_cluster;
+use pathproof_plan::expect::conflicts::SentinelConflicts;
+use pathproof_plan::expect::sentinel::{Sentinel, SentinelRule, sentinel};
+use pathproof_wire::service::{FAMILIES, Family, SourceClass};
+use pathproof_witness::evidence::{ENDPOINTS, Sighting, ip_of};
+
+use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
+use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
+use crate::programming::{Programming, deliveries};
+
+/// After this long without the view's source, health check node ports are left to the proxy.
+const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
+
+/// For this long after a pod dialled a frontend, its family's sockets count as not translated.
+const PODS_SEEN: Duration = Duration::from_secs(600);
+
+/// State of the view apart from its objects.
+#[derive(Clone, Debug, Default)]
+pub struct ViewState {
+    /// Problems of its source, a sentence each.
+    pub problems: Vec<String>,
+    /// Number of objects of other kinds, which are ignored.
+    pub ignored: u64,
+    pub changed: Option<Mono>,
+    /// Number of object changes so far.
+    pub changes: u64,
+    unknown_frontends: Option<ObjectName>,
+}
+
+/// The view, and the plan for the maps that follows from it.
+pub(super) struct ViewPlanner {
+    rule: Option<SentinelRule>,
+    pub(super) view: ClusterView,
+    pub(super) planner: Planner,
+    pub(super) sentinel_conflicts: SentinelConflicts,
+    health_ports: HealthPorts,
+    /// Since when the source of the view does not report current changes.
+    silent_since: Option<Mono>,
+    programming: Programming,
+    own_ports: Vec<u16>,
+    /// Number of frontends in conflict.
+    conflicts: usize,
+    /// Number of conflicts that began so far.
+    pub(super) conflicts_begun: u64,
+    pub(super) state: ViewState,
+    successor: Successor,
+    /// A successor has maintained the maps since the last plan here: they must be read before the next one.
+    unread_maps: bool,
+    /// The maps are being read; after that the whole view is planned.
+    adopting: bool,
+    /// Number of view changes at the last search for the sentinel's addresses, and the conflict
+    /// that it found.
+    searched: Option<(u64, Option<String>)>,
+    /// Sockets of pods may be translated.
+    sockets: bool,
+    /// When a pod's connection to a frontend was last proven, by family.
+    pods_seen: [Option<Mono>; FAMILIES],
+}
+
+impl ViewPlanner {
+    pub(super) fn new(rule: Option<SentinelRule>, own_ports: Vec<u16>) -> Self {
+        Self {
+            planner: planner(rule.as_ref(), &own_ports),
+            rule,
+            view: ClusterView::new(),
+            sentinel_conflicts: SentinelConflicts::default(),
+            health_ports: HealthPorts::default(),
+            silent_since: None,
+            programming: Programming::default(),
+            own_ports,
+            conflicts: 0,
+            conflicts_begun: 0,
+            state: ViewState::default(),
+            successor: Successor::None,
+            unread_maps: false,
+            adopting: false,
+            searched: None,
+            sockets: false,
+            pods_seen: [None; FAMILIES],
+        }
+    }
+
+    /// Handles the view's part of an event, and returns the event that the judge needs.
+    pub(super) fn take(&mut self, event: Event, now: Mono, effects: &mut Effects) -> Option<Event> {
+        match event {
+            Event::View(update) => self.follow(update, now, effects),
+            Event::Installed(installed) => {
+                if std::mem::take(&mut self.unread_maps) {
+                    self.planner = planner(self.rule.as_ref(), &self.own_ports);
+                }
+                self.adopting = false;
+                let plan = self.planner.adopt(&self.view, installed, now);
+                self.count_conflicts();
+                effects.push(Effect::Maps(MapEffect::Program(plan)));
+            }
+            Event::Full(failed) => {
+                let next = self.planner.report_full(&self.view, &failed);
+                effects.push(Effect::Maps(MapEffect::Program(next)));
+            }
+            Event::Reread(began, found) => {
+                let differs = found.map(|changes| self.differs(changes));
+                return Some(Event::Rechecked(began, differs));
+            }
+            Event::Sample(mut sample) => {
+                self.pods_seen = sample
+                    .last_proofs
+                    .map(|proofs| proofs[SourceClass::Pod as usize]);
+                let met = std::mem::take(&mut sample.met);
+                let planner = &self.planner;
+                self.programming.read(&sample.counts, &met, planner, now);
+                // A replay has no plan: the recorded values stay.
+                if self.rule.is_some() {
+                    sample.programming = Some(self.programming.seen(&self.planner));
+                }
+                self.report_programming(effects);
+                for sighting in &mut sample.sightings {
+                    self.date(sighting);
+                }
+                // Any pod may dial the port of large transfers, so only those of the pod probe count. A
+                // replay has no view: what was recorded is already checked.
+                if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
+                    let probes = self.own_probes();
+                    sample
+                        .peers
+                        .large_transfer_failures
+                        .retain(|failure| probes.contains(&failure.client));
+                }
+                // Connections to a deleted node prove nothing: the routes to it are removed with it.
+                if self.rule.is_some() {
+                    let view = &self.view;
+                    let departures = &mut sample.peers.departures;
+                    departures.retain(|departure| view.peer(departure.peer).is_some());
+                }
+                for silence in &mut sample.peers.silences {
+                    silence.node = self
+                        .view
+                        .peer(silence.peer)
+                        .cloned()
+                        .or(silence.node.take());
+                }
+                return Some(Event::Sample(sample));
+            }
+            Event::Topology(facts) => {
+                self.sockets = facts.may_translate_sockets();
+                return Some(Event::Topology(facts));
+            }
+            Event::Successor(successor) => {
+                self.successor = successor;
+                self.successor_plans();
+                return Some(event);
+            }
+            Event::Check => {
+                self.expire(now, effects);
+                // A successor owns the devices, and removes them if their addresses are in use.
+                if !self.successor.exists() {
+                    self.search();
+                }
+                return Some(event);
+            }
+            event => return Some(event),
+        }
+        self.facts().map(Event::Facts)
+    }
+
+    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Effects) {
+        let known = std::mem::replace(&mut self.state.problems, update.problems);
+        let new = self.state.problems.iter();
+        let new = new.filter(|problem| !known.contains(problem));
+        effects.extend(new.map(|problem| Effect::Log(Notice::ViewProblem(problem.clone()))));
+        self.state.ignored = update.ignored;
+        let before = self.silent_since.filter(|_| update.silent);
+        self.silent_since = before.or(update.silent.then_some(now));
+        self.state.unknown_frontends = update.unknown_frontends;
+        if update.changes.is_empty() {
+            return;
+        }
+        self.state.changes += update.changes.len() as u64;
+        self.state.changed = Some(now);
+        let applied = self.view.apply(update.changes);
+        if let Some(rule) = &self.rule {
+            let sentinel = self.sentinel_in(&self.view, rule);
+            self.sentinel_conflicts
+                .follow(&self.view, &applied, &rule.service, &sentinel);
+        }
+        self.health_ports.follow(&self.view, &applied);
+        self.plan(&applied, update.received, now, effects);
+        if self.searched.is_none() {
+            self.search();
+        }
+    }
+
+    /// The Services whose health check node ports the agent answers, if they changed. While the
+    /// source of the view is silent, endpoints are out of date, and the proxy's answer must stay
+    /// reachable. So the proxy then answers for all Services that this node does not refuse.
+    pub(super) fn health_ports(&mut self, answers: &Answers, now: Mono) -> Option<PortTable> {
+        let silent = |since| now.since(since) >= LEFT_TO_PROXY;
+        let refused = |service: &ObjectName, family| !answers.serve(service, family);
+        let is_left = self.silent_since.is_some_and(silent);
+        self.health_ports
+            .news(if is_left { Some(&refused) } else { None })
+    }
+
+    /// Nothing is planned before the view is complete: entries of a former agent that the view does
+    /// not have yet must stay in the maps.
+    fn plan(
+        &mut self,
+        applied: &Applied,
+        received: Option<Wall>,
+        now: Mono,
+        effects: &mut Effects,
+    ) {
+        if self.successor_plans() {
+            return;
+        }
+        let synced = self.view.is_synced();
+        if applied.synced || (self.unread_maps && synced) {
+            self.adopting = true;
+            effects.push(Effect::Maps(MapEffect::Read));
+        } else if synced && !self.adopting {
+            let plan = self.planner.plan(&self.view, applied, now);
+            self.count_conflicts();
+            let triggers =
+                received.map_or_else(BTreeMap::new, |at| deliveries(&self.view, applied, at));
+            self.programming
+                .follow(&plan, &triggers, &self.planner, now);
+            effects.push(Effect::Maps(MapEffect::Program(plan)));
+            self.report_programming(effects);
+        }
+    }
+
+    fn report_programming(&mut self, effects: &mut Effects) {
+        effects.extend(
+            (self.programming.news())
+                .map(|endpoints| Effect::Maps(MapEffect::ReadEndpoints(endpoints))),
+        );
+        let done = self.programming.take_done();
+        effects.extend(
+            (done.into_iter()).map(|change| Effect::Measure(Measurement::Programmed(change))),
+        );
+    }
+
+    fn count_conflicts(&mut self) {
+        let conflicts =
+            self.planner.conflicts().count() + self.sentinel_conflicts.frontends().len();
+        self.conflicts_begun += conflicts.saturating_sub(self.conflicts) as u64;
+        self.conflicts = conflicts;
+    }
+
+    /// Deletes old removed endpoints, and takes the maps back from a successor that died.
+    fn expire(&mut self, now: Mono, effects: &mut Effects) {
+        if self.successor_plans() || self.adopting {
+            return;
+        }
+        if self.unread_maps && self.view.is_synced() {
+            self.adopting = true;
+            effects.push(Effect::Maps(MapEffect::Read));
+        } else {
+            // If pods are seen to dial frontends, their sockets are not translated.
+            let seen = |at: Option<Mono>| at.is_some_and(|at| now.since(at) < PODS_SEEN);
+            let hidden = self.pods_seen.map(|at| self.sockets && !seen(at));
+            self.planner.watch_sockets(hidden);
+            let plan = self.planner.expire(&self.view, now);
+            effects.push(Effect::Maps(MapEffect::Program(plan)));
+        }
+    }
+
+    /// Whether a successor maintains the maps. It has its own ids, so if two agents wrote the maps,
+    /// connections of one Service would be counted for another.
+    fn successor_plans(&mut self) -> bool {
+        let plans = self.successor == Successor::Plans;
+        self.unread_maps |= plans;
+        plans
+    }
+
+    fn sentinel(&self) -> Sentinel {
+        let rule = self.rule.as_ref();
+        let sentinel = rule.map(|rule| self.sentinel_in(&self.view, rule));
+        Sentinel {
+            conflicts: match &self.state.unknown_frontends {
+                Some(service) => self.sentinel_conflicts.all_lanes(service),
+                None => self.sentinel_conflicts.lanes(),
+            },
+            ..sentinel.unwrap_or_default()
+        }
+    }
+
+    /// Pods of the pod probe.
+    fn probes(&self) -> impl Iterator<Item = &EndpointFacts> {
+        let service = self.rule.as_ref().map(|rule| ObjectName {
+            namespace: Arc::clone(&rule.service.namespace),
+            name: ECHO_SERVICE.into(),
+        });
+        let state = service.and_then(|service| self.view.state(&service));
+        let slices = state.into_iter().flat_map(|state| &state.slices);
+        slices.flat_map(|slice| &slice.endpoints)
+    }
+
+    fn own_probes(&self) -> Vec<IpAddr> {
+        let local = self.probes().filter(|endpoint| endpoint.local);
+        local.map(|endpoint| ip_of(&endpoint.address)).collect()
+    }
+
+    /// Some of this node's endpoints, each with its namespace, except the sentinel's and the node itself.
+    pub(super) fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
+        let own = self.view.node().map_or(&[][..], |node| &node.addresses);
+        let sentinel = self.rule.as_ref().map(|rule| &rule.service);
+        let mut found = BTreeMap::new();
+        for (name, state) in self
+            .view
+            .states()
+            .filter(|(name, _)| Some(*name) != sentinel)
+        {
+            let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
+            for endpoint in endpoints.filter(|endpoint| endpoint.local && !endpoint.terminating) {
+                let ip = ip_of(&endpoint.address);
+                if Family::of(&endpoint.address) == family && !own.contains(&ip) {
+                    found.insert(ip, &*name.namespace);
+                }
+            }
+        }
+        let step = found.len().div_ceil(ENDPOINTS).max(1);
+        let some = found.into_iter().step_by(step);
+        some.map(|(ip, namespace)| (namespace, ip)).collect()
+    }
+
+    fn pods_expected(&self) -> [bool; FAMILIES] {
+        let elsewhere = |endpoint: &&EndpointFacts| endpoint.ready && !endpoint.local;
+        let addresses: Vec<IpAddr> = (self.probes().filter(elsewhere))
+            .map(|endpoint| ip_of(&endpoint.address))
+            .collect();
+        [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is| addresses.iter().any(is))
+    }
+
+    /// Searches the view for other uses of the sentinel's addresses. This visits the whole cluster, so it
+    /// runs once the sentinel exists, and then only at checks after a change of the view.
+    fn search(&mut self) {
+        let changes = self.state.changes;
+        let is_due = (self.searched.as_ref()).is_none_or(|(searched, _)| *searched != changes);
+        if is_due
+            && self.view.is_synced()
+            && let Some(rule) = &self.rule
+            && self.sentinel_in(&self.view, rule).exists
+        {
+            self.searched = Some((changes, in_cluster(rule, &self.view)));
+        }
+    }
+
+    /// Whether the uncached sentinel differs from the one that the watches reported.
+    fn differs(&self, changes: Vec<Change>) -> bool {
+        let mut view = ClusterView::new();
+        view.apply(changes);
+        let rule = self.rule.as_ref();
+        rule.is_some_and(|rule| {
+            let read = |view| self.sentinel_in(view, rule).fixed();
+            read(&view) != read(&self.view)
+        })
+    }
+
+    /// Adds to a stale connection's sighting the time at which its endpoint left the slice.
+    fn date(&self, sighting: &mut Sighting) {
+        if let (Failure::Stale, None, Some(to)) =
+            (sighting.failure, sighting.left_since, sighting.destination)
+        {
+            let address = address(&to.ip());
+            let port = to.port().to_be_bytes();
+            sighting.left_since = self.planner.left_since(sighting.service, address, port);
+        }
+    }
+
+    /// Facts of the view. `None` while the maps are read: nothing is planned yet, so no family would seem to
+    /// have a frontend.
+    pub(super) fn facts(&self) -> Option<Box<ViewFacts>> {
+        if self.adopting {
+            return None;
+        }
+        Some(Box::new(ViewFacts {
+            synced: self.view.is_synced(),
+            silent: self.silent_since.is_some(),
+            node: self.view.node().cloned(),
+            families: Family::ALL.map(|family| self.planner.has_frontends(family)),
+            missing: self.planner.missing(),
+            unknown_frontends: self.state.unknown_frontends.clone(),
+            sentinel: self.sentinel(),
+            pods_expected: self.pods_expected(),
+            taken: (self.searched.as_ref()).and_then(|(_, taken)| taken.clone()),
+        }))
+    }
+
+    fn sentinel_in(&self, view: &ClusterView, rule: &SentinelRule) -> Sentinel {
+        sentinel(rule, view.state(&rule.service), self.view.node())
+    }
+}
+
+fn planner(rule: Option<&SentinelRule>, own_ports: &[u16]) -> Planner {
+    let planner = Planner::new().with_sentinel(rule.map(|rule| rule.service.clone()));
+    planner.with_own_ports(own_ports)
+}

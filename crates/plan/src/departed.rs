@@ -1,0 +1,155 @@
+//! Removed endpoints, as addresses that pods may still dial.
+//!
+//! If sockets are translated, a pod's connection has an endpoint's address before any hook sees it, and no
+//! frontend shows up. Late rules are then visible only as connections of pods to a removed endpoint. So its
+//! address stays in the map of frontends for some time, with the flag `DEPARTED`. Its entry in the map of
+//! endpoints, with the flag `LEFT`, is the planner's `retired`. Clients that dial pods by their own addresses
+//! cannot be distinguished; the ledger reports such connections without accusing a node.
+
+use std::collections::{BTreeMap, HashMap};
+
+use pathproof_facts::cluster::{Protocol, SlicePort};
+use pathproof_facts::view::ClusterView;
+use pathproof_wire::service::{
+    EndpointKey, ExpectedHandling, FAMILIES, Family, FrontendKey, FrontendKind, FrontendValue, TCP,
+    UDP, frontend_flag,
+};
+
+use super::draft::Draft;
+use super::{MapChange, Planner};
+
+/// Maximum number of addresses in the map; further ones are not watched.
+const WATCHED: usize = 1_024;
+
+/// Removed endpoints with watched addresses.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    wanted: [bool; FAMILIES],
+    pub(super) standing: BTreeMap<FrontendKey, EndpointKey>,
+}
+
+impl Departed {
+    /// Stops watching some addresses. Those that a frontend took over stay in the map.
+    fn let_go(
+        &mut self,
+        owners: &HashMap<FrontendKey, u32>,
+        draft: &mut Draft,
+        stays: impl Fn(&FrontendKey, &EndpointKey) -> bool,
+    ) {
+        self.standing.retain(|key, endpoint| {
+            let is_taken = owners.contains_key(key) || draft.released.contains(key);
+            let stays = !is_taken && stays(key, endpoint);
+            if !is_taken && !stays {
+                draft.released.insert(*key);
+            }
+            stays
+        });
+    }
+}
+
+impl Planner {
+    /// Sets the families in which pods' connections are translated before the observer sees them.
+    pub fn watch_sockets(&mut self, families: [bool; FAMILIES]) {
+        self.departed.wanted = families;
+    }
+
+    /// Watches the addresses of removed endpoints while no Service has them as an endpoint.
+    pub(super) fn watch_departed(&mut self, view: &ClusterView, draft: &mut Draft) {
+        let wanted = self.departed.wanted;
+        let left = self.retired.keys().filter(|key| {
+            wanted[Family::of(&key.address) as usize] && !self.is_sentinel(key.service)
+        });
+        let mut found: BTreeMap<FrontendKey, EndpointKey> = left
+            .filter_map(|key| Some((self.address_of(key)?, *key)))
+            .filter(|(key, _)| !self.owners.contains_key(key))
+            .collect();
+        if !found.is_empty() {
+            forget_current(view, &mut found);
+        }
+        // If two Services lost the endpoint at different times, the one that still remembers it.
+        (self.departed).let_go(&self.owners, draft, |key, at| found.get(key) == Some(at));
+        if !self.shortage.frontends.is_empty() {
+            return;
+        }
+        for (key, endpoint) in found {
+            let room = self.departed.standing.len() < WATCHED;
+            if room && !self.departed.standing.contains_key(&key) {
+                self.departed.standing.insert(key, endpoint);
+                let value = value(endpoint.service);
+                draft.push(MapChange::PutFrontend { key, value });
+            }
+        }
+    }
+
+    /// Stops watching addresses whose endpoint came back or is forgotten.
+    pub(super) fn forget_departed(&mut self, draft: &mut Draft) {
+        let retired = &self.retired;
+        (self.departed).let_go(&self.owners, draft, |_, at| retired.contains_key(at));
+    }
+
+    /// Stops watching the address of a current endpoint.
+    pub(super) fn stop_watching(&mut self, endpoint: &EndpointKey, draft: &mut Draft) {
+        if !self.departed.standing.is_empty()
+            && let Some(address) = self.address_of(endpoint)
+            && self.departed.standing.contains_key(&address)
+        {
+            (self.departed).let_go(&self.owners, draft, |key, _| *key != address);
+        }
+    }
+
+    /// Stops watching all addresses, because frontends need the room.
+    pub(super) fn stop_watching_all(&mut self, draft: &mut Draft) {
+        (self.departed).let_go(&self.owners, draft, |_, _| false);
+    }
+
+    /// Address and port of an endpoint, as direct clients dial it.
+    fn address_of(&self, endpoint: &EndpointKey) -> Option<FrontendKey> {
+        let slot = self.registry.slot(endpoint.service)?;
+        Some(FrontendKey {
+            address: endpoint.address,
+            port: endpoint.port,
+            protocol: number(slot.protocol),
+            padding: 0,
+        })
+    }
+}
+
+fn value(service: u32) -> FrontendValue {
+    FrontendValue {
+        service,
+        kind: FrontendKind::ExternalIp as u8,
+        flags: frontend_flag::DEPARTED,
+        owed: [
+            ExpectedHandling::Forward,
+            ExpectedHandling::Nothing,
+            ExpectedHandling::Nothing,
+        ]
+        .map(|owed| owed as u8),
+        padding: [0; 3],
+    }
+}
+
+fn number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Udp => UDP,
+        _ => TCP,
+    }
+}
+
+/// Removes addresses that some Service may send connections to. Terminating endpoints do not count:
+/// their own Service has dropped them, and others are about to.
+fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, EndpointKey>) {
+    for slice in view.states().flat_map(|(_, state)| &state.slices) {
+        let followed = |port: &&SlicePort| port.protocol != Protocol::Sctp;
+        for port in slice.ports.iter().filter(followed) {
+            for endpoint in slice.endpoints.iter().filter(|one| one.ready) {
+                found.remove(&FrontendKey {
+                    address: endpoint.address,
+                    port: port.port.to_be_bytes(),
+                    protocol: number(port.protocol),
+                    padding: 0,
+                });
+            }
+        }
+    }
+}

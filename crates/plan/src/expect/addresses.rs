@@ -1,0 +1,91 @@
+//! Whether the cluster uses an address of the sentinel. Conflicts on the node itself are found
+//! elsewhere in the agent.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use pathproof_facts::view::ClusterView;
+
+use super::sentinel::SentinelRule;
+
+/// Remedy for an address that is in use.
+pub const OTHERS: &str = "choose other sentinel addresses";
+/// Remedy for a pod source that a pod could get.
+pub const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
+
+/// Finds a use of the sentinel's addresses in the cluster: this node's podCIDRs and Node object,
+/// cluster IPs of other Services. Returns a sentence with the remedy.
+///
+/// External IPs and endpoints can be set by anybody with write access to one namespace. They count
+/// only against the pod source, which is an address that a pod may get.
+///
+/// It visits every Service and, if there are pod sources, every endpoint: see `ViewPlanner::search`.
+pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
+    let fixed = [&rule.clients[..], &rule.echo].concat();
+    let is_ours = |address: &IpAddr| fixed.contains(address) || rule.pods.contains(address);
+    let node = view.node();
+    let cidrs = node.map_or(&[][..], |node| &node.pod_cidrs);
+    let mut addresses = node.into_iter().flat_map(|node| &node.addresses);
+    if let Some(address) = addresses.find(|address| is_ours(address)) {
+        return Some(format!(
+            "the sentinel's address {address} is an address of this node's Node object: {OTHERS}"
+        ));
+    }
+    for cidr in cidrs {
+        if let Some(address) = fixed.iter().find(|address| cidr.contains(*address)) {
+            return Some(format!(
+                "the sentinel's address {address} is in this node's podCIDR {cidr}: {OTHERS}"
+            ));
+        }
+    }
+    let others = view.states().filter(|(name, _)| **name != rule.service);
+    for (name, state) in others {
+        let services = state.service.iter();
+        let mut cluster_ips = services.flat_map(|service| &service.cluster_ips).copied();
+        let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
+        let mut endpoints = endpoints.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
+        let taken = cluster_ips.find(is_ours).map(|ip| ("a cluster IP", ip));
+        let is_source = |ip: &IpAddr| rule.pods.contains(ip);
+        let taken = taken.or_else(|| Some(("an endpoint", endpoints.find(is_source)?)));
+        if let Some((what, address)) = taken {
+            return Some(format!(
+                "the sentinel's address {address} is {what} of Service {name}: {OTHERS}"
+            ));
+        }
+    }
+    rule.pods.iter().find_map(|pod| pod_source(*pod, cidrs))
+}
+
+/// Why a pod source is not a possible pod address of this node.
+fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
+    let Some(cidr) = cidrs.iter().find(|cidr| cidr.contains(&address)) else {
+        let same = |cidr: &&IpNet| cidr.addr().is_ipv4() == address.is_ipv4();
+        let cidrs: Vec<_> = cidrs.iter().filter(same).map(IpNet::to_string).collect();
+        let cidrs = match cidrs.as_slice() {
+            [] => "it has no podCIDR of this family".to_owned(),
+            some => some.join(", "),
+        };
+        return Some(format!(
+            "the sentinel's pod address {address} is in no podCIDR of this node ({cidrs}): \
+             {RESERVE}"
+        ));
+    };
+    // IPAM does not assign the network address, and the gateway gets the first one; IPv6 has no broadcast.
+    let is_v4 = cidr.addr().is_ipv4();
+    let what = if address == cidr.network() {
+        "network address"
+    } else if is_v4 && address == cidr.broadcast() {
+        "broadcast address"
+    } else if cidr.hosts().nth(usize::from(!is_v4)) == Some(address) {
+        "first address, the gateway's"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "the sentinel's pod address {address} is the {what} of {cidr}, which no pod can have: \
+         {RESERVE}"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! The sentinel in the cluster view: what can be probed on this node, and how it differs from the
+//! installed one. An administrator who edits or deletes it must not turn a node to 503. So any
+//! difference is reported, and its probes are no evidence.
+
+use std::net::{IpAddr, SocketAddr};
+
+use pathproof_facts::cluster::{
+    EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SlicePort,
+};
+use pathproof_facts::fleet_report::{FLEET, FleetReport, Published};
+use pathproof_facts::freshness::{FIRST_GENERATION, LAST_GENERATION, is_generation};
+use pathproof_facts::names;
+use pathproof_facts::node_context::address;
+use pathproof_facts::trace::{LaneConflict, Transport};
+use pathproof_facts::view::ServiceState;
+use pathproof_wire::service::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+/// Configuration of the sentinel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelRule {
+    pub service: ObjectName,
+    /// The only endpoint that its slices may have, by [`Family`].
+    pub echo: [IpAddr; FAMILIES],
+    /// Sources of its probes from outside the cluster. Like `pods` they are only compared with the
+    /// view, which a replay does not have.
+    #[serde(skip)]
+    pub clients: Vec<IpAddr>,
+    /// Sources of its probes within this node's podCIDRs.
+    #[serde(skip)]
+    pub pods: Vec<IpAddr>,
+}
+
+/// The sentinel in the cluster view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sentinel {
+    /// Whether the Service exists.
+    pub exists: bool,
+    /// How it differs from the installed one, as a sentence.
+    pub altered: Option<String>,
+    /// Parts that can be probed, by [`Family`]; none of an altered sentinel.
+    pub families: [Option<SentinelFamily>; FAMILIES],
+    /// Lanes whose frontend another Service uses.
+    #[serde(default, rename = "contested")]
+    pub conflicts: Vec<LaneConflict>,
+    /// The rotator's count of the cluster's nodes.
+    #[serde(default)]
+    pub fleet: Option<Published>,
+    /// Why an existing count is ignored, as a sentence.
+    #[serde(default)]
+    pub fleet_error: Option<String>,
+    /// The annotation [`ENFORCEMENT`](pathproof_facts::switches::ENFORCEMENT) of its Service.
+    #[serde(default)]
+    pub enforcement: Option<Box<str>>,
+}
+
+pub static ABSENT: Sentinel = Sentinel {
+    exists: false,
+    altered: None,
+    families: [None; FAMILIES],
+    conflicts: Vec::new(),
+    fleet: None,
+    fleet_error: None,
+    enforcement: None,
+};
+
+impl Sentinel {
+    /// The part that rotations do not change. As long as it is the same, so is the sentinel.
+    pub fn fixed(&self) -> (bool, [Option<SentinelFamily>; FAMILIES]) {
+        let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
+        (self.exists, self.families.map(fixed))
+    }
+
+    /// The API's generations of its endpoint.
+    pub fn generations(&self) -> impl Iterator<Item = (Family, Transport, u16)> {
+        let families = Family::ALL.into_iter().zip(self.families);
+        families.flat_map(|(family, found)| {
+            let tcp = found.map(|found| (family, Transport::Tcp, found.tcp.generation));
+            let udp = found.and_then(|found| found.udp);
+            let udp = udp.map(|udp| (family, Transport::Udp, udp.generation));
+            [tcp, udp].into_iter().flatten()
+        })
+    }
+}
+
+/// What can be probed in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SentinelFamily {
+    pub cluster_ip: IpAddr,
+    pub tcp: SentinelPort,
+    pub udp: Option<SentinelPort>,
+    /// The address of this node at which node ports are dialled.
+    pub node_address: Option<IpAddr>,
+    /// Its endpoint for TCP; the port is the generation.
+    pub echo: SocketAddr,
+}
+
+/// One port of the sentinel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SentinelPort {
+    /// Port of the cluster IP.
+    pub port: u16,
+    /// Node port.
+    pub node_port: Option<u16>,
+    /// Port of the endpoint: the generation that the API holds.
+    pub generation: u16,
+}
+
+impl SentinelFamily {
+    /// The same without its generation. Rotations do not change this, so they disarm no lane.
+    #[must_use]
+    pub fn without_generation(self) -> Self {
+        let fixed = |port: SentinelPort| SentinelPort {
+            generation: 0,
+            ..port
+        };
+        Self {
+            tcp: fixed(self.tcp),
+            udp: self.udp.map(fixed),
+            echo: SocketAddr::new(self.echo.ip(), 0),
+            ..self
+        }
+    }
+}
+
+/// The sentinel, derived from its Service, its slices and this node.
+pub fn sentinel(
+    rule: &SentinelRule,
+    state: Option<&ServiceState>,
+    node: Option<&NodeFacts>,
+) -> Sentinel {
+    let Some((state, service)) = state.and_then(|state| Some((state, state.service.as_deref()?)))
+    else {
+        return Sentinel::default();
+    };
+    let found = routed(service).and_then(|()| families(rule, state, service, node));
+    let altered = found.as_ref().err();
+    let (fleet, fleet_error) = counted(state);
+    Sentinel {
+        exists: true,
+        conflicts: Vec::new(),
+        fleet,
+        fleet_error,
+        enforcement: service.enforcement.clone(),
+        altered: altered.map(|altered| format!("Service {} {altered}", rule.service)),
+        families: found.unwrap_or_default(),
+    }
+}
+
+/// The newest count: a slice of an earlier rotator may have an old one.
+fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
+    let (mut newest, mut wrong) = (None::<Published>, None);
+    for text in state
+        .slices
+        .iter()
+        .filter_map(|slice| slice.fleet.as_deref())
+    {
+        match FleetReport::parse(text) {
+            Ok(report) => {
+                let published = report.published().into_iter();
+                newest = newest
+                    .into_iter()
+                    .chain(published)
+                    .max_by_key(|count| count.written);
+            }
+            Err(error) => {
+                wrong.get_or_insert(format!("the annotation {FLEET} is ignored: {error}"));
+            }
+        }
+    }
+    (newest, wrong)
+}
+
+/// Checks that no setting of the Service makes a datapath drop or reject probes on purpose.
+fn routed(service: &ServiceFacts) -> Result<(), String> {
+    if service.external_local || service.internal_local {
+        return Err(
+            "has traffic policy Local, but its endpoint is not on any node: set both \
+             traffic policies to Cluster"
+                .to_owned(),
+        );
+    }
+    if service.has_source_ranges {
+        return Err("has loadBalancerSourceRanges: remove them".to_owned());
+    }
+    Ok(())
+}
+
+fn families(
+    rule: &SentinelRule,
+    state: &ServiceState,
+    service: &ServiceFacts,
+    node: Option<&NodeFacts>,
+) -> Result<[Option<SentinelFamily>; FAMILIES], String> {
+    let port = |protocol| service.ports.iter().find(|port| port.protocol == protocol);
+    let tcp = port(Protocol::Tcp).ok_or("has no TCP port")?;
+    let udp = port(Protocol::Udp);
+    let mut found = [None; FAMILIES];
+    for family in Family::ALL {
+        let of_family = |ip: &&IpAddr| Family::of(&address(ip)) == family;
+        let Some(cluster_ip) = service.cluster_ips.iter().find(of_family) else {
+            continue;
+        };
+        let held = |port: &ServicePort| -> Result<SentinelPort, String> {
+            Ok(SentinelPort {
+                port: port.port,
+                node_port: port.node_port,
+                generation: generation(rule, state, family, port)?,
+            })
+        };
+        let tcp = held(tcp)?;
+        found[family as usize] = Some(SentinelFamily {
+            cluster_ip: *cluster_ip,
+            tcp,
+            udp: udp.map(held).transpose()?,
+            node_address: node.and_then(|node| node.addresses.iter().find(of_family).copied()),
+            echo: SocketAddr::new(rule.echo[family as usize], tcp.generation),
+        });
+    }
+    if found.iter().all(Option::is_none) {
+        return Err("has no cluster IP".to_owned());
+    }
+    Ok(found)
+}
+
+/// The port of a family's only endpoint.
+fn generation(
+    rule: &SentinelRule,
+    state: &ServiceState,
+    family: Family,
+    port: &ServicePort,
+) -> Result<u16, String> {
+    let expected = rule.echo[family as usize];
+    let named =
+        |candidate: &&SlicePort| candidate.name == port.name && candidate.protocol == port.protocol;
+    let mut endpoints = state.slices.iter().flat_map(|slice| {
+        let number = slice.ports.iter().find(named).map(|port| port.port);
+        let of_family = |endpoint: &&EndpointFacts| Family::of(&endpoint.address) == family;
+        let endpoints = slice.endpoints.iter().filter(of_family);
+        endpoints.map(move |endpoint| (endpoint, number))
+    });
+    let title = names::of_family(family);
+    let wanted =
+        format!("its {title} EndpointSlice must contain exactly one ready endpoint, {expected}");
+    match (endpoints.next(), endpoints.next()) {
+        (Some((endpoint, Some(number))), None)
+            if endpoint.address == address(&expected)
+                && endpoint.ready
+                && !endpoint.terminating =>
+        {
+            if is_generation(number) {
+                return Ok(number);
+            }
+            Err(format!(
+                "has port {number} in its {title} EndpointSlice: the port must be from \
+                 {FIRST_GENERATION} to {LAST_GENERATION}"
+            ))
+        }
+        (None, _) => Err(format!("has no {title} endpoint: {wanted}")),
+        (Some((_, None)), _) => Err(format!(
+            "has a port that its {title} EndpointSlice lacks: {wanted}, with all ports of the \
+             Service"
+        )),
+        _ => Err(format!(
+            "has an endpoint that is not the sentinel's: {wanted}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

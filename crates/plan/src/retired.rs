@@ -1,0 +1,62 @@
+//! Removed endpoints, when the map has no room for all of them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use pathproof_facts::time::Mono;
+use pathproof_wire::service::EndpointKey;
+
+use super::Planner;
+use super::draft::Draft;
+
+impl Planner {
+    /// Deletes removed endpoints if the map has more endpoints than it should. It deletes more than
+    /// necessary, so that not every change needs it.
+    pub(super) fn evict_retired(&mut self, now: Mono, draft: &mut Draft) {
+        let room = self.quotas.room_for_endpoints();
+        let standing = self.registry.endpoint_count() + self.retired.len() as u64;
+        let surplus = standing.saturating_sub(room);
+        if surplus > 0 {
+            let count = surplus + room / 32;
+            let keys = self.oldest_retired(now);
+            for key in keys.into_iter().take(count as usize) {
+                self.retired.remove(&key);
+                draft.evict(key);
+            }
+        }
+    }
+
+    /// Endpoints removed before `until`. The namespace with most of them comes first, so that churn
+    /// costs its author; within a namespace the oldest come first.
+    pub(super) fn oldest_retired(&self, until: Mono) -> Vec<EndpointKey> {
+        let namespace = |key: &EndpointKey| {
+            let slot = self.registry.slot(key.service);
+            slot.map_or("", |slot| &slot.name.namespace)
+        };
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        let left = || self.retired.iter().filter(|(_, since)| **since < until);
+        for (key, _) in left() {
+            *counts.entry(namespace(key)).or_default() += 1;
+        }
+        let mut keys: Vec<(&EndpointKey, &Mono)> = left().collect();
+        keys.sort_by_cached_key(|(key, since)| {
+            let namespace = namespace(key);
+            (Reverse(counts.get(namespace)), namespace, **since)
+        });
+        keys.into_iter().map(|(key, _)| *key).collect()
+    }
+
+    /// Deletes the removed endpoints of an id that is about to be reused.
+    pub(super) fn forget_retired(&mut self, service: u32, draft: &mut Draft) {
+        let first = EndpointKey {
+            service,
+            ..EndpointKey::default()
+        };
+        let of_id = self.retired.range(first..).map(|(key, _)| *key);
+        let of_id: Vec<EndpointKey> = of_id.take_while(|key| key.service == service).collect();
+        for key in of_id {
+            self.retired.remove(&key);
+            draft.evict(key);
+        }
+    }
+}

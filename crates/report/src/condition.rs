@@ -1,0 +1,214 @@
+//! The Node's condition `ServiceDatapathReady`: status, reason and message, from a verdict and its answer;
+//! and when it is due to be written ([`Schedule`]) or announced by an Event ([`Announcer`]).
+//!
+//! The status follows /livez: the datapath alone. A leaving node changes the reason and never makes
+//! the status False. Nothing here writes; `publish` does.
+
+mod announce;
+mod schedule;
+
+use std::iter;
+
+pub use announce::{Announcer, ConflictAnnouncer};
+use pathproof_facts::cause::{Cause, State, Why};
+use pathproof_facts::text::visible;
+use pathproof_judge::verdict::Verdict;
+pub use schedule::{Pace, Refusal, Schedule, Written};
+
+/// The condition's type: the merge key of a Node's conditions, so that writes touch no other condition.
+pub const TYPE: &str = "ServiceDatapathReady";
+
+/// Maximum length of a message in bytes: an Event's note may have 1,024.
+pub const MESSAGE_MAX: usize = 1_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// Service traffic gets through, or no failure is confirmed.
+    True,
+    /// It does not: /livez answers 503, or would without audit.
+    False,
+    /// There is no evidence.
+    Unknown,
+}
+
+impl Status {
+    pub const ALL: [Status; 3] = [Status::True, Status::False, Status::Unknown];
+
+    /// The API's spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::True => "True",
+            Status::False => "False",
+            Status::Unknown => "Unknown",
+        }
+    }
+
+    /// Parses a name; `None` if the API does not have it.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == name)
+    }
+}
+
+/// Why the condition has its status, and the reason of an Event: stable CamelCase words, one for each state
+/// and cause of a verdict. docs/behaviour.md lists them; rules of other programs match them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// New connections get through.
+    Proven,
+    /// New connections get through again, but for too short a time for 200.
+    Recovering,
+    /// The node is being removed; its datapath is not known to be broken.
+    Leaving,
+    /// Nothing is proven yet in this boot.
+    Starting,
+    /// New connections go to removed endpoints.
+    Stale,
+    Broken(Option<Cause>),
+    Degraded(Option<Cause>),
+    /// Failures that are not confirmed.
+    Suspect(Option<Cause>),
+    /// There is no evidence.
+    Unknown(Option<Why>),
+}
+
+impl Reason {
+    /// The reason for a state, unless another one has priority.
+    fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
+        match state {
+            State::Proven => Reason::Proven,
+            State::Starting => Reason::Starting,
+            State::Stale => Reason::Stale,
+            State::Broken => Reason::Broken(cause),
+            State::Degraded => Reason::Degraded(cause),
+            State::Suspect => Reason::Suspect(cause),
+            State::Unknown => Reason::Unknown(why),
+        }
+    }
+
+    pub fn all() -> Vec<Reason> {
+        let causes = || iter::once(None).chain(Cause::ALL.map(Some));
+        let whys = iter::once(None).chain(Why::ALL.map(Some));
+        let plain = [
+            Reason::Proven,
+            Reason::Recovering,
+            Reason::Leaving,
+            Reason::Starting,
+            Reason::Stale,
+        ];
+        let with_cause = [Reason::Broken, Reason::Degraded, Reason::Suspect];
+        let with_cause = with_cause
+            .into_iter()
+            .flat_map(|reason| causes().map(reason));
+        let all = plain.into_iter().chain(with_cause);
+        all.chain(whys.map(Reason::Unknown)).collect()
+    }
+
+    /// The API's spelling.
+    pub fn name(self) -> String {
+        let (name, detail) = match self {
+            Reason::Proven => ("DatapathProven", None),
+            Reason::Recovering => ("DatapathRecovering", None),
+            Reason::Leaving => ("NodeLeaving", None),
+            Reason::Starting => ("DatapathStarting", None),
+            Reason::Stale => ("DatapathStale", None),
+            Reason::Broken(cause) => ("DatapathBroken", cause.map(Cause::name)),
+            Reason::Degraded(cause) => ("DatapathDegraded", cause.map(Cause::name)),
+            Reason::Suspect(cause) => ("DatapathSuspect", cause.map(Cause::name)),
+            Reason::Unknown(why) => ("DatapathUnknown", why.map(Why::name)),
+        };
+        // Example: `no_data` becomes `NoData`.
+        let mut name = name.to_owned();
+        for word in detail.iter().flat_map(|detail| detail.split('_')) {
+            let (first, rest) = word.split_at(1);
+            name += &first.to_ascii_uppercase();
+            name += rest;
+        }
+        name
+    }
+
+    /// Parses a name; `None` for a name of another release.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::all().into_iter().find(|reason| reason.name() == name)
+    }
+}
+
+/// The part of the condition whose change causes a write or an Event: everything except the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConditionState {
+    pub status: Status,
+    pub reason: Reason,
+    /// Whether the node is being removed.
+    pub leaving: bool,
+}
+
+/// The standing for a verdict. `sound` is whether /livez answers 200, or would without audit.
+pub fn condition(verdict: &Verdict, sound: bool) -> ConditionState {
+    let status = match verdict.state {
+        State::Unknown | State::Starting => Status::Unknown,
+        _ if sound => Status::True,
+        _ => Status::False,
+    };
+    let leaving = verdict.eligibility.is_leaving();
+    let reason = match (status, verdict.state) {
+        // A broken datapath has priority over leaving: batch jobs may run there for hours.
+        (Status::True | Status::Unknown, _) if leaving => Reason::Leaving,
+        (Status::False, State::Proven | State::Degraded) => Reason::Recovering,
+        (_, state) => Reason::of(state, verdict.cause, verdict.why),
+    };
+    ConditionState {
+        status,
+        reason,
+        leaving,
+    }
+}
+
+/// Separates the sentence about a leaving node from the one about its datapath.
+const LEAVING_MARK: &str = ". Its datapath";
+
+/// Whether a [`message`] is about a node that is leaving.
+pub fn says_leaving(message: &str) -> bool {
+    message.contains(LEAVING_MARK)
+}
+
+/// The message, at most [`MESSAGE_MAX`] bytes: the verdict's sentence, and the first other finding
+/// if it fits. `lenience` is why /livez answers 200 in spite of the verdict.
+pub fn message(verdict: &Verdict, condition: ConditionState, lenience: Option<&str>) -> String {
+    let recovering = condition.reason == Reason::Recovering;
+    let mut text = match (condition.leaving, recovering) {
+        (true, true) => format!("{}{LEAVING_MARK} ", verdict.eligibility),
+        (true, false) => format!("{}{LEAVING_MARK}: ", verdict.eligibility),
+        (false, true) => "the datapath ".to_owned(),
+        (false, false) => String::new(),
+    };
+    if recovering {
+        text.push_str("works again, but not for long enough yet: ");
+    }
+    text.push_str(&verdict.reason());
+    if condition.status == Status::False
+        && let Some(why) = lenience
+    {
+        text.push_str(&format!(" (/livez still answers 200: {why})"));
+    }
+    let text = visible(&text).into_owned();
+    // The other finding is added whole or not at all.
+    let also = verdict.also().into_iter().next();
+    let also = also.map(|also| format!("; also: {}", visible(&also)));
+    let fits = |also: &String| text.len() + also.len() <= MESSAGE_MAX;
+    let also = also.filter(fits).unwrap_or_default();
+    bounded(text + &also)
+}
+
+/// The reason of Events about frontend conflicts.
+pub const CONFLICT_REASON: &str = "FrontendsContested";
+
+/// Truncates at a character, with an ellipsis.
+pub fn bounded(mut text: String) -> String {
+    if text.len() > MESSAGE_MAX {
+        text.truncate(text.floor_char_boundary(MESSAGE_MAX - '…'.len_utf8()));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+//! When an Event is due: only on transitions, and within a budget.
+//!
+//! A transition is the begin or the end of an accusation, or of the node's removal. Changes that are over
+//! before the API server answers or the budget allows are not announced: nothing is queued.
+
+use std::time::Duration;
+
+use pathproof_facts::time::Mono;
+
+use super::schedule::{Budget, Pace, Refusal, Retry, spread};
+use super::{ConditionState, Reason, Status, Written};
+
+/// Events: this many at once...
+const AT_ONCE: u32 = 6;
+/// ...and one more per interval.
+const EACH: Duration = Duration::from_secs(60);
+
+/// The subjects of Events: whether the datapath is accused, and whether the node is leaving.
+fn subject(condition: ConditionState) -> (bool, bool) {
+    (condition.status == Status::False, condition.leaving)
+}
+
+/// Salt of [`spread`].
+const JITTER: u64 = 0x72;
+
+/// Decides when Events are due for one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcer {
+    node: String,
+    pace: Pace,
+    announced: (bool, bool),
+    current: Option<(ConditionState, Mono)>,
+    budget: Budget,
+    retry: Retry,
+}
+
+impl Announcer {
+    /// `found` is the condition of a previous agent: its content is not announced again.
+    pub fn new(node: &str, pace: Pace, found: Option<Written>) -> Self {
+        Self {
+            node: node.to_owned(),
+            pace,
+            announced: (
+                found.is_some_and(|found| found.status == Status::False),
+                found.is_some_and(|found| found.reason == Some(Reason::Leaving)),
+            ),
+            current: None,
+            budget: Budget::new(AT_ONCE, EACH),
+            retry: Retry::default(),
+        }
+    }
+
+    /// Records the current standing. Call it whenever that may have changed.
+    pub fn observe(&mut self, condition: ConditionState, now: Mono) {
+        let since = match self.current {
+            Some((before, since)) if subject(before) == subject(condition) => since,
+            _ => now,
+        };
+        self.current = Some((condition, since));
+    }
+
+    /// Time at which an Event is due, if one is.
+    pub fn due(&self) -> Option<Mono> {
+        let (condition, since) = self.current?;
+        let jitter = spread(&self.node, JITTER, self.pace.jitter);
+        // An agent without memory knows nothing at first, which is no recovery.
+        let settle = match condition.status {
+            Status::Unknown => self.pace.settle,
+            Status::True | Status::False => Duration::ZERO,
+        };
+        (subject(condition) != self.announced).then(|| {
+            since
+                .plus(settle + jitter)
+                .max(self.budget.free_at())
+                .max(self.retry.not_before)
+        })
+    }
+
+    /// The API server accepted an Event about `condition`.
+    pub fn announced(&mut self, condition: ConditionState, now: Mono) {
+        self.announced = subject(condition);
+        self.budget.spend(now);
+        self.retry = Retry::default();
+    }
+
+    /// The API server rejected it or did not answer.
+    pub fn failed(&mut self, refusal: Refusal, now: Mono) {
+        self.retry.failed(&self.node, &self.pace, refusal, now);
+    }
+}
+
+/// When an Event about frontend conflicts is due: one for all conflicts since the last. It has its
+/// own budget, so that authors of conflicts cannot spend the datapath's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictAnnouncer {
+    node: String,
+    pace: Pace,
+    announced: u64,
+    begun: u64,
+    since: Option<Mono>,
+    budget: Budget,
+    retry: Retry,
+}
+
+impl ConflictAnnouncer {
+    /// For this node, at the start of the agent.
+    pub fn new(node: &str, pace: Pace) -> Self {
+        Self {
+            node: node.to_owned(),
+            pace,
+            announced: 0,
+            begun: 0,
+            since: None,
+            budget: Budget::new(AT_ONCE, EACH),
+            retry: Retry::default(),
+        }
+    }
+
+    /// Records how many conflicts began so far, and whether any is left.
+    pub fn observe(&mut self, begun: u64, is_any_left: bool, now: Mono) {
+        self.begun = begun;
+        if !is_any_left {
+            self.announced = begun;
+        }
+        self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
+    }
+
+    pub fn due(&self) -> Option<Mono> {
+        let settled = self
+            .since?
+            .plus(spread(&self.node, JITTER, self.pace.jitter));
+        Some(
+            settled
+                .max(self.budget.free_at())
+                .max(self.retry.not_before),
+        )
+    }
+
+    /// The API server accepted an Event about all of them.
+    pub fn announced(&mut self, now: Mono) {
+        self.announced = self.begun;
+        self.since = None;
+        self.budget.spend(now);
+        self.retry = Retry::default();
+    }
+
+    /// The API server rejected it or did not answer.
+    pub fn failed(&mut self, refusal: Refusal, now: Mono) {
+        self.retry.failed(&self.node, &self.pace, refusal, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pathproof_facts::cause::Cause;
+    use rstest::rstest;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Mono {
+        Mono(0).plus(SECOND * seconds as u32)
+    }
+
+    fn jitter() -> Duration {
+        let pace = Pace::default();
+        let jitter = spread("node-1", JITTER, pace.jitter);
+        assert!(jitter > Duration::ZERO && jitter < pace.jitter);
+        jitter
+    }
+
+    fn of(status: Status, reason: Reason, leaving: bool) -> ConditionState {
+        ConditionState {
+            status,
+            reason,
+            leaving,
+        }
+    }
+
+    fn sound() -> ConditionState {
+        of(Status::True, Reason::Proven, false)
+    }
+
+    fn broken(cause: Cause) -> ConditionState {
+        of(Status::False, Reason::Broken(Some(cause)), false)
+    }
+
+    fn unknown() -> ConditionState {
+        of(Status::Unknown, Reason::Unknown(None), false)
+    }
+
+    fn announcer() -> Announcer {
+        Announcer::new("node-1", Pace::default(), None)
+    }
+
+    #[rstest]
+    #[case::sound(sound(), false)]
+    #[case::unknown(unknown(), false)]
+    #[case::broken(broken(Cause::Lost), true)]
+    #[case::leaving(of(Status::True, Reason::Leaving, true), true)]
+    #[case::leaving_unknown(of(Status::Unknown, Reason::Leaving, true), true)]
+    fn an_event_is_about_accusation_and_removal(
+        #[case] condition: ConditionState,
+        #[case] due: bool,
+    ) {
+        let mut announcer = announcer();
+        assert_eq!(announcer.due(), None, "nothing stands yet");
+        announcer.observe(condition, at(100));
+        assert_eq!(announcer.due().is_some(), due);
+    }
+
+    /// The time counts from a change of the subject, not of the message.
+    #[test]
+    fn what_lasts_is_due_after_the_jitter() {
+        let mut announcer = announcer();
+        announcer.observe(sound(), at(10));
+        announcer.observe(broken(Cause::Leaked), at(100));
+        assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
+        announcer.observe(broken(Cause::Refused), at(102));
+        assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
+        announcer.announced(broken(Cause::Refused), at(105));
+        assert_eq!(announcer.due(), None);
+    }
+
+    /// An unknown state has to last before it is announced.
+    #[test]
+    fn an_unknown_state_settles_first() {
+        let mut announcer = announcer();
+        announcer.observe(broken(Cause::Leaked), at(10));
+        announcer.announced(broken(Cause::Leaked), at(15));
+        announcer.observe(unknown(), at(100));
+        let settle = Pace::default().settle;
+        assert_eq!(announcer.due(), Some(at(100).plus(settle).plus(jitter())));
+        announcer.observe(sound(), at(101));
+        // The subject is the same: not accused since 100 s.
+        assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
+    }
+
+    #[test]
+    fn an_event_is_retried_after_a_refusal() {
+        let mut announcer = announcer();
+        announcer.observe(broken(Cause::Leaked), at(10));
+        announcer.failed(Refusal::Denied, at(20));
+        let denied = Pace::default().denied;
+        let due = announcer.due().unwrap();
+        assert!(due >= at(20).plus(denied), "{due:?}");
+        announcer.announced(broken(Cause::Leaked), due);
+        announcer.observe(sound(), due);
+        assert_eq!(announcer.due(), Some(due.plus(jitter())));
+    }
+
+    /// A hundred conflicts in one batch are one Event; a conflict that ended is none.
+    #[test]
+    fn conflicts_are_announced_once_and_within_a_budget() {
+        let mut announcer = ConflictAnnouncer::new("node-1", Pace::default());
+        announcer.observe(0, false, at(1));
+        assert_eq!(announcer.due(), None);
+        announcer.observe(100, true, at(10));
+        announcer.observe(101, true, at(11));
+        assert_eq!(announcer.due(), Some(at(10).plus(jitter())));
+        announcer.announced(at(15));
+        announcer.observe(101, true, at(16));
+        assert_eq!(announcer.due(), None, "they are known");
+        announcer.observe(102, true, at(20));
+        announcer.observe(102, false, at(21));
+        assert_eq!(announcer.due(), None, "withdrawn");
+        for number in 1..AT_ONCE {
+            announcer.observe(102 + u64::from(number), true, at(1_000));
+            announcer.announced(at(1_000));
+        }
+        announcer.observe(1_000, true, at(1_000));
+        announcer.announced(at(1_000));
+        announcer.observe(2_000, true, at(1_000));
+        assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
+    }
+
+    /// A burst at once, and one more each minute.
+    #[test]
+    fn a_flapping_node_spends_its_budget() {
+        let mut announcer = announcer();
+        for number in 0..AT_ONCE {
+            let condition = match number % 2 {
+                0 => broken(Cause::Leaked),
+                _ => sound(),
+            };
+            announcer.observe(condition, at(1_000));
+            assert_eq!(announcer.due(), Some(at(1_000).plus(jitter())));
+            announcer.announced(condition, at(1_000));
+        }
+        announcer.observe(broken(Cause::Leaked), at(1_000));
+        assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
+    }
+}

@@ -1,0 +1,454 @@
+//! An agent's report on itself and its node: the document behind `/verdict`, which
+//! `pathproof status` reads back.
+//!
+//! Plain data that `app` assembles and publishes whole; nothing here decides anything. Names are
+//! stable within a [`SCHEMA`]: fields are added, never renamed. Monotonic times are nanoseconds of
+//! `CLOCK_MONOTONIC`; ages are differences to `verdict.at`, the same moment as `written`.
+
+pub mod condition;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use pathproof_facts::cause::Failure;
+use pathproof_facts::names;
+use pathproof_facts::switches::Enforcement;
+use pathproof_facts::time::Mono;
+use pathproof_judge::answer::UnknownPolicy;
+use pathproof_judge::drain::DrainView;
+use pathproof_judge::explain;
+use pathproof_judge::verdict::Verdict;
+use pathproof_node::Node;
+use pathproof_node::replay::{Moment, Replayed};
+use pathproof_plan::Unjudged;
+use pathproof_wire::evidence::{OUTCOMES, Outcome};
+use pathproof_wire::service::{Family, SourceClass};
+use pathproof_witness::topology::DatapathTopology;
+use serde::{Deserialize, Serialize, Serializer};
+
+mod answers;
+mod conflicts;
+pub mod drain;
+mod peers;
+pub mod sentinel;
+
+pub use answers::{AnswerReport, AnswersReport, FleetSeen};
+pub use conflicts::{CONFLICTS_SHOWN, ConflictOwner, ConflictReport, ConflictsReport};
+pub use peers::{PeerReport, PeersReport};
+pub use sentinel::{SentinelCondition, SentinelReport};
+
+pub const SCHEMA: u32 = 1;
+
+/// Maximum number of sound Services in the list, the busiest first.
+pub const BUSIEST_SHOWN: usize = 50;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: u32,
+    pub node: String,
+    /// `metadata.uid` of the Node, if known. Writers to the Node object use it; the document does
+    /// not have it.
+    #[serde(skip)]
+    pub node_uid: Option<std::sync::Arc<str>>,
+    /// Wall-clock time of `verdict.at`.
+    pub written: jiff::Timestamp,
+    pub agent: AgentInfo,
+    /// Privileges that the agent dropped.
+    pub hardening: HardeningReport,
+    /// The judgement with its findings, eligibility and coverage. The document also has its
+    /// sentences (`reason`, `sentence`).
+    #[serde(serialize_with = "serialize_verdict")]
+    pub verdict: Verdict,
+    /// State and addresses of the sentinel; the results of its probes are in the verdict's lanes.
+    pub sentinel: SentinelReport,
+    /// Answers that follow from the verdict.
+    pub answers: AnswersReport,
+    /// Count of the cluster's failing nodes, for the fleet brake.
+    #[serde(default)]
+    pub fleet: FleetSeen,
+    /// Connections to other nodes.
+    #[serde(default)]
+    pub peers: PeersReport,
+    /// How connections to the healthz port reach the agent.
+    pub port: PortReport,
+    /// Services with traffic: all in trouble, then the busiest.
+    pub services: Vec<ServiceReport>,
+    /// Number of further Services with traffic.
+    pub services_omitted: u32,
+    /// UDP Services, which are never part of the verdict.
+    pub udp: UdpReport,
+    /// Single failed connections, the latest first.
+    pub sightings: Vec<SightingReport>,
+    /// Interfaces that are observed, or should be.
+    pub devices: Vec<DeviceReport>,
+    /// Which program translates each path, and how much of it the observer sees.
+    pub datapath: DatapathTopology,
+    /// Numbers of expected Services, frontends and endpoints.
+    pub expectations: ExpectationReport,
+    /// Frontend conflicts.
+    #[serde(default, rename = "claims")]
+    pub conflicts: ConflictsReport,
+    /// Source and state of the cluster view.
+    pub cluster: ClusterReport,
+    /// Writes to the API server; empty if none are configured.
+    pub publish: PublishReport,
+    /// Faults of the eBPF programs since they were loaded, by name.
+    pub faults: BTreeMap<String, u64>,
+    /// New connections from outside: the input of /drainz.
+    pub drain: DrainView,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentInfo {
+    pub version: String,
+    /// Version of the layouts shared with the kernel.
+    pub abi: u32,
+    pub started: jiff::Timestamp,
+    /// Whether a broken datapath changes the answer.
+    pub enforcement: Enforcement,
+    /// Answer for an unknown verdict.
+    pub unknown_policy: UnknownPolicy,
+}
+
+/// How connections to the healthz port reach the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    pub way: PortWay,
+    /// Whether another process listens on the port as well; unknown if the kernel does not show it.
+    /// While connections are steered, that process gets the node's own ones.
+    pub owner: Option<bool>,
+    /// Another agent has taken over the connections.
+    pub succeeded: bool,
+    /// The previous responder keeps the port while the agent reads the cluster.
+    pub waits: bool,
+    /// Why connections are not steered although that is configured.
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortWay {
+    /// The agent listens on the port itself.
+    #[default]
+    Bound,
+    /// Connections are steered to the agent's own listener; the agent does not hold the port.
+    Steered,
+    /// No port is configured: the agent answers no load balancer.
+    Off,
+}
+
+/// A Service port and family with traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReport {
+    /// `namespace/name`, with `:port` if the port has a name; as in `verdict.services`.
+    pub service: String,
+    #[serde(with = "names::FamilyName")]
+    pub family: Family,
+    /// Number of current endpoints.
+    pub endpoints: u32,
+    pub trouble: bool,
+    /// Connections on all paths since the agent started, by outcome.
+    pub outcomes: OutcomeCounts,
+}
+
+/// Connections by outcome. The failures exclude one another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutcomeCounts {
+    /// A first SYN arrived.
+    pub arrived: u64,
+    /// It left for a current endpoint.
+    pub forwarded: u64,
+    pub proven: u64,
+    /// Answered by an endpoint.
+    pub answered: u64,
+    pub refused: u64,
+    /// Left untranslated.
+    pub leaked: u64,
+    /// Left for an address that is no endpoint.
+    pub misrouted: u64,
+    /// Left for an endpoint that was removed from its slice.
+    pub stale: u64,
+    /// The client repeated its SYN after the answer.
+    pub unheard: u64,
+    /// Did not get through, and was not expected to.
+    pub rejected: u64,
+    /// Repeated SYNs.
+    pub retransmitted: u64,
+    /// Arrived and was not seen again.
+    pub lost: u64,
+}
+
+impl OutcomeCounts {
+    /// `counts` is by [`Outcome`]; lost connections are counted separately.
+    pub fn new(counts: &[u64; OUTCOMES], lost: u64) -> Self {
+        let of = |outcome: Outcome| counts[outcome as usize];
+        Self {
+            arrived: of(Outcome::Arrived),
+            forwarded: of(Outcome::Forwarded),
+            proven: of(Outcome::Proven),
+            answered: of(Outcome::Answered),
+            refused: of(Outcome::Refused),
+            leaked: of(Outcome::Leaked),
+            misrouted: of(Outcome::Misrouted),
+            stale: of(Outcome::Stale),
+            unheard: of(Outcome::AnswerNotDelivered),
+            rejected: of(Outcome::Rejected),
+            retransmitted: of(Outcome::Retransmitted),
+            lost,
+        }
+    }
+
+    /// Every kind of failure with its count.
+    pub fn failures(&self) -> [(Failure, u64); 6] {
+        [
+            (Failure::Leaked, self.leaked),
+            (Failure::Refused, self.refused),
+            (Failure::Misrouted, self.misrouted),
+            (Failure::Stale, self.stale),
+            (Failure::Lost, self.lost),
+            (Failure::AnswerNotDelivered, self.unheard),
+        ]
+    }
+}
+
+/// A failed connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SightingReport {
+    pub at: Mono,
+    /// Name as in `verdict.services`; the id if the Service is gone.
+    pub service: String,
+    #[serde(with = "names::ClassName")]
+    pub path: SourceClass,
+    pub failure: Failure,
+    pub client: IpAddr,
+    /// Address that the client dialled.
+    pub frontend: SocketAddr,
+    /// Destination of its SYN, if observed.
+    pub destination: Option<SocketAddr>,
+    /// Interface where the failure was observed.
+    pub device: String,
+}
+
+/// How programs are attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attached {
+    /// TCX links.
+    Tcx,
+    /// clsact filters.
+    Clsact,
+    /// Not attached in both directions.
+    None,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    pub name: String,
+    pub index: u32,
+    pub attached: Attached,
+    /// Whether the observer's program runs first at ingress; unknown before the first check.
+    pub ingress_head: Option<bool>,
+    /// The same at egress.
+    pub egress_head: Option<bool>,
+    /// A default route leaves by it.
+    pub uplink: bool,
+    /// Why attaching failed.
+    pub problem: Option<String>,
+}
+
+/// Numbers of expected Services, frontends and endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpectationReport {
+    pub services: u64,
+    pub frontends: u64,
+    /// Counted once for every Service port that has the endpoint.
+    pub endpoints: u64,
+    /// Entries for which a map had no room.
+    pub missing: u64,
+    /// Services that are not judged because they exceed a quota.
+    #[serde(default)]
+    pub unjudged: Unjudged,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterReport {
+    /// Source of the view, for example `folder /etc/pathproof/manifests`.
+    pub source: String,
+    /// Whether the initial view was delivered completely.
+    pub synced: bool,
+    pub changed: Option<Mono>,
+    /// Problems of the source, a sentence each: file, line and reason.
+    pub problems: Vec<String>,
+    /// Number of objects of other kinds, which are ignored.
+    pub ignored: u64,
+}
+
+impl Report {
+    /// Report on one moment of a replay. Facts that a recording does not have (interfaces,
+    /// listeners, counts of Services) are left out.
+    pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
+        let node = &replayed.last;
+        let settings = &node.judge().settings;
+        Self {
+            schema: SCHEMA,
+            node: replayed.node.clone(),
+            node_uid: None,
+            written: moment.at.timestamp(),
+            agent: AgentInfo {
+                version: replayed.agent.clone(),
+                abi: pathproof_wire::abi::ABI_VERSION,
+                started: replayed.span.0.timestamp(),
+                enforcement: moment.update.answers.enforcement(),
+                unknown_policy: settings.unknown_policy,
+            },
+            hardening: HardeningReport::default(),
+            verdict: moment.update.verdict.clone(),
+            sentinel: replayed_sentinel(node),
+            answers: AnswersReport::from(&moment.update.answers),
+            fleet: FleetSeen::of(node.judge()),
+            peers: PeersReport::of(node),
+            port: PortReport::default(),
+            services: Vec::new(),
+            services_omitted: 0,
+            udp: UdpReport::default(),
+            sightings: Vec::new(),
+            devices: Vec::new(),
+            datapath: node.judge().topology.clone(),
+            expectations: ExpectationReport::default(),
+            conflicts: ConflictsReport::default(),
+            cluster: ClusterReport::default(),
+            publish: PublishReport::default(),
+            faults: BTreeMap::new(),
+            drain: DrainView::default(),
+        }
+    }
+}
+
+fn replayed_sentinel(node: &Node) -> SentinelReport {
+    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings.sentinel) else {
+        return SentinelReport::disabled();
+    };
+    let synced = node.judge().facts.synced;
+    SentinelReport::of(&rule.service, &watched.condition(), synced)
+}
+
+/// Hardening that is in force in every thread of the agent, once the programs are loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardeningReport {
+    /// Whether dropping privileges is configured (--hardening).
+    pub wanted: bool,
+    /// Capabilities that are left, sorted; empty if `wanted` is false, because they are not read then.
+    pub capabilities: Vec<String>,
+    /// Whether executing a program can no longer gain privileges.
+    pub no_new_privs: bool,
+    /// Number of seccomp filters in force, including the container runtime's.
+    pub seccomp_filters: u32,
+    pub files: FilesReport,
+    /// Privileges that could not be dropped, a sentence each with the reason.
+    pub missing: Vec<String>,
+}
+
+/// File accesses that Landlock confines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilesReport {
+    /// None.
+    #[default]
+    Open,
+    /// Writing. Files that the agent reads lie directly below the root.
+    WritesConfined,
+    /// Reading and writing.
+    Confined,
+}
+
+/// The condition and the Events; `None` if not configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishReport {
+    pub condition: Option<WriteReport>,
+    pub events: Option<WriteReport>,
+}
+
+impl PublishReport {
+    /// Problems that prevent writes.
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
+        let all = [&self.condition, &self.events].into_iter().flatten();
+        all.filter_map(|write| write.problem.as_deref())
+    }
+}
+
+/// State of one kind of write.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteReport {
+    /// Time of the last successful write since the agent started.
+    pub written: Option<jiff::Timestamp>,
+    /// Why writes fail now, in one sentence.
+    pub problem: Option<String>,
+}
+
+/// Maximum number of UDP Services in the list.
+pub const UDP_SHOWN: usize = 20;
+
+/// UDP Services with traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpReport {
+    /// DNS Services first, then the busiest.
+    pub services: Vec<UdpServiceReport>,
+    /// Number of further Services with traffic.
+    pub omitted: u32,
+}
+
+/// A UDP Service port and family with traffic. The observer follows one datagram of a flow at a
+/// time, at a limited rate (docs/internal/design/evidence.md#udp).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpServiceReport {
+    #[serde(flatten)]
+    pub counted: ServiceReport,
+    /// Whether the port is 53 or is named dns.
+    pub dns: bool,
+    /// Times until the first answer; `None` before any answer.
+    pub answers: Option<AnswerTimes>,
+}
+
+/// Times from a datagram to its first answer, as upper bounds that are powers of two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerTimes {
+    /// Number of timed answers.
+    pub count: u64,
+    /// Upper bound of the median, in nanoseconds.
+    pub half_ns: u64,
+    /// Upper bound of p99, in nanoseconds.
+    pub most_ns: u64,
+}
+
+/// The verdict with its sentences. They are for people and for `jq`; a program that reads a report
+/// uses the findings.
+pub fn serialize_verdict<S: Serializer>(
+    verdict: &Verdict,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut document = serde_json::to_value(verdict).map_err(serde::ser::Error::custom)?;
+    document["reason"] = verdict.reason().into();
+    for (index, family) in verdict.families.iter().enumerate() {
+        let entry = &mut document["families"][index];
+        entry["reason"] = verdict.reason_of(family).into();
+        for (index, finding) in family.findings.iter().enumerate() {
+            entry["findings"][index]["sentence"] = verdict.reason_of_finding(finding).into();
+        }
+        for (index, lane) in family.lanes.iter().enumerate() {
+            entry["lanes"][index]["sentence"] =
+                explain::sentence(family.family, lane, verdict.at).into();
+        }
+    }
+    document.serialize(serializer)
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod sample;
+
+#[cfg(test)]
+mod all_names;
+#[cfg(test)]
+mod sentences;
+#[cfg(test)]
+mod tests;

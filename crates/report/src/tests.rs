@@ -1,0 +1,209 @@
+use std::fmt::Write as _;
+
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::testing::{assert_words, in_json};
+use pathproof_judge::drain::{Ask, DrainReason};
+use pathproof_node::Condition;
+use pathproof_node::replay::replay;
+use pathproof_wire::evidence::OUTCOMES;
+use serde_json::Value;
+
+use super::drain::DrainReport;
+use super::*;
+
+#[test]
+fn a_report_has_sentences_and_is_read_back_without_them() {
+    for report in [
+        sample::broken(),
+        sample::blind(),
+        sample::probed::filtered(),
+    ] {
+        let json = serde_json::to_value(&report).unwrap();
+        let verdict = &json["verdict"];
+        assert_eq!(verdict["reason"], report.verdict.reason());
+        assert!(verdict["finding"]["rule"].is_string(), "{verdict}");
+        let family = &verdict["families"][0];
+        assert_eq!(family["reason"], verdict["reason"]);
+        assert_eq!(family["findings"][0]["sentence"], verdict["reason"]);
+        for lane in family["lanes"].as_array().into_iter().flatten() {
+            assert!(lane["sentence"].as_str().unwrap().starts_with("IPv4 "));
+        }
+        let back: Report = serde_json::from_value(json).unwrap();
+        assert_eq!(back, report);
+    }
+}
+
+/// A document's values, one a line. Of a long list it shows the first four and the last three entries.
+fn flat(text: &mut String, path: &str, value: &Value) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                flat(text, &format!("{path}.{name}"), value);
+            }
+        }
+        Value::Array(all) if !all.is_empty() => {
+            for (index, value) in all.iter().enumerate() {
+                if index < 4 || index + 4 > all.len() {
+                    flat(text, &format!("{path}[{index}]"), value);
+                }
+            }
+        }
+        value => {
+            let _ = writeln!(text, "{path}: {value}");
+        }
+    }
+}
+
+/// The first sample is compared in full, and the others by their differences from it.
+#[test]
+fn sample_reports_do_not_change() {
+    let of = |report: &Report| {
+        let mut text = String::new();
+        flat(&mut text, "", &serde_json::to_value(report).unwrap());
+        text
+    };
+    let proven = of(&sample::proven());
+    let mut text = format!("proven\n{proven}");
+    let samples = [
+        ("broken", sample::broken()),
+        ("blind", sample::blind()),
+        ("degraded", sample::degraded()),
+        ("beside_cilium", sample::beside_cilium()),
+        ("flushed", sample::probed::flushed()),
+        ("dropped", sample::probed::dropped()),
+        ("filtered", sample::probed::filtered()),
+        ("never_worked", sample::probed::never_worked()),
+    ];
+    for (name, report) in samples {
+        let _ = writeln!(text, "{name}");
+        let of = of(&report);
+        let differs = |line: &&str| !proven.lines().any(|known| known == *line);
+        for line in of.lines().filter(differs) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    assert_words("samples", &text);
+}
+
+#[test]
+fn every_state_of_the_sentinel_has_its_sentence() {
+    let service = ObjectName::new("pathproof", "pathproof-sentinel");
+    let conditions = [
+        Condition::Absent,
+        Condition::Altered("Service pathproof/pathproof-sentinel has no port 80"),
+        Condition::Off("CAP_NET_RAW is missing"),
+        Condition::Settling,
+        Condition::Probing,
+    ];
+    let mut text = String::new();
+    for condition in &conditions {
+        for synced in [true, false] {
+            let report = SentinelReport::of(&service, condition, synced);
+            assert_eq!(
+                report.service.as_deref(),
+                Some("pathproof/pathproof-sentinel")
+            );
+            let (state, sentence) = (report.state.name(), report.sentence);
+            let _ = writeln!(text, "{state}: {sentence}");
+        }
+    }
+    let disabled = SentinelReport::disabled();
+    let _ = writeln!(text, "{}: {}", disabled.state.name(), disabled.sentence);
+    assert_eq!(disabled.service, None);
+    assert_words("sentinel", &text);
+}
+
+#[test]
+fn every_outcome_is_counted_by_its_name() {
+    let counts: [u64; OUTCOMES] = std::array::from_fn(|index| index as u64 + 1);
+    let outcomes = OutcomeCounts::new(&counts, 99);
+    let json = serde_json::to_value(outcomes).unwrap();
+    for outcome in Outcome::ALL {
+        let name = match outcome {
+            Outcome::AnswerNotDelivered => "unheard".to_owned(),
+            _ => format!("{outcome:?}").to_lowercase(),
+        };
+        assert_eq!(json[&name], counts[outcome as usize], "{name}");
+    }
+    assert_eq!(json["lost"], 99);
+    let failures = outcomes.failures();
+    assert_eq!(failures.len(), Failure::ALL.len());
+    for (failure, count) in failures {
+        assert_eq!(json[in_json(failure)], count, "{failure:?}");
+    }
+}
+
+#[test]
+fn problems_of_writing_are_gathered() {
+    let of = |problem: Option<&str>| WriteReport {
+        written: None,
+        problem: problem.map(str::to_owned),
+    };
+    let problems = |condition, events| -> Vec<String> {
+        let report = PublishReport { condition, events };
+        report.problems().map(str::to_owned).collect()
+    };
+    assert_eq!(problems(None, Some(of(None))), [""; 0]);
+    assert_eq!(
+        problems(Some(of(Some("one"))), Some(of(Some("two")))),
+        ["one", "two"]
+    );
+}
+
+#[test]
+fn a_drain_report_has_wall_clock_times() {
+    let mut report = sample::blind();
+    let now = report.verdict.at;
+    let blind = DrainReport::of(&report, &Ask::default(), now);
+    assert_eq!(
+        (blind.reason, blind.is_quiet()),
+        (DrainReason::Blind, false)
+    );
+    report.drain.blind = None;
+    report.drain.last = Some(sample::ago(100_000));
+    let drained = DrainReport::of(&report, &Ask::default(), now);
+    assert!(drained.draining && drained.is_quiet(), "{drained:?}");
+    let json = serde_json::to_value(&drained).unwrap();
+    let expected = serde_json::json!({
+        "draining": true,
+        "reason": "quiet",
+        "message": "no new connection from outside for 94 s",
+        "node": "tainted",
+        "since": "2026-11-21T12:58:25.25Z",
+        "connections": 1_720,
+        "total": 94_514,
+        "ignored": 720,
+        "open": null,
+        "idle": null,
+        "lastConnection": "2026-11-21T12:58:20.25Z",
+        "quietFor": 94.94,
+        "quiet": 10.0,
+    });
+    assert_eq!(json, expected);
+    report.drain.since = None;
+    let stays = DrainReport::of(&report, &Ask::default(), now);
+    assert_eq!((stays.since, stays.connections), (None, None));
+    assert!(!stays.draining);
+}
+
+/// The report on a recording's last moment includes its sentinel.
+#[test]
+fn a_replay_is_a_report() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../node/testdata/recordings/fault-flushed-idle.pathproof"
+    );
+    let replayed = replay(&std::fs::read(path).unwrap(), None).unwrap();
+    let moment = replayed.moments.last().unwrap();
+    let report = Report::replayed(&replayed, moment);
+    assert_eq!(report.node, replayed.node);
+    assert_eq!(report.verdict, moment.update.verdict);
+    assert_eq!(i128::from(moment.at.0), report.written.as_nanosecond());
+    assert_eq!(report.answers.livez.status, 200);
+    assert_eq!(report.sentinel.state, SentinelCondition::Probing);
+    assert!(
+        report.sentinel.sentence.ends_with(" is probed"),
+        "{:?}",
+        report.sentinel
+    );
+}

@@ -1,0 +1,185 @@
+//! Counts the nodes that fail by their own evidence, from their conditions, and decides when to
+//! publish a new count. Nothing here reads a cluster.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pathproof_facts::fleet_report::FleetReport;
+use pathproof_facts::time::{Mono, Wall};
+use pathproof_report::condition::Status;
+
+use super::withdrawal::Excluded;
+use super::{ConditionSeen, OUT_OF_DATE, age};
+
+/// A change of less than one node in this many waits for [`SMALL`], because each write is sent to
+/// every node.
+const ONE_IN: u32 = 50;
+/// Pause between small changes of the number of unsound nodes...
+const SMALL: Duration = Duration::from_secs(10);
+/// ...and between all other changes, for example of the number of nodes.
+const OTHER: Duration = Duration::from_secs(60);
+/// Interval of writing an unchanged count: it shows agents that the rotator is alive.
+pub const BEAT: Duration = Duration::from_secs(300);
+
+/// The nodes of a cluster, from a watch.
+#[derive(Debug, Default)]
+pub struct Census {
+    pub(super) nodes: HashMap<Box<str>, Member>,
+    list: u32,
+    /// Whether a list was complete.
+    pub(super) is_whole: bool,
+    said: Option<Said>,
+}
+
+/// A published count.
+#[derive(Debug)]
+struct Said {
+    report: FleetReport,
+    written: Mono,
+    /// When this count was first published.
+    changed: Mono,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    heartbeat: Option<Wall>,
+    /// When the rotator saw the heartbeat change. The first one is dated by its own time. Clocks of
+    /// nodes differ.
+    changed: Mono,
+    /// Reason of a condition with status False.
+    pub(super) failing: Option<Box<str>>,
+    /// When it was seen to begin or to stop failing.
+    pub(super) since: Mono,
+    pub(super) excluded: Excluded,
+    /// The object's version.
+    pub(super) version: Box<str>,
+    list: u32,
+}
+
+impl Member {
+    /// Whether its agent wrote recently.
+    pub(super) fn is_counted(&self, now: Mono) -> bool {
+        self.heartbeat.is_some() && now.since(self.changed) <= OUT_OF_DATE
+    }
+}
+
+impl Census {
+    pub fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
+    }
+
+    /// The list is complete: nodes that were not in it are gone.
+    pub fn end_list(&mut self) {
+        self.nodes.retain(|_, member| member.list == self.list);
+        self.is_whole = true;
+    }
+
+    /// Records a node with its condition. Returns whether it began or stopped failing.
+    pub fn put(
+        &mut self,
+        node: &str,
+        condition: Option<&ConditionSeen>,
+        wall: Wall,
+        now: Mono,
+    ) -> bool {
+        let failing = condition.filter(|condition| condition.status == Status::False);
+        let heartbeat = condition.and_then(|condition| condition.heartbeat);
+        let changed = match self.nodes.get(node) {
+            Some(known) if known.heartbeat == heartbeat => known.changed,
+            Some(_) => now,
+            None => now.minus(heartbeat.map_or(Duration::ZERO, |at| age(at, wall))),
+        };
+        let fails = failing.is_some();
+        let known = self.nodes.get(node);
+        let same = known.filter(|known| known.failing.is_some() == fails);
+        let member = Member {
+            heartbeat,
+            changed,
+            failing: failing.map(|condition| condition.reason.as_str().into()),
+            since: same.map_or(now, |known| known.since),
+            excluded: Excluded::No,
+            version: "".into(),
+            list: self.list,
+        };
+        match self.nodes.get_mut(node) {
+            Some(known) => std::mem::replace(known, member).failing.is_some() != fails,
+            None => {
+                self.nodes.insert(node.into(), member);
+                fails
+            }
+        }
+    }
+
+    /// Records whether the node has the label, at this version of the object.
+    pub fn exclude(&mut self, node: &str, excluded: Excluded, version: &str) {
+        if let Some(member) = self.nodes.get_mut(node) {
+            (member.excluded, member.version) = (excluded, version.into());
+        }
+    }
+
+    pub fn remove(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The count at `now`. Nodes whose agent has not written for long do not count.
+    pub fn count(&self, wall: Wall, now: Mono) -> FleetReport {
+        let mut report = FleetReport {
+            written: wall.0 / 1_000_000_000,
+            ..FleetReport::default()
+        };
+        for member in self.nodes.values() {
+            if !member.is_counted(now) {
+                continue;
+            }
+            report.nodes += 1;
+            if let Some(reason) = &member.failing {
+                *report.unsound.entry(reason.to_string()).or_default() += 1;
+            }
+        }
+        report
+    }
+
+    /// The count that the sentinel's slices should have now. `None` before all nodes are known or
+    /// while `silent`: then the slices keep theirs. `anyway`: the slices are about to be written
+    /// for another reason.
+    pub fn publish(
+        &mut self,
+        silent: bool,
+        anyway: bool,
+        wall: Wall,
+        now: Mono,
+    ) -> Option<&FleetReport> {
+        if !self.is_whole || silent {
+            return None;
+        }
+        let counted = self.count(wall, now);
+        let is_same = |said: &Said| said.report.is_same(&counted);
+        let due = |said: &Said| {
+            let (before, after) = (said.report.count().unsound, counted.count().unsound);
+            let (since, pause) = match before.abs_diff(after) {
+                0 if is_same(said) => (said.written, BEAT),
+                0 => (said.changed, OTHER),
+                change if change >= 1.max(counted.nodes / ONE_IN) => (said.changed, Duration::ZERO),
+                _ => (said.changed, SMALL),
+            };
+            now.since(since) >= pause
+        };
+        if anyway || self.said.as_ref().is_none_or(due) {
+            // A rotation writes the same count again, which does not delay the next change.
+            let same = self.said.as_ref().filter(|said| is_same(said));
+            self.said = Some(Said {
+                changed: same.map_or(now, |said| said.changed),
+                written: now,
+                report: counted,
+            });
+        }
+        self.said.as_ref().map(|said| &said.report)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! The rows of the fleet list, made from Nodes and their condition `ServiceDatapathReady`, and
+//! their order. Nothing here reads a cluster.
+
+pub mod census;
+pub mod rotation;
+pub mod withdrawal;
+
+use std::time::Duration;
+
+use pathproof_facts::cause::{Cause, Why};
+use pathproof_facts::time::{HumanDuration, Wall};
+use pathproof_judge::eligibility::PRESETS;
+use pathproof_judge::explain::label;
+use pathproof_report::condition::{Reason, Status, TYPE, says_leaving};
+use serde::{Serialize, Serializer};
+
+/// A condition of this age is out of date: agents write it every 5 min.
+pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
+
+/// Facts about a Node object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSeen {
+    pub name: String,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Keys of its taints.
+    pub taints: Vec<String>,
+    /// Label `kubernetes.io/os` if it is not linux: no agent runs there.
+    pub foreign_os: Option<String>,
+    /// The condition `ServiceDatapathReady`.
+    pub condition: Option<ConditionSeen>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionSeen {
+    pub status: Status,
+    pub reason: String,
+    pub message: String,
+    /// When its status last changed.
+    pub transition: Option<Wall>,
+    /// When an agent last wrote it.
+    pub heartbeat: Option<Wall>,
+}
+
+/// Group of a row, in display order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// Broken or stale: its traffic is lost.
+    Sick,
+    /// Not known to be sound.
+    Doubtful,
+    /// Being removed, which is expected, whatever its datapath.
+    Leaving,
+    /// Proven, and not leaving.
+    Sound,
+    /// Another operating system: no agent is expected.
+    NotLinux,
+}
+
+/// The row of a node. Names in JSON are stable: fields are added, never renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    pub node: String,
+    pub group: Group,
+    /// State of its datapath, as far as known.
+    pub verdict: &'static str,
+    /// Reason in one or two words; empty for a proven node.
+    pub reason: String,
+    /// Reason as a sentence, if there is something to add.
+    pub sentence: Option<String>,
+    /// When the condition's status last changed; the last heartbeat if the condition is out of date.
+    #[serde(serialize_with = "as_text")]
+    pub since: Option<Wall>,
+    /// Why the node is leaving, in one word such as a taint's key.
+    pub leaving: Option<String>,
+}
+
+fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| at.to_string()).serialize(serializer)
+}
+
+const WORST_FIRST: [&str; 12] = [
+    "broken",
+    "stale",
+    "not ready",
+    "recovering",
+    "degraded",
+    "suspect",
+    "out of date",
+    "unknown",
+    "starting",
+    "no agent",
+    "ready",
+    "proven",
+];
+
+/// All nodes in display order; within a group the worst first.
+pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
+    let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
+    let place = |row: &Row| {
+        WORST_FIRST
+            .iter()
+            .position(|verdict| *verdict == row.verdict)
+    };
+    rows.sort_by_cached_key(|row| (row.group, place(row), row.node.clone()));
+    rows
+}
+
+fn row(node: &NodeSeen, now: Wall) -> Row {
+    let mut row = match (&node.condition, &node.foreign_os) {
+        (Some(condition), _) => of_condition(node, condition, now),
+        // pathproof runs on Linux only: no agent is expected.
+        (None, Some(os)) => blank(node, "no agent", format!("{os} node")),
+        (None, None) => Row {
+            sentence: Some(format!(
+                "the Node has no condition {TYPE}: check whether an agent runs there and \
+                 publishes the condition"
+            )),
+            ..blank(node, "unknown", "no condition".to_owned())
+        },
+    };
+    if row.leaving.is_some() {
+        row.group = Group::Leaving;
+    }
+    row
+}
+
+fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
+    // From the Node alone: deletion, and the taint that always counts.
+    let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
+    let tainted = node.taints.iter().find(counts).cloned();
+    let deleted = node.deleting.then(|| "deleted".to_owned());
+    Row {
+        node: node.name.clone(),
+        group: group(verdict),
+        verdict,
+        reason,
+        sentence: None,
+        since: None,
+        leaving: deleted.or(tainted),
+    }
+}
+
+fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
+    let reason = Reason::parse(&condition.reason);
+    let age = condition.heartbeat.map(|at| age(at, now));
+    if age.is_none_or(|age| age > OUT_OF_DATE) {
+        let unwritten = match age {
+            Some(age) => format!("has not written the condition for {}", HumanDuration(age)),
+            None => "never wrote the condition".to_owned(),
+        };
+        return Row {
+            since: condition.heartbeat,
+            sentence: Some(format!(
+                "its agent {unwritten}: check the agent's pod; the last message was: {}",
+                condition.message
+            )),
+            ..blank(node, "out of date", "no heartbeat".to_owned())
+        };
+    }
+    let (verdict, why) = judged(condition.status, reason);
+    let why = reason.map_or_else(|| condition.reason.clone(), |_| label(why));
+    let mut row = blank(node, verdict, why);
+    row.since = condition.transition;
+    row.sentence = (row.group != Group::Sound).then(|| condition.message.clone());
+    if reason == Some(Reason::Leaving) || says_leaving(&condition.message) {
+        row.leaving.get_or_insert("leaving".to_owned());
+    }
+    row
+}
+
+fn group(verdict: &str) -> Group {
+    match verdict {
+        // While a datapath recovers, the answer is still 503.
+        "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
+        "proven" | "ready" => Group::Sound,
+        "no agent" => Group::NotLinux,
+        _ => Group::Doubtful,
+    }
+}
+
+/// The verdict for a condition's status and reason, and the cause by its name in metrics.
+fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str) {
+    let of = |cause: Option<Cause>| cause.map_or("", Cause::name);
+    match (reason, status) {
+        (Some(Reason::Proven), _) => ("proven", ""),
+        (Some(Reason::Recovering), _) => ("recovering", ""),
+        (Some(Reason::Starting), _) => ("starting", ""),
+        (Some(Reason::Stale), _) => ("stale", "rules too old"),
+        (Some(Reason::Broken(cause)), _) => ("broken", of(cause)),
+        (Some(Reason::Degraded(cause)), _) => ("degraded", of(cause)),
+        (Some(Reason::Suspect(cause)), _) => ("suspect", of(cause)),
+        (Some(Reason::Unknown(why)), _) => ("unknown", why.map_or("", Why::name)),
+        (None | Some(Reason::Leaving), Status::True) => ("ready", ""),
+        (None | Some(Reason::Leaving), Status::False) => ("not ready", ""),
+        (None | Some(Reason::Leaving), Status::Unknown) => ("unknown", ""),
+    }
+}
+
+/// Number of nodes in each group: the summary line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    pub nodes: usize,
+    pub sick: usize,
+    pub doubtful: usize,
+    pub leaving: usize,
+    pub sound: usize,
+    pub not_linux: usize,
+}
+
+impl Tally {
+    pub fn of(rows: &[Row]) -> Self {
+        let count = |group| rows.iter().filter(|row| row.group == group).count();
+        Self {
+            nodes: rows.len(),
+            sick: count(Group::Sick),
+            doubtful: count(Group::Doubtful),
+            leaving: count(Group::Leaving),
+            sound: count(Group::Sound),
+            not_linux: count(Group::NotLinux),
+        }
+    }
+}
+
+/// Time from `at` to `now`; zero if `at` is in the future, because clocks differ.
+pub fn age(at: Wall, now: Wall) -> Duration {
+    Duration::from_nanos(u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! The kernel's drop reasons for packets of connections to Services, and when they are read: while
+//! connections or probes are lost, for a bounded part of the time.
+//!
+//! Reasons explain a verdict and never change it.
+
+use std::cmp::Reverse;
+
+use pathproof_facts::directory::Directory;
+use pathproof_facts::limits::{DROPS_KEPT, DROPS_QUIET, DROPS_REST, DROPS_WATCHED};
+use pathproof_facts::time::Mono;
+use pathproof_wire::service::Family;
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of entries of Services and reasons.
+const KEPT: usize = 64;
+/// The kernel's name for no reason; older kernels give it for many packets.
+const NOT_SPECIFIED: &str = "NOT_SPECIFIED";
+/// A tc program or filter drops at ingress.
+const BY_TC: &str = "TC_INGRESS";
+/// The same at egress.
+const BY_TC_OUT: &str = "TC_EGRESS";
+
+/// Packets of one Service that the kernel dropped for one reason since the previous sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropCount {
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// The kernel's name for the reason, without its prefix.
+    pub reason: String,
+    pub packets: u64,
+}
+
+/// Whether the kernel's drop reasons are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropWatch {
+    /// The program is not attached.
+    #[default]
+    Off,
+    /// The program is attached.
+    On,
+    /// The kernel cannot provide them or the agent must not read them: a sentence with the remedy.
+    Denied(String),
+}
+
+/// Packets of one Service that were dropped for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// `namespace/name`, with `:port` if the port has a name.
+    pub service: String,
+    #[serde(with = "pathproof_facts::names::FamilyName")]
+    pub family: Family,
+    /// The kernel's name for the reason, without its prefix.
+    pub reason: String,
+    /// Number of packets, counted only while reasons were read.
+    pub packets: u64,
+    /// Time of the reading that last found one.
+    pub last: Mono,
+}
+
+impl Dropped {
+    /// Whether the kernel gave a reason.
+    pub fn is_specific(&self) -> bool {
+        self.reason != NOT_SPECIFIED
+    }
+}
+
+/// Dropped packets by Service and reason, for display.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops {
+    #[serde(default)]
+    pub watch: DropWatch,
+    /// Of the last minutes: entries with a reason first, then by number of packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
+}
+
+impl Drops {
+    /// The most frequent recent reason, in `family` if given.
+    pub fn main(&self, family: Option<Family>, now: Mono) -> Option<&Dropped> {
+        let is_recent = |it: &&Dropped| now.since(it.last) <= DROPS_QUIET && it.is_specific();
+        let of_family = |it: &&Dropped| family.is_none_or(|family| it.family == family);
+        let recent = self.dropped.iter().filter(is_recent).filter(of_family);
+        recent.max_by_key(|it| it.packets)
+    }
+}
+
+/// The drops with the times of reading. The times are not recorded, because no verdict depends on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropLedger {
+    pub shown: Drops,
+    /// When reading began; `None` while it is off.
+    #[serde(skip)]
+    asked: Option<Mono>,
+    #[serde(skip)]
+    lost: Option<Mono>,
+    /// Reading must not begin before this time.
+    #[serde(skip)]
+    rests: Option<Mono>,
+}
+
+impl DropLedger {
+    /// Records a loss. Returns whether to attach the program now.
+    pub fn lose(&mut self, now: Mono) -> bool {
+        self.lost = Some(now);
+        let begins = self.asked.is_none() && self.rests.is_none_or(|until| now >= until);
+        if begins {
+            self.asked = Some(now);
+        }
+        begins
+    }
+
+    /// Expires old entries. Returns whether to detach the program now: losses have ended, or the
+    /// time for reading is over.
+    pub fn look(&mut self, now: Mono) -> bool {
+        let kept = |dropped: &Dropped| now.since(dropped.last) <= DROPS_KEPT;
+        self.shown.dropped.retain(kept);
+        let Some(asked) = self.asked else {
+            return false;
+        };
+        let is_quiet = self.lost.is_none_or(|at| now.since(at) >= DROPS_QUIET);
+        let is_long = now.since(asked) >= DROPS_WATCHED;
+        if is_quiet || is_long {
+            self.asked = None;
+            self.rests = (!is_quiet).then(|| now.plus(DROPS_REST));
+        }
+        is_quiet || is_long
+    }
+
+    /// Records the kernel's counts.
+    pub fn take(&mut self, counts: &[DropCount], directory: &dyn Directory, now: Mono) {
+        for count in counts {
+            let Some(info) = directory.service(count.service) else {
+                continue;
+            };
+            // pathproof's programs drop every probe at the end of its way, and at an uplink.
+            if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
+                continue;
+            }
+            self.add(info.label(), info.family, count, now);
+        }
+        let dropped = &mut self.shown.dropped;
+        dropped.sort_by_key(|dropped| (!dropped.is_specific(), Reverse(dropped.packets)));
+        dropped.truncate(KEPT);
+    }
+
+    fn add(&mut self, service: String, family: Family, count: &DropCount, now: Mono) {
+        let mut known = self.shown.dropped.iter_mut();
+        let same = known
+            .find(|it| (&it.service, it.family, &it.reason) == (&service, family, &count.reason));
+        match same {
+            Some(known) => {
+                known.packets = known.packets.saturating_add(count.packets);
+                known.last = now;
+            }
+            None => self.shown.dropped.push(Dropped {
+                service,
+                family,
+                reason: count.reason.clone(),
+                packets: count.packets,
+                last: now,
+            }),
+        }
+    }
+}
+
+/// A short explanation of the most frequent reasons. The names are those of Linux 5.17 to 6.18.
+pub fn meaning(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "NETFILTER_DROP" => "a rule of a packet filter (nftables, iptables) drops it",
+        "IP_RPFILTER" => "the route to its source is through another interface (rp_filter)",
+        "IP_OUTNOROUTES" | "IP_INNOROUTES" => "there is no route to its destination",
+        "IP_INADDRERRORS" | "IP_INVALID_DEST" | "IPV6DISABLED" => {
+            "the kernel does not forward it: check net.ipv4.ip_forward and net.ipv6.conf.all.forwarding"
+        }
+        "IP_LOCALNET" | "IP_LOCAL_SOURCE" => "its source is an address of this node",
+        "IP_INVALID_SOURCE" => "its source address is not valid there",
+        "IP_INHDR" => "its IP header is not valid, or its TTL expired",
+        "IP_CSUM" | "TCP_CSUM" | "UDP_CSUM" | "SKB_CSUM" | "ICMP_CSUM" => {
+            "its checksum is wrong: check checksum offload of the interface (ethtool -K)"
+        }
+        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" | "NEIGH_CREATEFAIL" | "NEIGH_DEAD" => {
+            "the next hop does not answer ARP or neighbour discovery"
+        }
+        "PKT_TOO_BIG" | "PKT_TOO_SMALL" => "its size does not fit: check the MTU of the path",
+        BY_TC_OUT | BY_TC => "a tc filter or BPF program drops it (tc filter show)",
+        "QDISC_DROP" | "QDISC_OVERLIMIT" | "QDISC_CONGESTED" => {
+            "a queue of the interface drops it (tc -s qdisc)"
+        }
+        "CPU_BACKLOG" => "the queue of a CPU is full (net.core.netdev_max_backlog)",
+        "FULL_RING" => "the ring of the device is full",
+        "XDP" => "an XDP program drops it",
+        "BPF_CGROUP_EGRESS" => "a BPF program of a cgroup drops it",
+        "SOCKET_FILTER" => "a filter of the socket drops it",
+        "NO_SOCKET" => "no process listens on that port",
+        "XFRM_POLICY" => "an IPsec policy forbids it",
+        "DEV_READY" | "DEV_HDR" => "the interface is down, or does not accept such packets",
+        "NOMEM" => "the kernel has no memory for it",
+        "OTHERHOST" => "it is addressed to another machine's MAC address",
+        NOT_SPECIFIED => "this kernel gives no reason",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

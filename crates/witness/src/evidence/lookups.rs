@@ -1,0 +1,86 @@
+//! Results of route and neighbour lookups in the kernel for clients whose connections are lost.
+//!
+//! A policy may have dropped a lost connection. But if the kernel has no way between that client and the
+//! endpoints of this node, no policy is needed to explain it.
+
+use std::net::IpAddr;
+
+use pathproof_facts::cause::Cause;
+use pathproof_wire::service::SourceClass;
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of local endpoints that are looked up: each takes up to four requests to the kernel.
+pub const ENDPOINTS: usize = 16;
+
+/// A client whose connections are lost, or one that was served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    #[serde(rename = "client")]
+    pub address: IpAddr,
+    #[serde(with = "pathproof_facts::names::ClassName")]
+    pub class: SourceClass,
+    /// Index of the interface by which it dials.
+    pub device: u32,
+}
+
+/// The way between a client and one endpoint, as the kernel shows it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// There are routes in both directions, and the neighbour answers.
+    Open,
+    /// Nothing passes, for this reason.
+    Blocked(Cause),
+    /// The kernel does not show whether it is open.
+    Unclear,
+}
+
+/// Ways between a client and the endpoints of this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lookup {
+    #[serde(flatten)]
+    pub client: Client,
+    /// Reason of the first blocked endpoint.
+    pub cause: Option<Cause>,
+    pub blocked: u32,
+    pub open: u32,
+    pub unclear: u32,
+    /// Number of namespaces with blocked endpoints.
+    pub namespaces: u32,
+}
+
+impl Lookup {
+    /// Sums up the ways to endpoints, each with its namespace.
+    pub fn of<'a>(client: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
+        let mut namespaces = std::collections::BTreeSet::new();
+        let mut sum = Self {
+            client,
+            cause: None,
+            blocked: 0,
+            open: 0,
+            unclear: 0,
+            namespaces: 0,
+        };
+        for (namespace, way) in ways {
+            match way {
+                Way::Open => sum.open += 1,
+                Way::Unclear => sum.unclear += 1,
+                Way::Blocked(cause) => {
+                    sum.blocked += 1;
+                    sum.cause.get_or_insert(cause);
+                    namespaces.insert(namespace);
+                }
+            }
+        }
+        sum.namespaces = namespaces.len() as u32;
+        sum
+    }
+
+    /// Whether the client reaches no endpoint of this node. Most endpoints must be blocked and none open,
+    /// since a single one, or those of one tenant, may be about to leave.
+    pub fn is_blocked(&self, namespaces: usize) -> bool {
+        self.open == 0
+            && self.blocked > 1
+            && self.blocked > self.unclear
+            && self.namespaces as usize >= namespaces
+    }
+}

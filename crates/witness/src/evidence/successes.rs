@@ -1,0 +1,292 @@
+//! Successful connections, by the parts of the datapath that they needed.
+//!
+//! A success refutes only a fault that would have stopped it: a masqueraded node port works even if packets
+//! with a pod's address are not forwarded. So successes are separated by client, kind of frontend and place
+//! of the endpoint. The kernel's last proofs only separate clients.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use pathproof_facts::time::Mono;
+use pathproof_wire::evidence::{Pending, PendingKey, state};
+use pathproof_wire::service::{Family, FrontendKind, NEAR, SourceClass, frontend_flag};
+use serde::{Deserialize, Serialize};
+
+use super::ip_of;
+
+/// Place of an endpoint relative to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// A pod of this node other than the client.
+    Near,
+    /// Another node.
+    Remote,
+    /// The node itself: connections are translated but not forwarded.
+    Host,
+    /// The client itself, or an endpoint whose node is not in the cluster view.
+    Unknown,
+}
+
+/// The latest successful connections that needed the same parts of the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Success {
+    #[serde(with = "pathproof_facts::names::FamilyName")]
+    pub family: Family,
+    #[serde(with = "pathproof_facts::names::ClassName")]
+    pub class: SourceClass,
+    /// Kind of the address that they dialled.
+    #[serde(with = "pathproof_facts::names::KindName")]
+    pub kind: FrontendKind,
+    pub place: Place,
+    /// Arrival of the latest one. It was answered, or delivered to a pod of this node by the device that
+    /// the route specifies.
+    pub at: Mono,
+    /// Arrival of the latest one whose answer was forwarded to the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<Mono>,
+    /// Arrival and client of the latest one with data both ways, if its data was watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_answered: Option<(Mono, IpAddr)>,
+    /// Id of the Service port of the connection in `at`.
+    pub service: u32,
+    /// Client of that connection, and index of the interface by which it dialled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<(IpAddr, u32)>,
+    /// Number of successes that arrived after `at` of the previous entry. One that succeeds later than a
+    /// younger one is not counted.
+    pub count: u32,
+}
+
+/// The key that separates successes.
+type Need = (Family, SourceClass, FrontendKind, Place);
+
+/// The latest successes, and whether they were already taken.
+#[derive(Clone, Debug, Default)]
+pub struct Successes(BTreeMap<Need, Latest>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Latest {
+    at: Mono,
+    answered: Option<Mono>,
+    data_answered: Option<(Mono, IpAddr)>,
+    service: u32,
+    client: Option<(IpAddr, u32)>,
+    /// Arrival of the latest connection when the entry was last taken.
+    taken: Mono,
+    count: u32,
+    has_moved: bool,
+}
+
+impl Successes {
+    /// Adds a connection; repetitions do not matter. UDP entries must not be added: their `note` is a time.
+    pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
+        let Some(need) = need(key, pending) else {
+            return;
+        };
+        let arrived = Mono(pending.arrived_ns);
+        let is_answered = pending.state & state::ANSWER_OUT != 0;
+        let latest = self.0.entry(need).or_default();
+        if arrived > latest.taken {
+            latest.count = latest.count.saturating_add(1);
+        }
+        if arrived > latest.at {
+            (latest.at, latest.service) = (arrived, pending.service);
+            latest.client = Some((ip_of(&pending.client), pending.device));
+            latest.has_moved = true;
+        }
+        if is_answered && latest.answered < Some(arrived) {
+            latest.answered = Some(arrived);
+            latest.has_moved = true;
+        }
+        // The data must also be seen on its way to the endpoint: a hook that misses data could never show
+        // its loss.
+        let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
+        let has_data = pending.state & both == both;
+        if has_data && latest.data_answered.is_none_or(|(last, _)| last < arrived) {
+            latest.data_answered = Some((arrived, ip_of(&pending.client)));
+            latest.has_moved = true;
+        }
+    }
+
+    /// Starts another pass over all connections, even if the previous one failed.
+    pub fn begin(&mut self) {
+        for latest in self.0.values_mut() {
+            latest.count = 0;
+        }
+    }
+
+    /// Returns the entries that changed since the previous call.
+    pub fn take(&mut self) -> Vec<Success> {
+        let moved = self.0.iter_mut().filter(|(_, latest)| latest.has_moved);
+        let taken = moved.map(|(&(family, class, kind, place), latest)| {
+            let success = Success {
+                family,
+                class,
+                kind,
+                place,
+                at: latest.at,
+                answered: latest.answered,
+                data_answered: latest.data_answered,
+                service: latest.service,
+                client: latest.client,
+                count: latest.count,
+            };
+            latest.taken = latest.at;
+            latest.has_moved = false;
+            success
+        });
+        taken.collect()
+    }
+}
+
+/// The key of a success; `None` for other connections and for those that are no evidence.
+fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
+    let has = |bits: u32| pending.state & bits != 0;
+    let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+    if is_probe || pending.is_direct() || has(state::ALIAS | state::AMBIGUOUS) {
+        return None;
+    }
+    // A repeated SYN follows the conntrack entry of the first one, even if all rules are gone. If the first
+    // one was lost, it left no entry (docs/internal/kernel-findings.md, finding 11).
+    let follows_former = has(state::RETRANSMITTED) && !has(state::LATE);
+    if follows_former || !has(state::PROVEN) {
+        return None;
+    }
+    let place = match pending.peer() {
+        NEAR => Place::Near,
+        0 if has(state::FORWARDED) => Place::Unknown,
+        0 if pending.flags & frontend_flag::HOST_ENDPOINT != 0 => Place::Host,
+        0 => Place::Unknown,
+        _ => Place::Remote,
+    };
+    if place != Place::Near && !has(state::ANSWER_OUT) {
+        return None;
+    }
+    Some((
+        Family::ALL[usize::from(key.family == Family::V6 as u32)],
+        SourceClass::from_index(pending.class.into()),
+        FrontendKind::from_byte(pending.kind),
+        place,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const OUT: u32 = state::FORWARDED | state::PROVEN | state::ANSWER_IN | state::ANSWER_OUT;
+    const DELIVERED: u32 = state::FORWARDED | state::PROVEN;
+    const REMOTE: u32 = 7;
+
+    fn arrived(at: u64, peer: u32, state: u32) -> Pending {
+        Pending {
+            arrived_ns: at,
+            state,
+            note: peer,
+            kind: FrontendKind::NodePort as u8,
+            class: SourceClass::External as u8,
+            service: 100 + at as u32,
+            ..Pending::default()
+        }
+    }
+
+    #[rstest]
+    #[case::remote(REMOTE, OUT, 0, Some(Place::Remote))]
+    #[case::remote_and_sent_on(REMOTE, state::FORWARDED, 0, None)]
+    #[case::remote_and_the_answer_stays(REMOTE, state::FORWARDED | state::ANSWER_IN, 0, None)]
+    #[case::near(NEAR.into(), OUT, 0, Some(Place::Near))]
+    #[case::near_and_delivered(NEAR.into(), DELIVERED, 0, Some(Place::Near))]
+    #[case::near_by_another_device(NEAR.into(), state::FORWARDED, 0, None)]
+    #[case::the_client_itself(0, OUT, 0, Some(Place::Unknown))]
+    #[case::not_known_where_and_silent(0, DELIVERED, 0, None)]
+    #[case::node(0, state::PROVEN | state::ANSWER_OUT, frontend_flag::HOST_ENDPOINT, Some(Place::Host))]
+    #[case::answered_by_somebody(0, state::ANSWER_OUT, 0, None)]
+    #[case::arrived(0, 0, 0, None)]
+    #[case::probe(NEAR.into(), OUT, frontend_flag::SENTINEL, None)]
+    #[case::direct(NEAR.into(), OUT, frontend_flag::DEPARTED, None)]
+    #[case::ambiguous(NEAR.into(), OUT | state::AMBIGUOUS, 0, None)]
+    #[case::second_name(NEAR.into(), OUT | state::ALIAS, 0, None)]
+    #[case::came_again(NEAR.into(), OUT | state::RETRANSMITTED, 0, None)]
+    #[case::came_again_and_was_lost(NEAR.into(), OUT | state::RETRANSMITTED | state::LATE, 0, Some(Place::Near))]
+    fn places(
+        #[case] peer: u32,
+        #[case] state: u32,
+        #[case] flags: u8,
+        #[case] expected: Option<Place>,
+    ) {
+        let mut successes = Successes::default();
+        let pending = Pending {
+            flags,
+            ..arrived(1, peer, state)
+        };
+        successes.add(&PendingKey::default(), &pending);
+        let taken = successes.take();
+        assert_eq!(taken.first().map(|one| one.place), expected);
+        assert!(taken.iter().all(|one| {
+            (one.family, one.class, one.kind)
+                == (Family::V4, SourceClass::External, FrontendKind::NodePort)
+        }));
+    }
+
+    #[test]
+    fn an_entry_is_taken_when_it_moved() {
+        let mut successes = Successes::default();
+        let mut take = |all: &[(u64, u32)]| {
+            // A pass that fails.
+            successes.begin();
+            for (at, state) in all.iter().take(1) {
+                successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));
+            }
+            successes.begin();
+            for (at, state) in all {
+                successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));
+            }
+            let taken = successes.take().into_iter();
+            let taken = taken.map(|one| (one.at.0, one.answered, one.service, one.count));
+            taken.collect::<Vec<_>>()
+        };
+        let answered = |at| Some(Mono(at));
+        assert_eq!(
+            take(&[(5, OUT), (3, OUT), (6, DELIVERED)]),
+            [(6, answered(5), 106, 3)]
+        );
+        assert_eq!(take(&[(5, OUT), (3, OUT), (6, DELIVERED)]), []);
+        assert_eq!(take(&[(6, OUT)]), [(6, answered(6), 106, 0)]);
+        assert_eq!(take(&[(6, OUT), (9, OUT)]), [(9, answered(9), 109, 1)]);
+        assert_eq!(take(&[]), []);
+    }
+
+    #[test]
+    fn needs_are_kept_apart() {
+        let mut successes = Successes::default();
+        let of = |family: Family, class: SourceClass, kind: FrontendKind, peer: u32| {
+            let key = PendingKey {
+                isn: 1,
+                family: family as u32,
+            };
+            let pending = Pending {
+                class: class as u8,
+                kind: kind as u8,
+                ..arrived(4, peer, OUT)
+            };
+            (key, pending)
+        };
+        let (v4, v6) = (Family::V4, Family::V6);
+        let (pod, outside) = (SourceClass::Pod, SourceClass::External);
+        let (cluster, node) = (FrontendKind::ClusterIp, FrontendKind::NodePort);
+        let all = [
+            of(v4, pod, cluster, NEAR.into()),
+            of(v4, pod, cluster, REMOTE),
+            of(v4, pod, node, REMOTE),
+            of(v4, outside, node, REMOTE),
+            of(v6, outside, node, REMOTE),
+        ];
+        for (key, pending) in &all {
+            successes.add(key, pending);
+        }
+        assert_eq!(successes.take().len(), all.len());
+    }
+}

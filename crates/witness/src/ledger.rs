@@ -1,0 +1,196 @@
+//! Gathered evidence, from which the [verdict](super::verdict) is derived.
+//!
+//! Only [`Ledger::absorb`] changes it, apart from the sentinel's part. Memory is bounded: a few times and
+//! one run of failures per family, and at most [`SERVICES_TRACKED`] Services with failures.
+//!
+//! The kernel and the expectations decide which connections failed or are proven. A connection that was
+//! legitimately dropped or rejected never appears here as a failure.
+
+mod absorb;
+mod answers;
+mod data;
+mod external_failures;
+mod family;
+mod obstacle;
+mod routes;
+mod seen_working;
+mod service;
+mod source_ports;
+
+use std::collections::BTreeMap;
+
+pub use absorb::LOST_NOTICED;
+use answers::AnswerForwarding;
+pub use data::DataLoss;
+pub(crate) use external_failures::ExternalServiceFailures;
+pub use family::{FamilyLedger, Streak, commonest};
+pub use obstacle::{Classes, OUTSIDE, READ_WITHIN, Reading};
+use pathproof_facts::cause::{Cause, FAILURES, Failure};
+use pathproof_facts::limits::{FORGOTTEN, Limits};
+use pathproof_facts::time::Mono;
+use pathproof_wire::service::{FAMILIES, Family, SourceClass};
+pub use seen_working::{FailingService, ServicesSeenWorking};
+use serde::{Deserialize, Serialize};
+pub use service::{StaleConnection, Track, WINDOW};
+
+use crate::evidence::{ObserverHealth, ProgrammingSeen};
+use crate::peers::PeerLedger;
+use crate::probes::{SentinelLedger, SentinelMemory};
+
+/// Maximum number of failing Services that are tracked individually; further ones are only counted.
+pub const SERVICES_TRACKED: usize = 4_096;
+
+/// All evidence so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Limits that it was created with, which the verdict uses too.
+    pub limits: Limits,
+    families: [FamilyLedger; FAMILIES],
+    pub tracks: BTreeMap<u32, Track>,
+    /// Services that worked for pods.
+    #[serde(default)]
+    pub worked: ServicesSeenWorking,
+    /// Services that worked for clients outside the node.
+    #[serde(default)]
+    pub worked_outside: ServicesSeenWorking,
+    /// Services that fail for clients outside.
+    #[serde(default, rename = "outside")]
+    pub external_failures: ExternalServiceFailures,
+    /// Number of times that there was no room for a failing Service.
+    pub untracked: u64,
+    /// Number of failures while they were suspended, by [`Failure`].
+    #[serde(default)]
+    pub unjudged: [u64; FAILURES],
+    /// Whether the datapath follows changes of endpoints; `None` in recordings without this.
+    #[serde(default)]
+    pub programming: Option<ProgrammingSeen>,
+    pub observer: ObserverHealth,
+    /// When the last sample was taken.
+    pub sampled: Option<Mono>,
+    /// When this ledger was restored from memory.
+    pub restored: Option<Mono>,
+    /// Time until which nothing was missed: that of the last sample, restored or not.
+    seen: Option<Mono>,
+    /// Connections to other nodes.
+    #[serde(default)]
+    pub peers: PeerLedger,
+    /// Results of probes, separate from all of the above.
+    pub sentinel: SentinelLedger,
+}
+
+/// The part of a ledger that outlives the agent: proofs and runs of failures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerMemory {
+    families: [FamilyLedger; FAMILIES],
+    /// When the last sample was taken.
+    sampled: Option<Mono>,
+    /// Missing if an agent without a sentinel wrote it.
+    #[serde(default)]
+    sentinel: SentinelMemory,
+    /// Services that worked for pods, and for clients outside.
+    #[serde(default)]
+    worked: [ServicesSeenWorking; 2],
+}
+
+impl Ledger {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            sentinel: SentinelLedger::new(limits),
+            ..Self::default()
+        }
+    }
+
+    /// Continues where the previous agent stopped, in the same boot of the node.
+    ///
+    /// `observed` means that the programs stayed in the kernel and their maps were found again. Without
+    /// that a proof may have been missed, and no run of failures continues.
+    ///
+    /// After more than an hour without a sample, lanes of the sentinel and answers are forgotten: the node
+    /// may have been rebuilt, so they have to work again first.
+    pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
+        let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
+        let mut families = memory.families;
+        let (remembered, worked) = match memory.sampled.is_some_and(long_ago) {
+            true => {
+                for family in &mut families {
+                    family.answers = AnswerForwarding::default();
+                }
+                Default::default()
+            }
+            false => (memory.sentinel, memory.worked),
+        };
+        let [worked, worked_outside] = worked;
+        let mut ledger = Self {
+            limits,
+            families,
+            restored: Some(now),
+            seen: memory.sampled,
+            worked,
+            worked_outside,
+            sentinel: SentinelLedger::restore(limits, remembered),
+            ..Self::default()
+        };
+        // The source counts as away until it has delivered the view to this agent.
+        ledger.sentinel.source_away(now);
+        match memory.sampled {
+            Some(sampled) if observed => ledger.close_gap(sampled, now),
+            _ => ledger.end_failures(),
+        }
+        ledger
+    }
+
+    /// Number of namespaces whose Services were used within the last hour, by pods of this node or from
+    /// outside.
+    pub fn namespaces_in_use(&self, family: Family, now: Mono) -> usize {
+        let pods = self.worked.namespaces_used(family, now);
+        let outside = self.worked_outside.namespaces_used(family, now);
+        pods.union(&outside).count()
+    }
+
+    /// Records that lookups for a served client showed an open way.
+    pub fn show_ways(&mut self, family: Family, class: SourceClass) {
+        self.families[family as usize].open_ways[class as usize] = true;
+    }
+
+    /// State to store for [`Ledger::restore`].
+    pub fn memory(&self) -> LedgerMemory {
+        LedgerMemory {
+            families: self.families.clone(),
+            sampled: self.sampled.or(self.seen),
+            sentinel: self.sentinel.memory(),
+            worked: [self.worked.clone(), self.worked_outside.clone()],
+        }
+    }
+
+    /// Records a reading of obstacles that keep clients from being served.
+    pub fn obstacle(&mut self, family: Family, reading: Reading, now: Mono) {
+        self.families[family as usize].obstacle.read(reading, now);
+    }
+
+    pub fn family(&self, family: Family) -> &FamilyLedger {
+        &self.families[family as usize]
+    }
+
+    pub fn tracks(&self, family: Family) -> impl Iterator<Item = &Track> {
+        let tracks = self.tracks.values();
+        tracks.filter(move |track| track.family == family)
+    }
+
+    /// Cause of failures of this kind. Connections lost while the kernel's full table drops new ones have
+    /// that cause.
+    pub fn cause(&self, failure: Failure, now: Mono) -> Cause {
+        match failure {
+            Failure::Lost if self.sentinel.conntrack.is_full(now) => Cause::ConntrackFull,
+            other => Cause::of(other),
+        }
+    }
+
+    /// Time until which the absence of successes is known.
+    pub fn seen(&self, now: Mono) -> Mono {
+        self.seen.map_or(Mono(0), |seen| seen.min(now))
+    }
+}
+
+#[cfg(test)]
+mod tests;

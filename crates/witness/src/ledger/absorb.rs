@@ -1,0 +1,542 @@
+//! Absorbs a sample into the ledger: proofs first, then the failures after them.
+//!
+//! Length: one sample, in the order in which its parts are absorbed.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry as Slot;
+use std::time::Duration;
+
+use pathproof_facts::cause::Failure;
+use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::directory::{Directory, ServiceInfo};
+use pathproof_facts::limits::{CONFLICT_SETTLES, DIALLED_AFTER, KEPT};
+use pathproof_facts::time::Mono;
+use pathproof_wire::abi::LOSS_WINDOW_NS;
+use pathproof_wire::evidence::Outcome;
+use pathproof_wire::service::{FAMILIES, Family, SourceClass};
+
+use super::family::{Entry, Streak};
+use super::seen_working::NewFailures;
+use super::{Ledger, SERVICES_TRACKED, Track};
+use crate::evidence::{Client, CountDelta, Place, Sample, Sighting};
+use crate::peers::PeerSample;
+
+/// Delay of a failed connection's report after its arrival, unless the next sample is later.
+const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
+/// Maximum delay until a lost connection is noticed, including the sample.
+pub const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
+
+impl Ledger {
+    /// Absorbs one sample of the kernel's maps.
+    pub fn absorb(&mut self, sample: &Sample, directory: &dyn Directory) {
+        let before = self.sampled;
+        let at = before.map_or(sample.at, |before| sample.at.max(before));
+        self.observer = sample.observer.clone();
+        if let Some(read) = sample.programming {
+            self.programming.get_or_insert_default().take(read);
+        }
+        self.sampled = Some(at);
+        self.seen = Some(at);
+        self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
+        self.external_failures.forget(at, directory);
+        if sample.observer.attached == 0 {
+            // Unseen connections may have been proven, so no run of failures continues.
+            self.external_failures.excuse();
+            return self.end_failures();
+        }
+        let sample_gap = self.limits.sample_gap;
+        let gap = before.is_none_or(|before| at.since(before) > sample_gap);
+        if let Some(before) = before {
+            self.close_gap(before, at);
+        }
+        let mut look = Look {
+            at,
+            // After a gap the ring buffer holds old failures, which must not date a run back.
+            floor: if gap { at } else { at.minus(sample_gap) },
+            before,
+            proven: [false; FAMILIES],
+            proven_outside: BTreeSet::new(),
+        };
+        // Real connections only: those to the sentinel are probes, or belong to unknown clients.
+        let real = |id| directory.service(id).filter(|info| !info.sentinel);
+        let counts = sample.counts.iter();
+        let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
+        let counts: Vec<Counted<'_>> = counts.collect();
+        self.absorb_answers(sample, &counts, real, at);
+        self.absorb_proofs(sample, &counts, &mut look);
+        self.absorb_successes(sample);
+        self.absorb_data(sample, real);
+        for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
+            self.worked.lack_endpoints(info, at);
+            self.worked_outside.lack_endpoints(info, at);
+        }
+        for (family, _) in self
+            .families
+            .iter_mut()
+            .zip(sample.unanswered)
+            .filter(|(_, n)| *n > 0)
+        {
+            family.leave_unanswered(at);
+        }
+        for (delta, info) in &counts {
+            self.absorb_failures(delta, info, &look);
+        }
+        for sighting in &sample.anomalies {
+            // Even an old view is right about which endpoints are on this node.
+            let counts = sighting.misdelivered || !self.is_suspended(sighting.failure);
+            if counts && let Some(info) = real(sighting.service) {
+                self.absorb_sighting(sighting, &info, &look);
+            }
+        }
+    }
+
+    /// Records which families users dial. Users are pods and clients outside, but neither the sentinel nor
+    /// the pod probe. Processes of the node do not count either: the agent and the proxy dial the API
+    /// server's Service, so no node would ever be idle.
+    pub fn note_users(&mut self, counts: &[CountDelta], directory: &dyn Directory, at: Mono) {
+        let dialled = |delta: &&CountDelta| {
+            delta.class != SourceClass::Host && delta.counts[Outcome::Arrived as usize] > 0
+        };
+        let services = counts.iter().filter(dialled);
+        for info in services.filter_map(|delta| directory.service(delta.service)) {
+            if !info.sentinel && !info.echo {
+                self.families[info.family as usize].used = Some(at);
+            }
+        }
+    }
+
+    /// Absorbs connections to other nodes. Must follow [`Ledger::absorb`] of the same sample.
+    pub fn absorb_peers(&mut self, peers: &PeerSample, directory: &dyn Directory) {
+        if let Some(at) = self.sampled {
+            // With partial coverage an answer may have passed unseen.
+            let trusts_silence = self.observer.attached > 0 && !self.is_suspended(Failure::Lost);
+            let limits = (self.limits.proof_age, trusts_silence);
+            self.peers.absorb(peers, at, limits, directory);
+        }
+    }
+
+    /// Ends failures that had not lasted before a gap in observation, since connections may have succeeded
+    /// in it. Failures that had lasted remain the last sound evidence: the kernel counts a success during a
+    /// gap too.
+    pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
+        if at.since(before) <= self.limits.sample_gap {
+            return;
+        }
+        self.peers.forget_silence();
+        let confirmed = self.limits.broken_after;
+        for family in &mut self.families {
+            let lasted = |streak: &Streak| before.since(streak.since) >= confirmed;
+            family.streak.take_if(|streak| !lasted(streak));
+        }
+        self.worked.lose_sight(confirmed);
+        self.worked_outside.lose_sight(confirmed);
+    }
+
+    /// Ends all failures, since connections may have succeeded unseen. Failures beside an obstacle that the
+    /// kernel shows remain, because it still prevents success.
+    pub(super) fn end_failures(&mut self) {
+        for family in &mut self.families {
+            family.streak = None;
+            family.answers.forget_lost(Mono(u64::MAX));
+            family.routes.forget();
+            family.data.forget_lost();
+        }
+        let obstructed = |class: SourceClass| {
+            Family::ALL.map(|family| self.family(family).obstacle.present(class).is_some())
+        };
+        let [pods, outside] = [SourceClass::Pod, SourceClass::External].map(obstructed);
+        let spread = self.limits.service_spread;
+        self.worked.forget_failures_but(pods, spread);
+        self.worked_outside.forget_failures_but(outside, spread);
+    }
+
+    /// Absorbs answers, before proofs: while answers enter and none is forwarded, a SYN that leaves for an
+    /// endpoint is no proof. A forwarded answer counts only if SYNs of its Service leave. The node itself
+    /// answers for other Services (endpoints that are the node, a DNS cache at a Service's address), and
+    /// such answers need no forwarding. While connections may succeed unseen, no further answer counts as
+    /// lost, and earlier losses expire like proofs.
+    fn absorb_answers(
+        &mut self,
+        sample: &Sample,
+        counts: &[Counted<'_>],
+        real: impl Fn(u32) -> Option<ServiceInfo>,
+        at: Mono,
+    ) {
+        let old = at.minus(self.limits.proof_age);
+        for (delta, info) in counts.iter().filter(|(_, info)| !info.on_host) {
+            let answered = delta.counts[Outcome::Answered as usize] > 0;
+            let leaves = delta.counts[Outcome::Proven as usize] > 0
+                || match delta.class {
+                    SourceClass::Pod => self.worked.has_lately(info, old),
+                    SourceClass::External => self.worked_outside.has_lately(info, old),
+                    SourceClass::Host => false,
+                };
+            if answered && leaves {
+                let ledger = &mut self.families[info.family as usize];
+                ledger.answers.go_on(delta.class, at);
+            }
+        }
+        if self.is_suspended(Failure::Lost) {
+            let families = self.families.iter_mut();
+            return families.for_each(|family| family.answers.forget_lost(old));
+        }
+        for sighting in sample
+            .anomalies
+            .iter()
+            .filter(|anomaly| anomaly.answer_lost)
+        {
+            if let Some(info) = real(sighting.service).filter(|info| !is_disputed(info, at)) {
+                let ledger = &mut self.families[info.family as usize];
+                ledger.lose_answer(sighting.class, sighting.arrived);
+            }
+        }
+    }
+
+    /// Absorbs proofs, before failures: they end runs of failures.
+    fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut Look) {
+        look.proven = Family::ALL.map(|family| {
+            let ledger = &mut self.families[family as usize];
+            let known = ledger.last_proof();
+            for class in SourceClass::ALL {
+                if ledger.answers.is_stuck(class) {
+                    continue;
+                }
+                if let Some(at) = sample.last_proofs[family as usize][class as usize] {
+                    ledger.prove(class, at);
+                }
+            }
+            ledger.last_proof() > known
+        });
+        for (delta, info) in counts {
+            let ledger = &mut self.families[info.family as usize];
+            if delta.counts[Outcome::Arrived as usize] > 0 {
+                ledger.arrival = Some(look.at);
+            }
+            if delta.counts[Outcome::Proven as usize] == 0 || ledger.answers.is_stuck(delta.class) {
+                continue;
+            }
+            // The proof is counted, but the time of the last proof was read just before it.
+            if ledger.proofs[delta.class as usize] <= look.before {
+                ledger.prove(delta.class, look.at);
+            }
+            look.proven[info.family as usize] = true;
+            if !info.on_host {
+                // The last proof may be another Service's, so its time is limited to that of the sample.
+                let last = ledger.proofs[delta.class as usize];
+                ledger.forward(delta.class, last.map_or(look.at, |last| last.min(look.at)));
+            }
+            let count = delta.counts[Outcome::Proven as usize];
+            match delta.class {
+                SourceClass::Pod => self.worked.succeed(info, count, look.at),
+                SourceClass::External => {
+                    self.worked_outside.succeed(info, count, look.at);
+                    self.external_failures.prove((delta.service, info));
+                    (look.proven_outside).insert((info.name.clone(), info.family));
+                }
+                SourceClass::Host => {}
+            }
+            if let Some(track) = self.tracks.get_mut(&delta.service) {
+                track.prove(delta.class, look.at);
+            }
+        }
+    }
+
+    /// Absorbs data that was forwarded and data that was lost, of answered connections.
+    fn absorb_data(&mut self, sample: &Sample, real: impl Fn(u32) -> Option<ServiceInfo>) {
+        let mixed = self.sentinel.applicability.mixed;
+        for success in &sample.successes {
+            if let Some(answered) = success.data_answered {
+                let ledger = &mut self.families[success.family as usize];
+                ledger.data.answer(success.class, answered, mixed);
+            }
+        }
+        for lost in &sample.lost_data {
+            let counts = !self.is_suspended(Failure::Lost);
+            if let Some(info) = real(lost.service).filter(|_| counts) {
+                let ledger = &mut self.families[info.family as usize];
+                let pause = self.limits.proof_age;
+                ledger.data.lose(lost, &info, (pause, mixed));
+            }
+        }
+    }
+
+    /// Absorbs successes. A connection to a pod of this node shows that routes to pods exist. Older agents
+    /// recorded no places; in their recordings any forwarded connection shows it.
+    fn absorb_successes(&mut self, sample: &Sample) {
+        for family in Family::ALL {
+            let of_family = sample
+                .successes
+                .iter()
+                .filter(|success| success.family == family);
+            let latest = |place: Place| {
+                let of_place = of_family.clone().filter(|success| success.place == place);
+                of_place.map(|success| success.at).max()
+            };
+            let ledger = &mut self.families[family as usize];
+            for success in of_family.clone() {
+                let client = success.client.map(|(address, device)| Client {
+                    address,
+                    class: success.class,
+                    device,
+                });
+                client.into_iter().for_each(|client| ledger.serve(client));
+            }
+            ledger.remote = ledger.remote.max(latest(Place::Remote));
+            let shown = match sample.programming {
+                Some(_) => latest(Place::Near),
+                None => ledger.forwarded.into_iter().flatten().max(),
+            };
+            shown.inspect(|at| ledger.routes.succeed(*at));
+        }
+        for endpoint in &sample.by_uplink {
+            let family = Family::ALL[usize::from(endpoint.is_ipv6())];
+            self.families[family as usize].routes.reach(*endpoint);
+        }
+    }
+
+    fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, look: &Look) {
+        if is_disputed(info, look.at) {
+            return;
+        }
+        let mut failures = self.failures_of(delta);
+        if failures.is_empty() {
+            return;
+        }
+        let family = &self.families[info.family as usize];
+        let is_stuck = family.answers.is_stuck(delta.class);
+        let proven = delta.counts[Outcome::Proven as usize] > 0 && !is_stuck;
+        if let Some(track) = self.track(delta.service, info, look.at) {
+            for (failure, n) in &failures {
+                track.count(delta.class, *failure, *n, look.at);
+            }
+            if proven {
+                // The order of proof and failure is unknown, so the proof counts.
+                track.prove(delta.class, look.at);
+            }
+        }
+        if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
+        {
+            let certain =
+                |failure: &Failure| matches!(failure, Failure::Leaked | Failure::Misrouted);
+            let failed = failures.iter().filter(|(failure, _)| certain(failure));
+            let n = failed.fold(0_u32, |sum, (_, n)| sum.saturating_add(*n));
+            if n > 0 {
+                let path = (delta.service, info);
+                self.external_failures
+                    .fail(path, (n, None), look.at, &self.limits);
+            }
+        }
+        // Stale connections count by age, as sightings. A connection without delivered answer did succeed.
+        failures.retain(|(failure, _)| {
+            !matches!(failure, Failure::Stale | Failure::AnswerNotDelivered)
+        });
+        if failures.is_empty() {
+            return;
+        }
+        if !proven {
+            for (failure, count) in &failures {
+                let new = NewFailures {
+                    // All of them are reported after their loss window.
+                    arrived: look.at.minus(LOSS_WINDOW).max(look.floor),
+                    since: look.at,
+                    noticed: look.at,
+                    failure: *failure,
+                    count: *count,
+                    icmp: false,
+                    misdelivered: false,
+                    client: None,
+                };
+                self.fail_service(delta.class, info, &new);
+            }
+        }
+        let family = &mut self.families[info.family as usize];
+        family.fail(delta.class, look.at);
+        // The connections arrived a loss window before the sample. If a proof is younger than that, the
+        // order is unknown here; sightings show it.
+        let noticed = look.at.minus(LOST_NOTICED);
+        if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
+            return;
+        }
+        let entry = Entry {
+            since: look.at,
+            last: look.at,
+            failures: &failures,
+            info,
+        };
+        self.families[info.family as usize].run(&entry, self.limits.proof_age);
+    }
+
+    /// Records failures of a Service that worked for this class of clients. If nothing ever worked, neither
+    /// probes nor real connections, the proxy may never have written a rule. Then connections that leave
+    /// untranslated count too, since no policy causes that. This does not apply while pods' connections may
+    /// succeed unseen.
+    fn fail_service(&mut self, class: SourceClass, info: &ServiceInfo, new: &NewFailures) {
+        let family = info.family;
+        let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
+        let unseen = self.sentinel.applicability.pods_unseen;
+        let never = new.failure == Failure::Leaked
+            && !unseen
+            && !self.sentinel.is_armed(family)
+            && !worked();
+        let pause = self.limits.proof_age;
+        match class {
+            SourceClass::Pod => self.worked.fail(info, new, never, pause),
+            SourceClass::External => self.worked_outside.fail(info, new, false, pause),
+            SourceClass::Host => {}
+        }
+    }
+
+    fn absorb_sighting(&mut self, sighting: &Sighting, info: &ServiceInfo, look: &Look) {
+        if is_disputed(info, look.at) {
+            return;
+        }
+        let at = sighting.at.min(look.at);
+        // The client may know the pod's address from elsewhere, so this accuses nobody.
+        if sighting.is_direct() {
+            if sighting.age() >= Some(DIALLED_AFTER)
+                && let Some(track) = self.track(sighting.service, info, at)
+            {
+                track.count(sighting.class, Failure::Stale, 1, at);
+                track.dial(sighting, at);
+            }
+            return;
+        }
+        let track = self.track(sighting.service, info, at);
+        // The source ports of an untracked Service are unknown, so any of its connections may follow
+        // conntrack.
+        let may_follow_conntrack = track.is_none_or(|track| track.sight(sighting, at));
+        let left_grace = self.limits.left_grace;
+        let family = &mut self.families[info.family as usize];
+        match sighting.failure {
+            Failure::AnswerNotDelivered => return family.answer_not_delivered(sighting.client, at),
+            Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
+            _ => family.fail(sighting.class, at),
+        }
+        // It failed only now, but counts from its arrival.
+        let began = sighting.arrived;
+        let counts_outside = match sighting.failure {
+            Failure::Refused => true,
+            // After this time a client that reuses ports has dialled before and is known, unless it pauses
+            // for longer.
+            Failure::Stale => {
+                !may_follow_conntrack && sighting.age() >= Some(self.limits.stale_after)
+            }
+            _ => false,
+        };
+        if counts_outside
+            && sighting.class == SourceClass::External
+            // After a gap the ring holds failures that may be over.
+            && at >= look.floor
+            // The order of this failure and the proof is unknown.
+            && !look.proven_outside.contains(&(info.name.clone(), info.family))
+            && self.worked_outside.has(info, look.at)
+        {
+            let (path, client) = ((sighting.service, info), Some(sighting.client));
+            self.external_failures
+                .fail(path, (1, client), at, &self.limits);
+        }
+        if sighting.failure == Failure::Stale {
+            return;
+        }
+        let arrived = began.max(look.floor).min(look.at);
+        let new = NewFailures {
+            arrived,
+            since: arrived,
+            noticed: at.max(look.floor),
+            failure: sighting.failure,
+            // The counters contain it as well.
+            count: 0,
+            icmp: sighting.icmp,
+            misdelivered: sighting.misdelivered,
+            client: Some(sighting.client),
+        };
+        self.fail_service(sighting.class, info, &new);
+        let family = &mut self.families[info.family as usize];
+        if let Some(endpoint) = sighting.misdelivered_endpoint() {
+            let namespace = &info.name.namespace;
+            (family.routes).miss(endpoint, namespace, new.arrived, self.limits.proof_age);
+        }
+        if family.last_proof() >= Some(began) {
+            return;
+        }
+        let entry = Entry {
+            since: new.arrived,
+            last: new.noticed,
+            failures: &[(sighting.failure, 1)],
+            info,
+        };
+        family.run(&entry, self.limits.proof_age);
+    }
+
+    /// Returns the track of a failing Service, which is created if there is room.
+    fn track(&mut self, id: u32, info: &ServiceInfo, at: Mono) -> Option<&mut Track> {
+        let full = self.tracks.len() >= SERVICES_TRACKED;
+        let track = match self.tracks.entry(id) {
+            Slot::Vacant(_) if full => {
+                self.untracked = self.untracked.saturating_add(1);
+                return None;
+            }
+            place => place.or_insert_with(|| Track::begin(info, at)),
+        };
+        if !track.is(info) {
+            *track = Track::begin(info, at);
+        }
+        track.endpoints = info.endpoints;
+        Some(track)
+    }
+
+    /// Failures that are judged. Suspended ones are only counted.
+    fn failures_of(&mut self, delta: &CountDelta) -> Vec<(Failure, u32)> {
+        let of = |outcome: Outcome| delta.counts[outcome as usize];
+        let failures = [
+            (Failure::Refused, of(Outcome::Refused)),
+            (Failure::Leaked, of(Outcome::Leaked)),
+            (Failure::Misrouted, of(Outcome::Misrouted)),
+            (Failure::Stale, of(Outcome::Stale)),
+            (Failure::AnswerNotDelivered, of(Outcome::AnswerNotDelivered)),
+            (Failure::Lost, delta.lost),
+        ];
+        let mut judged = Vec::new();
+        for (failure, n) in failures.into_iter().filter(|(_, n)| *n > 0) {
+            if self.is_suspended(failure) {
+                let unjudged = &mut self.unjudged[failure as usize];
+                *unjudged = unjudged.saturating_add(u64::from(n));
+            } else {
+                judged.push((failure, n));
+            }
+        }
+        judged
+    }
+
+    fn is_suspended(&self, failure: Failure) -> bool {
+        match failure {
+            Failure::Lost => self.observer.lost_suspended,
+            Failure::Misrouted | Failure::Stale => self.observer.misrouted_suspended,
+            Failure::Refused => self.observer.refused_suspended,
+            Failure::Leaked | Failure::AnswerNotDelivered => false,
+        }
+    }
+}
+
+/// Whether another Service began or ceased to use a frontend of this one a moment ago: connections may
+/// have gone to either.
+fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
+    info.conflict_changed
+        .is_some_and(|at| now.since(at) <= CONFLICT_SETTLES)
+}
+
+/// A count delta and the Service that it belongs to.
+type Counted<'a> = (&'a CountDelta, ServiceInfo);
+
+/// A sample while it is absorbed.
+struct Look {
+    at: Mono,
+    /// Lower limit for the start of a run by failures of this sample.
+    floor: Mono,
+    /// Time of the previous sample.
+    before: Option<Mono>,
+    /// Families with a proof in this sample.
+    proven: [bool; FAMILIES],
+    /// Services with a proof by a client outside in this sample.
+    proven_outside: BTreeSet<(ObjectName, Family)>,
+}

@@ -1,0 +1,447 @@
+//! Services that worked, by class of clients, and the failures of each since its last success.
+//!
+//! Only these are witnesses: a Service that never worked may be new, or denied by a policy. Its failures
+//! end with the next success for the same class. Nothing here decides whether they accuse the node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash as _, Hasher as _};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use fnv::FnvHasher;
+use pathproof_facts::cause::{FAILURES, Failure};
+use pathproof_facts::directory::ServiceInfo;
+use pathproof_facts::limits::{FIRST_ENDPOINTS, FORGOTTEN, Limits};
+use pathproof_facts::time::Mono;
+use pathproof_wire::service::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of Service ports: breadth needs two, and all are stored with the agent's state. When it
+/// is full, a new port replaces the least recently used one of its namespace. A namespace without any takes
+/// a place from the namespace with most, so no tenant can exclude all others.
+const KEPT: usize = 256;
+/// For this long after a failure among successes, some clients may fail for reasons on their side.
+const MIXED: Duration = Duration::from_secs(10);
+/// A little more than the time between two readings.
+const ONE_READING: Duration = Duration::from_millis(500);
+/// Maximum number of clients per failing Service: the decision needs two.
+const CLIENTS_KEPT: usize = 4;
+
+/// By hash of family, name and port, because ids do not outlive the agent and are reused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServicesSeenWorking(BTreeMap<u64, Known>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Known {
+    /// Hash of the namespace's name.
+    namespace: u64,
+    #[serde(with = "pathproof_facts::names::FamilyName")]
+    family: Family,
+    last: Mono,
+    /// When it was last dialled without an endpoint, unless it worked since: a proxy may be late with the
+    /// next endpoint.
+    #[serde(default)]
+    emptied: Option<Mono>,
+    /// Number of successful connections; older agents did not count them.
+    #[serde(default = "enough")]
+    successes: u32,
+    /// The last failure before a success: some clients fail while others are served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mixed: Option<Mono>,
+    /// Whether it never worked, and nothing else had worked when it failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    never: bool,
+    /// Failures since the last success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failing: Option<Failing>,
+}
+
+fn enough() -> u32 {
+    Limits::default().service_failures
+}
+
+/// Failed connections of one Service port and class of clients since its last success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub label: String,
+    /// `namespace/name`.
+    pub object: String,
+    /// Number of endpoints at the last failure.
+    pub endpoints: u32,
+    /// Arrival of the first one, or the time when it was noticed if the arrival is unknown.
+    pub since: Mono,
+    /// When the last one was noticed.
+    pub last: Mono,
+    /// From counters, by [`Failure`].
+    counted: [u64; FAILURES],
+    /// From single reports, by [`Failure`]. Neither number is always complete: a sample with a success of
+    /// the Service adds none to the counters, and reports of connections from before a success are ignored.
+    reported: [u64; FAILURES],
+    /// Whether some were refused by ICMP, as a REJECT rule does.
+    pub icmp: bool,
+    /// Whether some left by an uplink for an endpoint of this node.
+    #[serde(default)]
+    pub misdelivered: bool,
+    /// Distinct clients that are known.
+    pub clients: Vec<IpAddr>,
+}
+
+impl Failing {
+    /// Failures by kind: the greater number of each.
+    pub fn failures(&self) -> [u64; FAILURES] {
+        let mut failures = self.counted;
+        for (failures, reported) in failures.iter_mut().zip(self.reported) {
+            *failures = reported.max(*failures);
+        }
+        failures
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.object
+            .split_once('/')
+            .map_or("", |(namespace, _)| namespace)
+    }
+}
+
+/// New failures.
+pub(crate) struct NewFailures {
+    /// Arrival of the first one, to compare with the last success. If only counts are known, the latest
+    /// time at which it can have arrived.
+    pub(crate) arrived: Mono,
+    /// Start of the run that they may begin: the arrival, or when they were noticed if only counts are known.
+    pub(crate) since: Mono,
+    /// When they were noticed.
+    pub(crate) noticed: Mono,
+    pub(crate) failure: Failure,
+    /// 0 for the report of a single connection, which the counters contain as well.
+    pub(crate) count: u32,
+    pub(crate) icmp: bool,
+    pub(crate) misdelivered: bool,
+    pub(crate) client: Option<IpAddr>,
+}
+
+/// A Service that worked and now fails.
+#[derive(Clone, Copy, Debug)]
+pub struct FailingService<'a> {
+    pub failing: &'a Failing,
+    /// When it last worked.
+    pub worked: Mono,
+    /// Number of successful connections before.
+    pub successes: u32,
+    /// Whether some of its clients failed just before while others were served.
+    pub is_mixed: bool,
+    /// Whether it is the pod probe's Service.
+    pub is_pod_probe: bool,
+}
+
+impl ServicesSeenWorking {
+    /// Records `count` successful connections, seen by `last`. They end its failures.
+    pub fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
+        let (service, namespace) = hashes(info);
+        if self.0.len() >= KEPT && !self.0.contains_key(&service) {
+            match self.0.values().any(|known| known.namespace == namespace) {
+                true => self.forget_oldest(namespace),
+                false => self.make_room(),
+            }
+        }
+        let known = self.0.get(&service);
+        let before = known.map(|known| known.successes);
+        let mixed = known.and_then(|known| {
+            let failed = known.failing.as_ref().map(|failing| failing.last);
+            failed.max(known.mixed)
+        });
+        if self.0.len() < KEPT || before.is_some() {
+            let known = Known {
+                namespace,
+                family: info.family,
+                last,
+                emptied: None,
+                mixed,
+                successes: before.unwrap_or_default().saturating_add(count),
+                never: false,
+                failing: None,
+            };
+            self.0.insert(service, known);
+        }
+    }
+
+    /// Records failed connections to a Service. Ignored if the Service never worked (unless `never` is set:
+    /// nothing ever did), if its first endpoints are new, or if it worked after these connections arrived.
+    /// A run ends after `pause` without a failure.
+    pub(crate) fn fail(
+        &mut self,
+        info: &ServiceInfo,
+        new: &NewFailures,
+        never: bool,
+        pause: Duration,
+    ) {
+        let late = |at: Mono| new.noticed.since(at) > FIRST_ENDPOINTS;
+        let (service, namespace) = hashes(info);
+        if never && self.0.len() < KEPT {
+            self.0.entry(service).or_insert(Known {
+                namespace,
+                family: info.family,
+                last: Mono(0),
+                emptied: None,
+                mixed: None,
+                successes: 0,
+                never,
+                failing: None,
+            });
+        }
+        let known = self.0.get_mut(&service);
+        let Some(known) = known.filter(|known| known.emptied.is_none_or(late)) else {
+            return;
+        };
+        if known.last >= new.arrived {
+            // A success is only known to the reading that showed it, so failures of about the same time are
+            // ambiguous.
+            let before = known.last.since(new.arrived) > ONE_READING;
+            known.mixed = known.mixed.max(before.then_some(new.arrived));
+            return;
+        }
+        let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;
+        known.failing.take_if(|failing| !goes_on(failing));
+        let failing = known.failing.get_or_insert_with(|| Failing {
+            label: info.label(),
+            object: info.name.to_string(),
+            endpoints: 0,
+            since: new.since,
+            last: new.noticed,
+            counted: [0; FAILURES],
+            reported: [0; FAILURES],
+            icmp: false,
+            misdelivered: false,
+            clients: Vec::new(),
+        });
+        failing.endpoints = info.endpoints;
+        failing.since = failing.since.min(new.since);
+        failing.last = failing.last.max(new.noticed);
+        let total = match new.count {
+            0 => &mut failing.reported[new.failure as usize],
+            _ => &mut failing.counted[new.failure as usize],
+        };
+        *total = total.saturating_add(u64::from(new.count.max(1)));
+        failing.icmp |= new.icmp;
+        failing.misdelivered |= new.misdelivered;
+        let unknown = |client: &IpAddr| !failing.clients.contains(client);
+        if failing.clients.len() < CLIENTS_KEPT
+            && let Some(client) = new.client.filter(unknown)
+        {
+            failing.clients.push(client);
+        }
+    }
+
+    /// Services of a family that fail.
+    pub fn failing(&self, family: Family) -> impl Iterator<Item = FailingService<'_>> {
+        self.of(family).filter_map(|known| {
+            let failing = known.failing.as_ref()?;
+            let just_before = |at: Mono| failing.since.since(at) <= MIXED;
+            Some(FailingService {
+                failing,
+                is_mixed: known.mixed.is_some_and(just_before),
+                worked: known.last,
+                successes: known.successes,
+                is_pod_probe: known.namespace == PROBES,
+            })
+        })
+    }
+
+    /// Forgets failures that had not lasted for `confirmed`, since connections may have succeeded unseen.
+    pub(crate) fn lose_sight(&mut self, confirmed: Duration) {
+        for known in self.0.values_mut() {
+            let lasted = |failing: &Failing| failing.last.since(failing.since) >= confirmed;
+            known.failing.take_if(|failing| !lasted(failing));
+        }
+    }
+
+    /// Forgets all failures except those of `families` that lasted for at least `lasted`.
+    pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
+        for known in self.0.values_mut() {
+            let stays = |failing: &Failing| {
+                families[known.family as usize] && failing.last.since(failing.since) >= lasted
+            };
+            known.failing.take_if(|failing| !stays(failing));
+        }
+    }
+
+    /// Forgets the least recently used Service of the namespace with most of them.
+    fn make_room(&mut self) {
+        let mut shares: BTreeMap<u64, usize> = BTreeMap::new();
+        for known in self.0.values() {
+            *shares.entry(known.namespace).or_default() += 1;
+        }
+        let largest = shares.into_iter().max_by_key(|(_, share)| *share);
+        let largest = largest.filter(|(_, share)| *share > 1);
+        if let Some((namespace, _)) = largest {
+            self.forget_oldest(namespace);
+        }
+    }
+
+    /// Forgets the least recently used Service of a namespace.
+    fn forget_oldest(&mut self, namespace: u64) {
+        let theirs = self
+            .0
+            .iter()
+            .filter(|(_, known)| known.namespace == namespace);
+        let oldest = theirs.min_by_key(|(_, known)| known.last);
+        if let Some(oldest) = oldest.map(|(key, _)| *key) {
+            self.0.remove(&oldest);
+        }
+    }
+
+    /// Whether no connection of that family ever succeeded.
+    pub(crate) fn is_empty(&self, family: Family) -> bool {
+        self.of(family).all(|known| known.never)
+    }
+
+    /// Records that a Service was dialled without having an endpoint.
+    pub(crate) fn lack_endpoints(&mut self, info: &ServiceInfo, at: Mono) {
+        if let Some(known) = self.0.get_mut(&hashes(info).0) {
+            known.emptied = Some(at);
+            known.failing = None;
+        }
+    }
+
+    /// Whether the Service ever worked and its endpoints are not new (`FIRST_ENDPOINTS`).
+    pub(crate) fn has(&self, info: &ServiceInfo, now: Mono) -> bool {
+        let late = |at: Mono| now.since(at) > FIRST_ENDPOINTS;
+        let known = self.0.get(&hashes(info).0);
+        known.is_some_and(|known| !known.never && known.emptied.is_none_or(late))
+    }
+
+    /// Whether the Service worked after `since`.
+    pub(crate) fn has_lately(&self, info: &ServiceInfo, since: Mono) -> bool {
+        let known = self.0.get(&hashes(info).0);
+        known.is_some_and(|known| known.last >= since)
+    }
+
+    /// Number of namespaces whose Services were used in the last hour.
+    pub fn namespaces(&self, family: Family, now: Mono) -> usize {
+        self.namespaces_used(family, now).len()
+    }
+
+    /// Hashes of these namespaces. The pod probe's does not count: it is on every node, so a single
+    /// namespace of users would never be enough to accuse.
+    pub(crate) fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
+        let in_use = self
+            .of(family)
+            .filter(|known| now.since(known.last) <= FORGOTTEN && known.namespace != PROBES);
+        in_use.map(|known| known.namespace).collect()
+    }
+
+    fn of(&self, family: Family) -> impl Iterator<Item = &Known> {
+        self.0.values().filter(move |known| known.family == family)
+    }
+}
+
+/// Replaces the hash of the pod probe's namespace.
+const PROBES: u64 = 0;
+
+/// Hashes of the Service port and of its namespace.
+fn hashes(info: &ServiceInfo) -> (u64, u64) {
+    let mut hasher = FnvHasher::default();
+    info.name.namespace.hash(&mut hasher);
+    let namespace = hasher.finish();
+    (&info.name.name, &info.port, info.family as u32).hash(&mut hasher);
+    (hasher.finish(), if info.echo { PROBES } else { namespace })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn has(worked: &ServicesSeenWorking, service: &ServiceInfo) -> bool {
+        worked.has(service, Mono(1))
+    }
+
+    #[test]
+    fn services_of_each_family_are_known_for_themselves() {
+        let mut worked = ServicesSeenWorking::default();
+        let hour = Mono(3_600_000_000_000);
+        worked.succeed(&ServiceInfo::plain("shop", "web", Family::V4), 1, Mono(0));
+        worked.succeed(&ServiceInfo::plain("bank", "api", Family::V4), 1, Mono(1));
+        assert!(has(&worked, &ServiceInfo::plain("shop", "web", Family::V4)));
+        assert!(!has(
+            &worked,
+            &ServiceInfo::plain("shop", "web", Family::V6)
+        ));
+        assert!(!has(
+            &worked,
+            &ServiceInfo::plain("bank", "web", Family::V4)
+        ));
+        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        let probe = ServiceInfo {
+            echo: true,
+            ..ServiceInfo::plain("pathproof", "pathproof-echo", Family::V4)
+        };
+        worked.succeed(&probe, 1, hour);
+        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        assert_eq!(
+            worked.namespaces(Family::V4, Mono(hour.0 + 1)),
+            1,
+            "an hour later"
+        );
+        assert!(worked.is_empty(Family::V6));
+    }
+
+    #[test]
+    fn one_that_lost_its_endpoints_has_a_grace() {
+        let (mut worked, service) = (
+            ServicesSeenWorking::default(),
+            ServiceInfo::plain("shop", "web", Family::V4),
+        );
+        worked.lack_endpoints(&service, Mono(0));
+        assert!(worked.is_empty(Family::V4));
+        worked.succeed(&service, 1, Mono(0));
+        worked.lack_endpoints(&service, Mono(0));
+        assert!(!has(&worked, &service) && !worked.is_empty(Family::V4));
+        let late = Mono(0).plus(FIRST_ENDPOINTS).plus(Duration::from_nanos(1));
+        assert!(worked.has(&service, late));
+        worked.succeed(&service, 1, Mono(1));
+        assert!(has(&worked, &service), "it worked with its next endpoints");
+    }
+
+    /// One namespace starts with hundreds of Services.
+    #[test]
+    fn no_namespace_takes_all_places() {
+        let mut worked = ServicesSeenWorking::default();
+        for number in 0..2 * KEPT as u64 {
+            let name = number.to_string();
+            worked.succeed(
+                &ServiceInfo::plain("tenant", &name, Family::V4),
+                1,
+                Mono(number),
+            );
+        }
+        for namespace in ["shop", "bank"] {
+            let service = ServiceInfo::plain(namespace, "web", Family::V4);
+            worked.succeed(&service, 1, Mono(1_000));
+            assert!(has(&worked, &service));
+        }
+        assert_eq!(worked.0.len(), KEPT);
+        assert_eq!(worked.namespaces(Family::V4, Mono(1_000)), 3);
+        assert!(!has(
+            &worked,
+            &ServiceInfo::plain("tenant", "0", Family::V4)
+        ));
+    }
+
+    #[test]
+    fn those_used_last_are_kept() {
+        let mut worked = ServicesSeenWorking::default();
+        for number in 0..=KEPT {
+            let service = ServiceInfo::plain("shop", &number.to_string(), Family::V4);
+            worked.succeed(&service, 1, Mono(number as u64));
+        }
+        assert_eq!(worked.0.len(), KEPT);
+        assert!(!has(&worked, &ServiceInfo::plain("shop", "0", Family::V4)));
+        assert!(has(
+            &worked,
+            &ServiceInfo::plain("shop", &KEPT.to_string(), Family::V4)
+        ));
+    }
+}

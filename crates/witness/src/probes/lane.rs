@@ -1,0 +1,374 @@
+//! State of one lane: whether it ever worked, the run of failures since its last success, and its
+//! lag behind the API.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use pathproof_facts::cause::{PROBE_CAUSES, ProbeCause};
+use pathproof_facts::cluster::NodeFacts;
+use pathproof_facts::freshness::{Freshness, Lags};
+use pathproof_facts::limits::{Limits, TABLE_FULL};
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::{Lane, ProbeTrace, Transport};
+use pathproof_wire::probe::{STAGES, Stage};
+use pathproof_wire::service::Family;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::outcome::{ProbeOutcome, VoidReason};
+use super::{SentinelLedger, lanes_of, place};
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LaneLedger {
+    /// A probe passed on this node in this boot, with this sentinel and under this owner.
+    pub armed: bool,
+    /// Frontend when it was armed: another one need not be served.
+    pub(crate) frontend: Option<SocketAddr>,
+    /// Another Service uses its frontend, or did when a probe last passed.
+    #[serde(default, rename = "claimed")]
+    pub in_conflict: bool,
+    pub last_pass: Option<Mono>,
+    /// When a probe last failed, whether or not that counted.
+    pub last_failure: Option<Mono>,
+    /// When a failure last counted.
+    #[serde(default)]
+    pub last_counted: Option<Mono>,
+    /// Since the lane was armed, the echo received a probe with another source than the client's.
+    pub(crate) masquerade_seen: bool,
+    /// Failures that count, since the last pass.
+    pub run: Option<Run>,
+    /// Failures by cause while the lane is not armed: why it never worked.
+    #[serde(deserialize_with = "as_far_as_known")]
+    pub(crate) never: [u32; PROBE_CAUSES],
+    /// Outcome of the last probe, and when it ended.
+    pub last: Option<(Mono, ProbeOutcome)>,
+    /// Why the last probe could not be sent.
+    pub unsent: Option<Box<str>>,
+    /// Source of the last probe.
+    pub client: Option<IpAddr>,
+    /// Port at which the last probe dialled the echo: the generation on the wire.
+    pub generation: Option<u16>,
+    /// Delays of the last probe that was sent, in ns from stage to stage.
+    pub delays: [Option<u64>; STAGES],
+    /// Round trip of the last probe that passed, in ns from sending to its data.
+    pub round_trip: Option<u64>,
+    /// Lag of its generation behind the API.
+    pub freshness: Freshness,
+    /// Passed, failed and void probes since the agent started.
+    pub totals: [u64; 3],
+}
+
+/// Failures in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// When the first of them was sent.
+    pub since: Mono,
+    /// When the last of them ended.
+    pub last: Mono,
+    pub failures: u32,
+    /// The frontend is an address of the node, which refuses connections without a rule.
+    #[serde(default)]
+    pub local: bool,
+    /// The last failures, as many as confirm a run: when sent, and the cause.
+    pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
+}
+
+impl Run {
+    fn enter(&mut self, sent: Mono, ended: Mono, cause: ProbeCause, limits: &Limits) {
+        self.last = self.last.max(ended);
+        self.failures = self.failures.saturating_add(1);
+        self.recent.push_back((sent, cause));
+        while self.recent.len() > limits.probe_failures as usize {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Whether enough probes failed in a row.
+    pub fn is_long(&self, limits: &Limits) -> bool {
+        self.failures >= limits.probe_failures
+    }
+
+    /// Whether most of the last failures accuse the datapath alone. While a fault begins, one of
+    /// them may have another cause.
+    pub fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
+        let counts = |cause: ProbeCause| {
+            cause.is_unambiguous()
+                && !(misrouted_suspended && cause == ProbeCause::Misrouted)
+                && (self.local || cause != ProbeCause::Refused)
+        };
+        let clear = self.recent.iter().filter(|(_, cause)| counts(*cause));
+        2 * clear.count() > self.recent.len()
+    }
+
+    /// Whether the run accuses by itself.
+    pub(crate) fn is_confirmed(&self, limits: &Limits) -> bool {
+        self.is_long(limits) && self.is_unambiguous(false)
+    }
+
+    /// The commonest cause of the last failures; the later one among equals.
+    pub fn cause(&self) -> ProbeCause {
+        let count = |cause: &ProbeCause| {
+            self.recent
+                .iter()
+                .filter(|(_, other)| other == cause)
+                .count()
+        };
+        let causes = self.recent.iter().map(|(_, cause)| *cause);
+        let commonest = causes.max_by_key(count);
+        commonest.unwrap_or(ProbeCause::LostBeforeLeaving)
+    }
+
+    /// When the oldest of the failures that confirm it was sent.
+    pub fn confirmed_from(&self) -> Mono {
+        self.recent.front().map_or(self.since, |(sent, _)| *sent)
+    }
+}
+
+impl LaneLedger {
+    /// Records the fields that do not depend on the outcome.
+    pub(super) fn note(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) {
+        self.last = Some((trace.ended.min(now), outcome));
+        self.unsent = trace.unsent.as_deref().map(Into::into);
+        let place = match outcome {
+            ProbeOutcome::Passed { .. } => 0,
+            ProbeOutcome::Failed(_) => 1,
+            ProbeOutcome::Void(_) => 2,
+        };
+        self.totals[place] = self.totals[place].saturating_add(1);
+        if trace.unsent.is_none() {
+            self.client = Some(trace.client.ip().to_canonical());
+            self.delays = delays(trace);
+            self.generation = trace.generation.or(self.generation);
+        }
+    }
+
+    /// Records a pass. In a full table (`full`), a probe that found room does not end the run of
+    /// those that did not.
+    pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, full: bool, now: Mono) {
+        self.armed = true;
+        self.frontend = Some(trace.frontend);
+        self.last_pass = self.last_pass.max(Some(trace.ended.min(now)));
+        self.masquerade_seen |= masqueraded;
+        let goes_on = |run: &Run| {
+            full && run.cause() == ProbeCause::ConntrackFull
+                && trace.sent.since(run.last) <= TABLE_FULL
+        };
+        self.run.take_if(|run| !goes_on(run));
+        self.never = [0; PROBE_CAUSES];
+        let done = trace.data[Stage::Collected as usize].unwrap_or(trace.ended);
+        self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
+    }
+
+    /// Records a failure. `counts` is whether it may accuse; `local` is [`Run::local`].
+    pub(super) fn fail(
+        &mut self,
+        trace: &ProbeTrace,
+        cause: ProbeCause,
+        local: bool,
+        counts: Result<(), VoidReason>,
+        limits: &Limits,
+        now: Mono,
+    ) {
+        let ended = trace.ended.min(now);
+        self.last_failure = self.last_failure.max(Some(ended));
+        if !self.armed {
+            let never = &mut self.never[cause as usize];
+            *never = never.saturating_add(1);
+        }
+        if let Err(reason) = counts {
+            self.last = Some((ended, ProbeOutcome::Void(reason)));
+            return;
+        }
+        self.last_counted = self.last_counted.max(Some(ended));
+        // A run has no gaps: probes in between were void or never sent. A run that is too old to
+        // accuse does not continue.
+        let follows = |run: &Run| {
+            let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
+            trace.sent.since(sent) <= limits.probe_gap
+                || (run.is_confirmed(limits) && trace.sent.since(run.last) <= limits.proof_age)
+        };
+        let run = match &mut self.run {
+            Some(run) if follows(run) => run,
+            run => run.insert(Run {
+                since: trace.sent,
+                last: trace.sent,
+                ..Run::default()
+            }),
+        };
+        run.local = local;
+        run.enter(trace.sent, ended, cause, limits);
+    }
+
+    /// Ends the run unless it was confirmed long before `at`.
+    pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
+        let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
+        let young = |run: &Run| !run.is_confirmed(limits) || !long_before(run);
+        self.run.take_if(|run| young(run));
+    }
+
+    /// Requires a new pass before the lane counts.
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+        self.masquerade_seen = false;
+        self.run = None;
+        self.never = [0; PROBE_CAUSES];
+    }
+
+    /// Whether this agent or the previous one ever probed it.
+    pub fn is_known(&self) -> bool {
+        self.armed || self.last.is_some()
+    }
+
+    /// The commonest failure since it last worked, if it does not work.
+    pub fn never_worked(&self) -> Option<ProbeCause> {
+        if self.armed {
+            return None;
+        }
+        let most = self.never.iter().max().copied().filter(|n| *n > 0)?;
+        let is_most = |cause: &ProbeCause| self.never[*cause as usize] == most;
+        ProbeCause::ALL.into_iter().find(is_most)
+    }
+}
+
+/// Recordings of agents with fewer causes have fewer counts.
+fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
+    let known = Vec::<u32>::deserialize(from)?;
+    let mut counts = [0; PROBE_CAUSES];
+    counts
+        .iter_mut()
+        .zip(known)
+        .for_each(|(to, count)| *to = count);
+    Ok(counts)
+}
+
+/// Delays from stage to stage; the first one is from sending.
+fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
+    let mut before = trace.sent;
+    trace.first_packet().map(|stamp| {
+        let at = stamp?;
+        let delay = at.0.saturating_sub(before.0);
+        before = at;
+        Some(delay)
+    })
+}
+
+/// The part of a lane that outlives the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LaneMemory {
+    #[serde(flatten)]
+    lane: Lane,
+    last_pass: Option<Mono>,
+    #[serde(default)]
+    last_counted: Option<Mono>,
+    #[serde(default)]
+    frontend: Option<SocketAddr>,
+    #[serde(default, rename = "claimed")]
+    in_conflict: bool,
+    #[serde(default)]
+    masquerade_seen: bool,
+    #[serde(default)]
+    freshness: Freshness,
+    /// Only a confirmed run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    run: Option<Run>,
+}
+
+impl LaneMemory {
+    /// Memory of an armed lane; other lanes have none.
+    pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
+        ledger.armed.then(|| Self {
+            lane,
+            last_pass: ledger.last_pass,
+            last_counted: ledger.last_counted,
+            frontend: ledger.frontend,
+            in_conflict: ledger.in_conflict,
+            masquerade_seen: ledger.masquerade_seen,
+            freshness: ledger.freshness.clone(),
+            run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
+        })
+    }
+
+    pub(super) fn restore(self) -> (Lane, LaneLedger) {
+        let ledger = LaneLedger {
+            armed: true,
+            last_pass: self.last_pass,
+            last_failure: self.run.as_ref().map(|run| run.last),
+            last_counted: self.last_counted,
+            frontend: self.frontend,
+            in_conflict: self.in_conflict,
+            masquerade_seen: self.masquerade_seen,
+            freshness: self.freshness,
+            run: self.run,
+            ..LaneLedger::default()
+        };
+        (self.lane, ledger)
+    }
+}
+
+/// Lag of the datapath behind the API, measured by the sentinel's generations.
+impl SentinelLedger {
+    /// Records the port of the sentinel's endpoint for this transport in the cluster view, received
+    /// at `now`. Call it after [`view_changed`](Self::view_changed) whenever the view changed and
+    /// the sentinel is unaltered. An unchanged port has no effect.
+    pub fn want(&mut self, family: Family, transport: Transport, generation: u16, now: Mono) {
+        let gap = self.limits.probe_gap;
+        for lane in lanes_of(family).filter(|lane| lane.transport == transport) {
+            self.lanes[place(lane)].freshness.want(generation, now, gap);
+        }
+    }
+
+    /// The source of the cluster view is away, or was not reached yet after a restart. The datapath, which
+    /// uses the same API server, is not late for changes that it may have missed meanwhile.
+    pub fn source_away(&mut self, now: Mono) {
+        self.away.get_or_insert(now);
+    }
+
+    /// The source of the cluster view is back. The time that it was away does not count.
+    pub fn source_back(&mut self, now: Mono) {
+        let Some(away) = self.away.take() else { return };
+        for lane in &mut self.lanes {
+            lane.freshness.excuse(away, now);
+        }
+    }
+
+    /// Records whether the writer of this node's rules can receive changes. For that the view's
+    /// source must be reachable, and the control plane must receive the kubelet's reports. The
+    /// kubelet reaches the API server by the same route as kube-proxy. The agent takes another one,
+    /// so it may receive changes when they cannot.
+    pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
+        if is_silent || node.is_some_and(|node| node.kubelet_silent) {
+            self.source_away(now);
+        } else {
+            self.source_back(now);
+        }
+    }
+
+    /// Usual lag of this node's datapath behind the API: the median of the last measurements in the
+    /// slower family. `None` before there are a few.
+    pub fn usual_lag(&self) -> Option<Duration> {
+        self.lags.iter().filter_map(Lags::usual).max()
+    }
+
+    /// Records the generation of a probe that passed, and when the probe left for it.
+    pub(super) fn measure(&mut self, trace: &ProbeTrace) {
+        let Some(generation) = trace.generation else {
+            return;
+        };
+        let translated = trace.first_packet()[Stage::Translated as usize];
+        let at = translated.unwrap_or(trace.sent);
+        let lane = &mut self.lanes[place(trace.lane)];
+        self.measured = lane.freshness.see(generation, at, self.limits.probe_gap);
+        if let Some(lag) = self.measured
+            && trace.lane.transport == Transport::Tcp
+        {
+            self.lags[trace.lane.family as usize].add(lag);
+        }
+    }
+
+    /// Time for which a lane's generation has been behind the API as received here; `None` if it is
+    /// not behind. Time in which the source of the view was away does not count.
+    pub fn lateness(&self, lane: Lane, now: Mono) -> Option<Duration> {
+        let since = self.lane(lane).freshness.unmet_since()?;
+        Some(self.away.map_or(now, |away| away.min(now)).since(since))
+    }
+}

@@ -1,0 +1,5 @@
+//! Outcome of one probe, and the memory of many.
+
+mod ledger;
+mod outcome;
+mod suspicions;

@@ -1,0 +1,4 @@
+//! Probes and topologies for the tests of all crates.
+
+pub mod topologies;
+pub mod traces;
