@@ -16,8 +16,6 @@ use thiserror::Error;
 use values::dns_name;
 pub(crate) use values::{OrNone, PortRange};
 
-use crate::lifecycle::LogFormat;
-
 mod options;
 mod rotate;
 pub(crate) mod values;
@@ -50,11 +48,7 @@ pub struct Config {
     /// Whether the agent runs in kube-proxy's place: /healthz answers loopback clients for the agent
     /// alone, and requests are also counted under kube-proxy's names.
     pub drop_in: bool,
-    /// Whether to drop privileges that are not needed.
-    pub hardening: bool,
-    pub log_format: LogFormat,
-    /// Directives of the log's filter.
-    pub log_filter: String,
+    pub process: ProcessArgs,
 }
 
 /// Source of the cluster view.
@@ -190,23 +184,13 @@ impl Config {
             admin: args.admin.clone(),
             observer: args.observer.clone(),
             kept: args.kept.clone(),
-            hardening: args.process.hardening == Switch::On,
-            log_format: args.process.log_format,
-            log_filter: args.process.log_filter.clone(),
+            process: args.process.clone(),
             ..config
         })
     }
 
-    /// Configuration of `pathproof check`: no listener is bound, nothing is pinned or kept.
-    pub fn for_check(
-        cluster: &ClusterArgs,
-        sentinel: &SentinelConfig,
-        around: &Surroundings,
-    ) -> Result<Self, ConfigError> {
-        Self::of(cluster, Some(sentinel), around)
-    }
-
-    fn of(
+    /// Configuration that binds no listener, and pins and keeps nothing, as for `pathproof check`.
+    pub fn of(
         cluster: &ClusterArgs,
         sentinel: Option<&SentinelConfig>,
         around: &Surroundings,
@@ -226,9 +210,7 @@ impl Config {
             sentinel: sentinel.cloned(),
             publish: PublishConfig::default(),
             drop_in: false,
-            hardening: false,
-            log_format: LogFormat::default(),
-            log_filter: String::new(),
+            process: ProcessArgs::default(),
         })
     }
 

@@ -8,7 +8,7 @@ use caps::Capability;
 use pathproof_report::HardeningReport;
 
 use crate::cluster::api::client::{files, folders};
-use crate::config::{ApiArgs, Config, Source};
+use crate::config::{ApiArgs, Config, Source, Switch};
 use crate::datapath::load::scratch_map;
 use crate::datapath::pins::{self, Pins};
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
@@ -27,7 +27,7 @@ pub struct Confined {
 /// Permanently drops the privileges that the agent does not need. Call it before there are threads.
 /// A privilege that cannot be dropped is reported, and is not an error.
 pub fn confine(config: &Config) -> Confined {
-    if !config.hardening {
+    if config.process.hardening == Switch::Off {
         tracing::warn!("--hardening=off: the agent keeps all its privileges");
         return Confined {
             report: HardeningReport::default(),

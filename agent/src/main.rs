@@ -65,7 +65,7 @@ fn check_variables() -> Result<(), ConfigError> {
 }
 
 fn run_with(config: Config, notes: Vec<String>) -> Outcome {
-    lifecycle::start_log(config.log_format, &config.log_filter);
+    lifecycle::start_log(config.process.log_format, &config.process.log_filter);
     for note in notes {
         tracing::info!("in place of kube-proxy: {note}");
     }
@@ -148,7 +148,7 @@ fn check(said: &CheckArgs) -> Exit {
 }
 
 fn check_here(said: &CheckArgs) -> Outcome {
-    let config = Config::for_check(&said.cluster, &said.sentinel, &Surroundings::read())?;
+    let config = Config::of(&said.cluster, Some(&said.sentinel), &Surroundings::read())?;
     config.check()?;
     let time = Duration::from_secs(said.seconds);
     let (report, time) = current_thread()?.block_on(app::check(config, time))?;

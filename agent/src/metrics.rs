@@ -1,4 +1,4 @@
-//! Every metric, defined and encoded in one place.
+//! Every metric, defined in one table (`definitions`).
 //!
 //! The main loop passes a [`Snapshot`] in each turn, and counts connections with [`Metrics::record_sample`];
 //! the listeners count through [`Metrics::http`]. A scrape reads the main loop's values under one lock, so
@@ -20,8 +20,9 @@ use prometheus_client::registry::Registry;
 mod connections;
 mod counters;
 mod definitions;
-mod exposition;
+mod readings;
 mod reference;
+mod samples;
 mod series;
 
 use connections::{Connections, Datagrams};
@@ -29,22 +30,25 @@ use counters::Measured;
 pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
 pub use reference::reference;
 pub use series::ServiceMetrics;
+use series::Shown;
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Metrics {
-    registry: Registry,
-    shared: Arc<Shared>,
+    counted: Counted,
+    /// Data that a scrape reads in addition to the library's counters.
+    current: Mutex<Current>,
+}
+
+/// Events, in the library's counters and histograms.
+#[derive(Debug, Default)]
+struct Counted {
     measured: Measured,
     http: HttpStats,
     publish: PublishStats,
 }
-
-/// Data that a scrape reads in addition to the library's counters.
-#[derive(Debug, Default)]
-struct Shared(Mutex<Current>);
 
 #[derive(Debug, Default)]
 struct Current {
@@ -73,18 +77,13 @@ impl Metrics {
 
     /// The same with series of other Services.
     pub fn with(which: ServiceMetrics) -> Arc<Self> {
-        let shared = Arc::new(Shared(Mutex::new(Current {
+        let current = Current {
             which,
             ..Current::default()
-        })));
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(exposition::Exposition(Arc::clone(&shared))));
+        };
         Arc::new(Self {
-            measured: Measured::new(&mut registry),
-            http: HttpStats::new(&mut registry),
-            publish: PublishStats::new(&mut registry),
-            registry,
-            shared,
+            counted: Counted::default(),
+            current: Mutex::new(current),
         })
     }
 
@@ -96,9 +95,9 @@ impl Metrics {
         answers: impl Iterator<Item = (u32, u32)>,
         directory: &dyn Directory,
     ) {
-        let mut current = self.shared.current();
+        let mut current = self.current();
         // The last turn's time is close enough: failures stay recent for minutes.
-        let now = current.verdict().map_or(Mono(0), |verdict| verdict.at);
+        let now = current.now();
         let Current {
             connections,
             datagrams,
@@ -120,7 +119,7 @@ impl Metrics {
                 Some(info) if info.udp => {
                     datagrams.answered(service, ns);
                     if info.dns {
-                        self.measured.dns.observe(f64::from(us) / 1e6);
+                        self.counted.measured.dns.observe(f64::from(us) / 1e6);
                     }
                 }
                 Some(info) => connections.accepted(service, &info, ns),
@@ -137,19 +136,21 @@ impl Metrics {
                 outcome,
                 lag,
             } => {
-                self.measured.probe(trace, outcome.name());
+                self.counted.measured.probe(trace, outcome.name());
                 if let Some(lag) = lag {
-                    self.measured.rotations.observe(lag.as_secs_f64());
+                    self.counted.measured.rotations.observe(lag.as_secs_f64());
                 }
             }
-            Measurement::StaleConnection(_, age) => self.measured.left.observe(age.as_secs_f64()),
-            Measurement::Programmed(programmed) => self.measured.programmed(programmed),
+            Measurement::StaleConnection(_, age) => {
+                self.counted.measured.left.observe(age.as_secs_f64())
+            }
+            Measurement::Programmed(programmed) => self.counted.measured.programmed(programmed),
         }
     }
 
     /// Removes Services that are no longer expected. Call it after the view changed, since ids are reused.
     pub fn retain(&self, directory: &dyn Directory) {
-        let mut current = self.shared.current();
+        let mut current = self.current();
         current.connections.retain(directory);
         current.datagrams.retain(directory);
     }
@@ -162,36 +163,41 @@ impl Metrics {
         trouble: &[ServiceTrouble],
         busiest: usize,
     ) -> (Vec<ServiceReport>, u32) {
-        self.shared
-            .current()
-            .connections
-            .report(directory, trouble, busiest)
+        let current = self.current();
+        current.connections.report(directory, trouble, busiest)
     }
 
     /// UDP Services with traffic for a report: DNS first, then the busiest.
     pub fn udp(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
-        self.shared.current().datagrams.report(directory, shown)
+        self.current().datagrams.report(directory, shown)
     }
 
     /// Replaces the snapshot after a turn.
     pub fn update(&self, snapshot: Snapshot) {
-        self.shared.current().snapshot = Some(snapshot);
+        self.current().snapshot = Some(snapshot);
     }
 
     pub fn http(&self) -> &HttpStats {
-        &self.http
+        &self.counted.http
     }
 
     pub fn publish(&self) -> &PublishStats {
-        &self.publish
+        &self.counted.publish
     }
 
     /// The exposition, as OpenMetrics text.
-    pub fn encode(&self) -> String {
+    pub fn encode(self: &Arc<Self>) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(samples::Exposition(Arc::clone(self))));
         let mut page = String::with_capacity(32 * 1024);
-        // Writing to a String cannot fail, and the collector's labels are plain text.
-        let _ = text::encode(&mut page, &self.registry);
+        // Writing to a String cannot fail, and the labels are plain text.
+        let _ = text::encode(&mut page, &registry);
         page
+    }
+
+    /// Ignores poisoning: sums that may lack one turn are better than no metrics.
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,12 +206,22 @@ impl Current {
     fn verdict(&self) -> Option<&Verdict> {
         Some(&self.snapshot.as_ref()?.report.verdict)
     }
-}
 
-impl Shared {
-    /// Ignores poisoning: sums that may lack one turn are better than no metrics.
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Time of the last turn.
+    fn now(&self) -> Mono {
+        self.verdict().map_or(Mono(0), |verdict| verdict.at)
+    }
+
+    /// TCP Services with series.
+    fn services(&self) -> Shown<'_> {
+        let named = self.verdict().map_or(&[][..], |verdict| &verdict.services);
+        (self.connections).shown(self.which, series::TCP, named, self.now())
+    }
+
+    /// UDP Services with series. The verdict covers only connections.
+    fn udp_services(&self) -> Shown<'_> {
+        let datagrams = &self.datagrams.counted;
+        datagrams.shown(self.which, series::UDP, &[], self.now())
     }
 }
 

@@ -1,10 +1,10 @@
 //! File access, by Landlock: only the needed paths can be read or written.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use landlock::{
-    ABI, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreated,
-    RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+    ABI, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+    path_beneath_rules,
 };
 use pathproof_report::FilesReport;
 
@@ -40,20 +40,19 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     // No rule grants Execute: no program is ever started.
     let handled = write | AccessFs::Execute;
     let handled = if reads { handled | read } else { handled };
-    let mut rules = Ruleset::default().handle_access(handled)?.create()?;
-    for path in KERNEL
-        .iter()
-        .map(Path::new)
-        .chain(needs.read.iter().map(PathBuf::as_path))
-    {
-        rules = allow(rules, path, read & handled)?;
-    }
-    for path in &needs.written {
-        rules = allow(rules, path, (write | read) & handled)?;
-    }
-    for path in &needs.made {
-        let make = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::MakeSym;
-        rules = allow(rules, path, (make | read) & handled)?;
+    let make = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::MakeSym;
+    // A file has none of the rights on a folder's content.
+    let made = needs.made.iter().filter(|path| path.is_dir());
+    // A missing path is skipped, and stays forbidden if it is created later.
+    let mut rules = Ruleset::default()
+        .handle_access(handled)?
+        .create()?
+        .add_rules(path_beneath_rules(&needs.written, (write | read) & handled))?
+        .add_rules(path_beneath_rules(made, (make | read) & handled))?;
+    if reads {
+        rules = rules
+            .add_rules(path_beneath_rules(KERNEL, read))?
+            .add_rules(path_beneath_rules(&needs.read, read))?;
     }
     match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => Err(ABSENT.into()),
@@ -71,36 +70,14 @@ const LOADING: [&str; 3] = ["/proc", "/sys/devices", "/sys/fs/bpf"];
 ///
 /// On an error nothing is restricted, and loading takes longer.
 pub(super) fn confine_loader() -> Result<(), Refused> {
-    let mut rules = Ruleset::default()
+    let rules = Ruleset::default()
         .handle_access(AccessFs::ReadFile)?
-        .create()?;
-    for path in LOADING {
-        rules = allow(rules, Path::new(path), AccessFs::ReadFile.into())?;
-    }
+        .create()?
+        .add_rules(path_beneath_rules(LOADING, AccessFs::ReadFile))?;
     match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => Err(ABSENT.into()),
         _ => Ok(()),
     }
-}
-
-/// Allows access to a path. A missing path is skipped, and stays forbidden if it is created later.
-fn allow(
-    rules: RulesetCreated,
-    path: &Path,
-    rights: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, RulesetError> {
-    let Ok(opened) = PathFd::new(path) else {
-        return Ok(rules);
-    };
-    // Rights on the content of a folder do not apply to a file.
-    let rights = match path.is_dir() {
-        true => rights,
-        false => rights & AccessFs::from_file(RIGHTS),
-    };
-    if rights.is_empty() {
-        return Ok(rules);
-    }
-    rules.add_rule(PathBeneath::new(opened, rights))
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ fn the_flags_of_rke_run_an_agent() {
     );
     assert_eq!(config.healthz.port_takeover, PortTakeover::Bind);
     assert!(config.drop_in && !config.publish.any());
-    assert_eq!(config.log_filter, "info,kube_client=off");
+    assert_eq!(config.process.log_filter, "info,kube_client=off");
     assert_eq!(
         notes[0],
         "ignored flags that have no effect in pathproof: --cluster-cidr, --bind-address"
@@ -178,7 +178,9 @@ fn names_are_in_lower_case(#[case] text: &str, #[case] name: &str) {
 #[case("--v 10", "info,kube_client=off,pathproof=trace")]
 fn klog_levels_have_a_meaning(#[case] text: &str, #[case] filter: &str) {
     assert_eq!(
-        config(&format!("--kubeconfig=/k {text}")).log_filter,
+        config(&format!("--kubeconfig=/k {text}"))
+            .process
+            .log_filter,
         filter
     );
 }
@@ -327,7 +329,10 @@ fn a_file_overrides_most_flags() {
         ("192.0.2.1:10256".to_owned(), "127.0.0.1:10249".to_owned())
     );
     assert_eq!(&*config.node_name, "from-file");
-    assert_eq!(config.log_filter, "info,kube_client=off,pathproof=debug");
+    assert_eq!(
+        config.process.log_filter,
+        "info,kube_client=off,pathproof=debug"
+    );
     assert_eq!(
         notes[0],
         "ignored flags that --config overrides: --kubeconfig, --healthz-port, \
@@ -340,7 +345,7 @@ fn a_name_the_log_and_the_server_win_over_the_file() {
     let flags = "--hostname-override=flag -v=1 --logging-format=json --master=http://m:1";
     let (config, notes) = with_file(FILE, flags).unwrap();
     assert_eq!(&*config.node_name, "flag");
-    assert_eq!(config.log_filter, "info,kube_client=off");
+    assert_eq!(config.process.log_filter, "info,kube_client=off");
     assert_eq!(config.source.to_string(), "API server http://m:1");
     assert_eq!(notes, Vec::<String>::new());
 }

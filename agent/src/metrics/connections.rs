@@ -120,7 +120,11 @@ impl Tally {
         recent.map_or(0, |failed| failed.count)
     }
 
-    /// Whether the tally belongs to this Service: an id is reused once its Service is gone.
+    /// The Service with this id, unless it is another one by now: ids are reused.
+    fn info_in(&self, directory: &dyn Directory, id: u32) -> Option<ServiceInfo> {
+        directory.service(id).filter(|info| self.is_of(info))
+    }
+
     fn is_of(&self, info: &ServiceInfo) -> bool {
         let known = &self.info;
         (&known.name, &known.port, known.family) == (&info.name, &info.port, info.family)
@@ -174,11 +178,8 @@ impl Connections {
     }
 
     pub(super) fn retain(&mut self, directory: &dyn Directory) {
-        self.services.retain(|id, tally| {
-            directory
-                .service(*id)
-                .is_some_and(|info| tally.is_of(&info))
-        });
+        self.services
+            .retain(|id, tally| tally.info_in(directory, *id).is_some());
     }
 
     /// Runs in every turn of the main loop, so names are built only for what is shown.
@@ -193,11 +194,11 @@ impl Connections {
             .map(|trouble| (trouble.service.as_str(), trouble.family))
             .collect();
         let is_troubled = |tally: &Tally| {
-            !troubled.is_empty()
-                && troubled.contains(&(tally.info.label().as_str(), tally.info.family))
+            let info = &tally.info;
+            !troubled.is_empty() && troubled.contains(&(&*info.label(), info.family))
         };
         let known = self.services.iter().filter_map(|(id, tally)| {
-            let info = directory.service(*id).filter(|info| tally.is_of(info))?;
+            let info = tally.info_in(directory, *id)?;
             Some((tally, is_troubled(tally), info.endpoints))
         });
         let mut ranked: Vec<(&Tally, bool, u32)> = known.collect();
@@ -261,7 +262,7 @@ impl Datagrams {
             .services
             .iter()
             .filter_map(|(id, tally)| {
-                let info = directory.service(*id)?;
+                let info = tally.info_in(directory, *id)?;
                 Some(UdpServiceReport {
                     counted: tally.report(info.endpoints, false),
                     dns: info.dns,

@@ -8,9 +8,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-
-use super::definitions as define;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
@@ -68,21 +65,20 @@ const ANSWERS: [(&str, &str); 5] = [
 
 #[derive(Debug)]
 pub struct HttpStats {
-    answers: Counters<2>,
-    open: Family<Labels<1>, Gauge>,
-    turned: Counters<2>,
+    pub(super) answers: Counters<2>,
+    pub(super) open: Family<Labels<1>, Gauge>,
+    pub(super) turned: Counters<2>,
     /// Answers of /healthz and /livez, under kube-proxy's metric names.
-    as_kube_proxy: [Counters<1>; 2],
+    pub(super) as_kube_proxy: [Counters<1>; 2],
 }
 
-impl HttpStats {
-    pub(super) fn new(registry: &mut Registry) -> Self {
+impl Default for HttpStats {
+    fn default() -> Self {
         let new = Self {
-            answers: define::REQUESTS.register(registry, Family::default()),
-            open: define::OPEN.register(registry, Family::default()),
-            turned: define::TURNED.register(registry, Family::default()),
-            as_kube_proxy: [define::PROXY_HEALTHZ, define::PROXY_LIVEZ]
-                .map(|definition| definition.register(registry, Family::default())),
+            answers: Family::default(),
+            open: Family::default(),
+            turned: Family::default(),
+            as_kube_proxy: Default::default(),
         };
         // A rate needs a first value.
         for (check, code) in ANSWERS {
@@ -96,7 +92,9 @@ impl HttpStats {
         }
         new
     }
+}
 
+impl HttpStats {
     fn answer(&self, check: &'static str, code: &'static str) -> Counter {
         let labels = [("check", check), ("code", code)];
         self.answers.get_or_create_owned(&labels)
@@ -217,14 +215,10 @@ const RESULTS: [&str; 9] = [
     "timeout",
 ];
 
-#[derive(Debug)]
-pub struct PublishStats(Counters<2>);
+#[derive(Debug, Default)]
+pub struct PublishStats(pub(super) Counters<2>);
 
 impl PublishStats {
-    pub(super) fn new(registry: &mut Registry) -> Self {
-        Self(define::WRITES.register(registry, Family::default()))
-    }
-
     /// Counts successes of this kind from zero; a failure appears when it first occurs.
     pub fn want(&self, kind: Published) {
         self.of(kind, RESULTS[WriteResult::Ok as usize]).inc_by(0);
@@ -251,38 +245,37 @@ const VOID: &str = "void";
 /// Metrics that the main loop counts per event.
 #[derive(Debug)]
 pub(super) struct Measured {
-    probes: Counters<4>,
-    void: Counters<1>,
+    pub(super) probes: Counters<4>,
+    pub(super) void: Counters<1>,
     /// Times from the SYN of a TCP probe to its answer.
-    round_trips: Histogram,
+    pub(super) round_trips: Histogram,
     /// Times until the rules followed a move of the sentinel's endpoint.
     pub(super) rotations: Histogram,
     /// Times since the removal of endpoints that still received a new connection.
     pub(super) left: Histogram,
     /// Times from a change of endpoints to the connection that showed it.
-    programming: Histograms<2>,
+    pub(super) programming: Histograms<2>,
     /// Changes of endpoints that no connection showed.
-    unmeasured: Counters<1>,
+    pub(super) unmeasured: Counters<1>,
     pub(super) dns: Histogram,
 }
 
-impl Measured {
-    pub(super) fn new(registry: &mut Registry) -> Self {
+impl Default for Measured {
+    fn default() -> Self {
         Self {
-            probes: define::PROBES.register(registry, Family::default()),
-            void: define::VOID_PROBES.register(registry, Family::default()),
-            round_trips: define::PROBE_DURATION.register(registry, Histogram::new(DELAYS)),
-            rotations: define::ROTATION_LAG.register(registry, Histogram::new(LAGS)),
-            left: define::LEFT_ENDPOINT.register(registry, Histogram::new(LAGS)),
-            programming: define::PROGRAMMING.register(
-                registry,
-                Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> _),
-            ),
-            unmeasured: define::UNMEASURED.register(registry, Family::default()),
-            dns: define::DNS_ANSWER.register(registry, Histogram::new(DELAYS)),
+            probes: Family::default(),
+            void: Family::default(),
+            round_trips: Histogram::new(DELAYS),
+            rotations: Histogram::new(LAGS),
+            left: Histogram::new(LAGS),
+            programming: Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> _),
+            unmeasured: Family::default(),
+            dns: Histogram::new(DELAYS),
         }
     }
+}
 
+impl Measured {
     pub(super) fn programmed(&self, programmed: &Programmed) {
         let change = match programmed.change {
             EndpointChange::Added => "added",

@@ -12,7 +12,8 @@ use pathproof_facts::time::Mono;
 use pathproof_judge::verdict::ServiceTrouble;
 use pathproof_wire::service::{Family, SourceClass};
 
-use super::connections::{Connections, Handshakes, SHOWN, Sums, Tally};
+use super::connections::{Connections, HANDSHAKE_BOUNDS, SHOWN, Sums, Tally};
+use super::samples::Samples;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ServiceMetrics {
@@ -31,15 +32,18 @@ pub enum ServiceMetrics {
 pub(super) struct Allowance {
     services: usize,
     series: usize,
+    udp: bool,
 }
 
 pub(super) const TCP: Allowance = Allowance {
     services: 50,
     series: 150,
+    udp: false,
 };
 pub(super) const UDP: Allowance = Allowance {
     services: 10,
     series: 40,
+    udp: true,
 };
 
 /// Maximum number of Services in trouble with handshake times, which take seven series each.
@@ -61,48 +65,51 @@ const NAMES: [&str; SHOWN] = [
     "lost",
 ];
 
-/// Outcomes shown even while zero, since a rate needs a first value.
-const FROM_ZERO: [&str; 7] = [
-    "arrived",
-    "proven",
-    "refused",
-    "leaked",
-    "misrouted",
-    "stale",
-    "lost",
-];
+/// How many outcomes are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Detail {
+    /// Failures once they occurred.
+    #[default]
+    Trouble,
+    /// All failures from zero on, since a rate needs a first value.
+    Failures,
+    /// Intermediate steps too.
+    Steps,
+}
 
-const STEPS: [&str; 2] = ["forwarded", "answered"];
-
-/// Outcomes that are shown in addition to those that occurred.
+/// Selection of outcomes.
 #[derive(Debug, Clone, Copy, Default)]
 struct ShownOutcomes {
-    from_zero: &'static [&'static str],
-    steps: bool,
+    detail: Detail,
+    /// Refused datagrams, and answers that do not arrive, cannot be observed.
+    udp: bool,
 }
 
 impl ShownOutcomes {
-    /// For a Service, if all Services are shown.
-    const ALL: Self = Self {
-        from_zero: &FROM_ZERO,
-        steps: true,
-    };
-    /// For a Service in trouble.
-    const TROUBLE: Self = Self {
-        from_zero: &["arrived", "proven"],
-        steps: false,
-    };
-    /// For the sum of all Services.
-    const NODE: Self = Self {
-        from_zero: &FROM_ZERO,
-        steps: false,
-    };
+    fn shows(self, outcome: &str, count: u64) -> bool {
+        match outcome {
+            "refused" | "unheard" if self.udp => false,
+            "arrived" | "proven" => true,
+            "forwarded" | "answered" => count > 0 && self.detail == Detail::Steps,
+            "refused" | "leaked" | "misrouted" | "stale" | "lost" => {
+                count > 0 || self.detail != Detail::Trouble
+            }
+            _ => count > 0,
+        }
+    }
 
     fn of(self, outcomes: &[u64; SHOWN]) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let all = NAMES.into_iter().zip(*outcomes);
-        all.filter(move |(outcome, count)| {
-            let is_step = STEPS.contains(outcome);
-            (*count > 0 || self.from_zero.contains(outcome)) && (self.steps || !is_step)
+        all.filter(move |(outcome, count)| self.shows(outcome, *count))
+    }
+
+    /// Path, outcome and count of each series of these sums. Paths without traffic have none.
+    fn of_paths(self, sums: &Sums) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let paths = SourceClass::ALL.into_iter().map(names::of_path).zip(sums);
+        let used = paths.filter(|(_, outcomes)| outcomes.iter().any(|count| *count > 0));
+        used.flat_map(move |(path, outcomes)| {
+            let shown = self.of(outcomes);
+            shown.map(move |(outcome, count)| (path, outcome, count))
         })
     }
 }
@@ -117,34 +124,35 @@ pub(super) struct Shown<'a> {
 }
 
 impl Connections {
-    /// Labels (family, path, outcome) and values of the node's series. Paths without traffic have none.
-    pub(super) fn node_series(&self) -> impl Iterator<Item = ([&str; 3], f64)> {
-        let families = Family::ALL.into_iter().zip(&self.nodes);
-        families.flat_map(|(family, sums)| {
-            paths(sums).flat_map(move |(path, outcomes)| {
-                ShownOutcomes::NODE
-                    .of(outcomes)
-                    .map(move |(outcome, count)| {
-                        ([names::of_family(family), path, outcome], count as f64)
-                    })
-            })
-        })
+    /// Writes the node's series, with the labels family, path and outcome.
+    pub(super) fn write(&self, to: &mut Samples<'_>) {
+        let shown = ShownOutcomes {
+            detail: Detail::Failures,
+            udp: false,
+        };
+        for (family, sums) in Family::ALL.into_iter().zip(&self.nodes) {
+            for (path, outcome, count) in shown.of_paths(sums) {
+                to.add(&[names::of_family(family), path, outcome], count as f64);
+            }
+        }
     }
 
-    /// The same, summed over all paths, for the outcomes that are `known`.
-    pub(super) fn family_series(
-        &self,
-        known: fn(&str) -> bool,
-    ) -> impl Iterator<Item = ([&str; 2], f64)> {
-        let families = Family::ALL.into_iter().zip(&self.nodes);
-        families.flat_map(move |(family, sums)| {
+    /// Writes the node's series of datagrams, summed over all paths.
+    pub(super) fn write_datagrams(&self, to: &mut Samples<'_>) {
+        let shown = ShownOutcomes {
+            detail: Detail::Failures,
+            udp: true,
+        };
+        for (family, sums) in Family::ALL.into_iter().zip(&self.nodes) {
             let total = |outcome: usize| sums.iter().map(|path| path[outcome]).sum::<u64>();
             let outcomes: [u64; SHOWN] = std::array::from_fn(total);
-            let any = outcomes.iter().any(|count| *count > 0);
-            let shown = ShownOutcomes::NODE.of(&outcomes);
-            let shown = shown.filter(move |(outcome, _)| any && known(outcome));
-            shown.map(move |(outcome, count)| ([names::of_family(family), outcome], count as f64))
-        })
+            if outcomes.iter().all(|count| *count == 0) {
+                continue;
+            }
+            for (outcome, count) in shown.of(&outcomes) {
+                to.add(&[names::of_family(family), outcome], count as f64);
+            }
+        }
     }
 
     /// Selects the Services to show. `named` are those in the verdict.
@@ -160,7 +168,10 @@ impl Connections {
             ServiceMetrics::All => Shown {
                 tallies: self.services.values().collect(),
                 others: Some(&self.others),
-                shown_outcomes: ShownOutcomes::ALL,
+                shown_outcomes: ShownOutcomes {
+                    detail: Detail::Steps,
+                    udp: allowance.udp,
+                },
                 omitted: 0,
             },
             ServiceMetrics::Trouble => self.in_trouble(allowance, named, now),
@@ -169,19 +180,14 @@ impl Connections {
 
     /// Services that the verdict confirms come first, then those with most failures, then by name.
     fn in_trouble(&self, allowance: Allowance, named: &[ServiceTrouble], now: Mono) -> Shown<'_> {
-        let named: HashMap<(&str, Family), bool> = named
-            .iter()
-            .map(|service| {
-                (
-                    (service.service.as_str(), service.family),
-                    service.confirmed,
-                )
-            })
-            .collect();
+        let mut confirmations: HashMap<(&str, Family), bool> = HashMap::new();
+        for trouble in named {
+            confirmations.insert((&trouble.service, trouble.family), trouble.confirmed);
+        }
         // Build names only if there are any to compare.
         let confirmed = |tally: &Tally| {
             let name = (!named.is_empty()).then(|| tally.info.label())?;
-            named.get(&(name.as_str(), tally.info.family)).copied()
+            confirmations.get(&(&*name, tally.info.family)).copied()
         };
         let mut ranked: Vec<(Option<bool>, u64, &Tally)> = self
             .services
@@ -194,10 +200,12 @@ impl Connections {
             (worst, &tally.info.name, &tally.info.port, tally.info.family)
         });
         let in_trouble = ranked.len();
+        // The limit also counts outcomes that datagrams do not show.
+        let series = |tally: &Tally| ShownOutcomes::default().of_paths(&tally.sums).count();
         let mut left = allowance.series;
         let fits = ranked.into_iter().take(allowance.services);
         let fits = fits.map_while(|(.., tally)| {
-            left = left.checked_sub(sums_series(&tally.sums, ShownOutcomes::TROUBLE).count())?;
+            left = left.checked_sub(series(tally))?;
             Some(tally)
         });
         let tallies: Vec<&Tally> = fits.collect();
@@ -205,46 +213,47 @@ impl Connections {
             omitted: in_trouble - tallies.len(),
             tallies,
             others: None,
-            shown_outcomes: ShownOutcomes::TROUBLE,
+            shown_outcomes: ShownOutcomes {
+                detail: Detail::Trouble,
+                udp: allowance.udp,
+            },
         }
     }
 }
 
-impl<'a> Shown<'a> {
-    /// Labels (namespace, name, port, family) and handshake times of the Services that accepted connections.
-    pub(super) fn handshakes(&self) -> impl Iterator<Item = ([&'a str; 4], &'a Handshakes)> {
-        let most = if self.shown_outcomes.steps {
-            usize::MAX
-        } else {
-            HANDSHAKES
+impl Shown<'_> {
+    /// Writes the handshake times of the Services that accepted connections.
+    pub(super) fn write_handshakes(&self, to: &mut Samples<'_>) {
+        let most = match self.shown_outcomes.detail {
+            Detail::Steps => usize::MAX,
+            _ => HANDSHAKES,
         };
-        let accepting = self
-            .tallies
-            .iter()
-            .filter(|tally| tally.handshakes.count() > 0);
-        accepting.take(most).map(|tally| {
+        let bounds = HANDSHAKE_BOUNDS.map(|ns| ns as f64 / 1e9);
+        let accepting = self.tallies.iter();
+        let accepting = accepting.filter(|tally| tally.handshakes.count() > 0);
+        for tally in accepting.take(most) {
             let [namespace, name, port] = names_of(tally);
             let labels = [namespace, name, port, names::of_family(tally.info.family)];
-            (labels, &tally.handshakes)
-        })
+            let bounds = bounds.into_iter().chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(tally.handshakes.buckets).collect();
+            to.add_histogram(&labels, tally.handshakes.sum_ns, &buckets);
+        }
     }
 
-    /// Labels (namespace, name, port, family, path, outcome) and values. Paths without traffic have none.
-    pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
-        let shown_outcomes = self.shown_outcomes;
+    /// Writes the series of each Service, and those of all others together.
+    pub(super) fn write(&self, to: &mut Samples<'_>) {
         let named = self.tallies.iter();
         let named = named.map(|tally| (names_of(tally), tally.info.family, &*tally.sums));
         let others = self.others.into_iter().flatten();
         let others = Family::ALL.into_iter().zip(others);
         let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
-        named.chain(others).flat_map(move |(name, family, sums)| {
-            let [namespace, service, port] = name;
-            sums_series(sums, shown_outcomes).map(move |(path, outcome, count)| {
-                let family = names::of_family(family);
+        for ([namespace, service, port], family, sums) in named.chain(others) {
+            let family = names::of_family(family);
+            for (path, outcome, count) in self.shown_outcomes.of_paths(sums) {
                 let labels = [namespace, service, port, family, path, outcome];
-                (labels, count as f64)
-            })
-        })
+                to.add(&labels, count as f64);
+            }
+        }
     }
 }
 
@@ -252,22 +261,4 @@ impl<'a> Shown<'a> {
 fn names_of(tally: &Tally) -> [&str; 3] {
     let info = &tally.info;
     [&info.name.namespace, &info.name.name, &info.port]
-}
-
-/// Path, outcome and count of each series of one Service.
-fn sums_series<'a>(
-    sums: &'a Sums,
-    shown_outcomes: ShownOutcomes,
-) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<'a> {
-    paths(sums).flat_map(move |(path, outcomes)| {
-        shown_outcomes
-            .of(outcomes)
-            .map(move |(outcome, count)| (path, outcome, count))
-    })
-}
-
-/// Paths with traffic, with their label.
-fn paths(sums: &Sums) -> impl Iterator<Item = (&'static str, &[u64; SHOWN])> {
-    let all = SourceClass::ALL.into_iter().map(names::of_path).zip(sums);
-    all.filter(|(_, outcomes)| outcomes.iter().any(|count| *count > 0))
 }

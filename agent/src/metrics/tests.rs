@@ -141,9 +141,9 @@ fn every_definition_is_exposed_and_nothing_else() {
     metrics.http().as_kube_proxy();
     metrics.publish().want(Published::Condition);
     for outcome in ["passed", "void"] {
-        metrics.measured.probe(&probe(), outcome);
+        metrics.counted.measured.probe(&probe(), outcome);
     }
-    (counted::programmed().iter()).for_each(|change| metrics.measured.programmed(change));
+    (counted::programmed().iter()).for_each(|change| metrics.counted.measured.programmed(change));
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page
         .lines()
@@ -254,7 +254,7 @@ fn every_label_has_a_bound() {
     let bounded: BTreeSet<&str> = bounds.keys().map(String::as_str).collect();
     assert_eq!(
         used, bounded,
-        "add it to metrics/reference.rs, with a bound"
+        "add it to metrics/reference.md.in, with a bound"
     );
 }
 
@@ -375,4 +375,23 @@ fn the_trouble_comes_first_then_the_busiest() {
     let shown: Vec<&str> = shown.iter().map(|report| report.service.as_str()).collect();
     assert_eq!(shown, ["shop/s0:http", "shop/s9:http", "shop/s8:http"]);
     assert_eq!(omitted, 7);
+}
+
+#[test]
+fn equally_busy_udp_services_are_reported_by_name() {
+    let metrics = Metrics::new();
+    let mut names = Names::of(10);
+    names.udp = true;
+    let counts: Vec<CountDelta> = (0..10)
+        .map(|id| delta(id, Outcome::Arrived, 5, 0))
+        .collect();
+    metrics.record_sample(&counts, std::iter::empty(), &names);
+    let report = metrics.udp(&names, 3);
+    let shown: Vec<&str> = report
+        .services
+        .iter()
+        .map(|service| service.counted.service.as_str())
+        .collect();
+    assert_eq!(shown, ["shop/s0:http", "shop/s1:http", "shop/s2:http"]);
+    assert_eq!(report.omitted, 7);
 }

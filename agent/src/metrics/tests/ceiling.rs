@@ -111,7 +111,7 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
                     transport,
                 };
                 for outcome in ["passed", "void"] {
-                    metrics.measured.probe(&trace, outcome);
+                    metrics.counted.measured.probe(&trace, outcome);
                 }
             }
         }
@@ -122,10 +122,11 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
             since_trigger: Some(Duration::from_millis(1_150)),
         };
         for latency in [Some(latency), None] {
-            metrics.measured.programmed(&Programmed { change, latency });
+            let programmed = Programmed { change, latency };
+            metrics.counted.measured.programmed(&programmed);
         }
     }
-    metrics.measured.rotations.observe(1.0);
+    metrics.counted.measured.rotations.observe(1.0);
     metrics.http().answered(Some(Endpoint::Livez), 200);
     for status in [200, 503] {
         metrics.http().answered_of_service(status);
@@ -143,13 +144,13 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
     metrics
 }
 
-fn series(metrics: &Metrics) -> usize {
+fn series(metrics: &Arc<Metrics>) -> usize {
     let page = metrics.encode();
     page.lines().filter(|line| !line.starts_with('#')).count()
 }
 
 /// Series by metric, for the message of a failure.
-fn shares(metrics: &Metrics) -> String {
+fn shares(metrics: &Arc<Metrics>) -> String {
     let page = metrics.encode();
     let mut shares = std::collections::BTreeMap::<&str, usize>::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {

@@ -23,11 +23,11 @@ pub(super) fn programmed() -> [Programmed; 2] {
 #[test]
 fn events_that_are_counted_one_by_one_are_exposed() {
     let metrics = Metrics::new();
-    metrics.measured.probe(&probe(), "passed");
-    metrics.measured.probe(&probe(), "void");
-    metrics.measured.rotations.observe(3.0);
-    metrics.measured.left.observe(0.15);
-    (programmed().iter()).for_each(|change| metrics.measured.programmed(change));
+    metrics.counted.measured.probe(&probe(), "passed");
+    metrics.counted.measured.probe(&probe(), "void");
+    metrics.counted.measured.rotations.observe(3.0);
+    metrics.counted.measured.left.observe(0.15);
+    (programmed().iter()).for_each(|change| metrics.counted.measured.programmed(change));
     metrics.http().answered(Some(Endpoint::Livez), 503);
     metrics.http().as_kube_proxy();
     metrics.http().answered(Some(Endpoint::Livez), 503);

@@ -22,7 +22,7 @@ fn sound(at: Mono) -> Snapshot {
     }
 }
 
-fn record(metrics: &Metrics, names: &Names, delta: CountDelta) {
+fn record(metrics: &Arc<Metrics>, names: &Names, delta: CountDelta) {
     metrics.record_sample(&[delta], std::iter::empty(), names);
 }
 
@@ -32,7 +32,7 @@ fn of(service: &str, outcome: &str) -> String {
     )
 }
 
-fn shown(metrics: &Metrics) -> Vec<String> {
+fn shown(metrics: &Arc<Metrics>) -> Vec<String> {
     let values = label_values(&metrics.encode());
     let names = values.get(&(CONNECTIONS.to_owned(), "service_name".to_owned()));
     names.into_iter().flatten().cloned().collect()

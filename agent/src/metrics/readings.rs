@@ -1,0 +1,270 @@
+//! Reads the samples of metrics from the last turn of the main loop, and from the process.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use pathproof_facts::cause::{Cause, State, Why};
+use pathproof_facts::names;
+use pathproof_facts::time::Mono;
+use pathproof_facts::trace::ProbePath;
+use pathproof_judge::brake::Held;
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_judge::verdict::{FamilyVerdict, LaneView};
+use pathproof_report::{AnswerReport, Report};
+use pathproof_wire::evidence::DELAY_BUCKETS;
+use pathproof_wire::service::Family;
+use pathproof_witness::topology::Cilium;
+
+use super::samples::Samples;
+use super::series::ServiceMetrics;
+use super::{Current, Snapshot};
+
+pub(super) fn flag(set: bool) -> f64 {
+    if set { 1.0 } else { 0.0 }
+}
+
+/// Converts a monotonic time of a report to Unix seconds.
+pub(super) fn unix(report: &Report, at: Mono) -> f64 {
+    let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
+    (report.written.as_nanosecond() + ahead) as f64 / 1e9
+}
+
+/// Families of the verdict, with their names.
+fn families(turn: &Snapshot) -> impl Iterator<Item = (&'static str, &FamilyVerdict)> {
+    let families = turn.report.verdict.families.iter();
+    families.map(|family| (names::of_family(family.family), family))
+}
+
+pub(super) fn states(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (family, verdict) in families(turn) {
+        for state in State::ALL {
+            to.add(&[family, state.name()], flag(state == verdict.state));
+        }
+    }
+}
+
+pub(super) fn causes(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (family, verdict) in families(turn) {
+        let cause = verdict.cause.map(Cause::name);
+        if let Some(cause) = cause.or(verdict.why.map(Why::name)) {
+            to.add(&[family, verdict.state.name(), cause], 1.0);
+        }
+    }
+}
+
+pub(super) fn findings(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (family, verdict) in families(turn) {
+        // A rule may find several things, but a series must be unique.
+        let found = verdict.all_findings();
+        let rules: BTreeSet<&str> = found.map(|found| found.rule.name()).collect();
+        for rule in rules {
+            to.add(&[family, rule], 1.0);
+        }
+    }
+}
+
+/// One sample for each health check.
+pub(super) fn checks(turn: &Snapshot, to: &mut Samples<'_>, holds: fn(&AnswerReport) -> bool) {
+    let answers = &turn.report.answers;
+    to.by_label([
+        ("healthz", flag(holds(&answers.healthz))),
+        ("livez", flag(holds(&answers.livez))),
+    ]);
+}
+
+pub(super) fn brake(turn: &Snapshot, to: &mut Samples<'_>) {
+    let held = turn.report.answers.held.map(Held::name);
+    to.by_label(Held::NAMES.map(|name| (name, flag(held == Some(name)))));
+}
+
+pub(super) fn eligibility(report: &Report) -> Option<f64> {
+    match report.verdict.eligibility {
+        Eligibility::NeverSeen => None,
+        Eligibility::Eligible => Some(1.0),
+        Eligibility::Deleting | Eligibility::Tainted { .. } => Some(0.0),
+    }
+}
+
+pub(super) fn last_proofs(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (family, verdict) in families(turn) {
+        for path in &verdict.paths {
+            if let Some(at) = path.last_proof {
+                to.add(&[family, names::of_path(path.path)], unix(&turn.report, at));
+            }
+        }
+    }
+}
+
+pub(super) fn services_in_trouble(turn: &Snapshot, to: &mut Samples<'_>) {
+    let verdict = &turn.report.verdict;
+    let all = &verdict.services;
+    let confirmed = all.iter().filter(|service| service.confirmed).count();
+    // The verdict lists the worst Services first, so those that it omits are not confirmed.
+    let single = all.len() - confirmed + verdict.services_omitted as usize;
+    to.by_label([("true", confirmed as f64), ("false", single as f64)]);
+}
+
+pub(super) fn services_omitted(current: &Current, to: &mut Samples<'_>) {
+    if current.which == ServiceMetrics::Trouble {
+        let omitted = current.services().omitted + current.udp_services().omitted;
+        to.value(Some(omitted as f64));
+    }
+}
+
+/// Upper bounds of the buckets that are shown, as powers of two of nanoseconds: 16 us, 66 us, 262 us,
+/// 1 ms, 8 ms, 134 ms and 1.1 s.
+const BOUNDS: [usize; 7] = [14, 16, 18, 20, 23, 27, 30];
+
+/// Merges both families into fewer buckets than the kernel has.
+pub(super) fn forwarding_delays(turn: &Snapshot, to: &mut Samples<'_>) {
+    let families = &turn.delays;
+    // Bucket n of the kernel ends at 2^(n+1) ns; its last one has no bound.
+    let bounds = BOUNDS.map(|power| ((1u64 << power) as f64 / 1e9, power));
+    let mut from = 0;
+    let mut buckets = Vec::with_capacity(BOUNDS.len() + 1);
+    for (bound, to) in bounds.into_iter().chain([(f64::INFINITY, DELAY_BUCKETS)]) {
+        let counts = families.iter().flat_map(|delays| &delays.buckets[from..to]);
+        buckets.push((bound, counts.sum()));
+        from = to;
+    }
+    let sum_ns = families.iter().map(|delays| delays.sum_ns).sum();
+    to.add_histogram(&[], sum_ns, &buckets);
+}
+
+pub(super) fn external_connections(turn: &Snapshot, to: &mut Samples<'_>) {
+    let families = Family::ALL.map(names::of_family).into_iter();
+    let counted = families.zip(turn.report.drain.counted);
+    to.by_label(counted.map(|(family, count)| (family, count as f64)));
+}
+
+/// Labels (family, path, transport) and state of each kind of probe.
+fn lanes(turn: &Snapshot) -> impl Iterator<Item = ([&'static str; 3], &LaneView)> {
+    families(turn).flat_map(|(family, verdict)| {
+        let lanes = verdict.lanes.iter();
+        lanes.map(move |lane| ([family, lane.path.name(), lane.transport.name()], lane))
+    })
+}
+
+pub(super) fn armed_probes(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (labels, lane) in lanes(turn) {
+        to.add(&labels, flag(lane.armed));
+    }
+}
+
+pub(super) fn failing_probes(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (labels, lane) in lanes(turn).filter(|(_, lane)| lane.failures > 0) {
+        to.add(&labels, lane.failures.into());
+    }
+}
+
+/// The lag of a path is that of its slower transport.
+pub(super) fn programming_lags(turn: &Snapshot, to: &mut Samples<'_>) {
+    for (family, verdict) in families(turn) {
+        for path in ProbePath::ALL {
+            let lanes = verdict.lanes.iter().filter(|lane| lane.path == path);
+            if let Some(lag) = lanes.filter_map(LaneView::programming_lag).max() {
+                to.add(&[family, path.name()], lag.as_secs_f64());
+            }
+        }
+    }
+}
+
+pub(super) fn coverage_losses(turn: &Snapshot, to: &mut Samples<'_>) {
+    let losses = turn.report.verdict.coverage.losses.iter();
+    // Several devices may share a loss, but a series must be unique.
+    let losses: BTreeSet<&str> = losses.map(|loss| loss.loss.name()).collect();
+    to.by_label(losses.into_iter().map(|loss| (loss, 1.0)));
+}
+
+pub(super) fn unjudged_failures(turn: &Snapshot, to: &mut Samples<'_>) {
+    let unjudged = turn.report.verdict.coverage.unjudged.iter();
+    to.by_label(unjudged.map(|(failure, count)| (Cause::of(*failure).name(), *count as f64)));
+}
+
+pub(super) fn datapath(turn: &Snapshot, to: &mut Samples<'_>) {
+    let topology = &turn.report.datapath;
+    let cilium = |name: fn(Cilium) -> &'static str| topology.cilium.map_or("none", name);
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let labels = [
+        yes(topology.cilium.is_some()),
+        cilium(|cilium| cilium.replacement.name()),
+        cilium(|cilium| cilium.socket_lb.name()),
+        cilium(|cilium| cilium.routing.name()),
+        yes(!topology.accelerated.is_empty()),
+        yes(topology.netkit > 0),
+        topology.sentinel_managed.name(),
+    ];
+    to.add(&labels, 1.0);
+}
+
+pub(super) fn observed_paths(turn: &Snapshot, to: &mut Samples<'_>) {
+    for path in &turn.report.datapath.paths {
+        let (family, way) = (names::of_family(path.family), names::of_path(path.path));
+        to.add(&[family, way, path.seen.name()], 1.0);
+    }
+}
+
+pub(super) fn faults(turn: &Snapshot, to: &mut Samples<'_>) {
+    let faults = turn.report.faults.iter().filter(|(_, count)| **count > 0);
+    to.by_label(faults.map(|(fault, count)| (fault.as_ref(), *count as f64)));
+}
+
+pub(super) fn conntrack_full_drops(report: &Report) -> Option<f64> {
+    let conntrack = &report.verdict.conntrack;
+    conntrack.table.map(|_| conntrack.dropped as f64)
+}
+
+pub(super) fn conntrack_events(turn: &Snapshot, to: &mut Samples<'_>) {
+    if let Some(table) = turn.report.verdict.conntrack.table {
+        to.by_label([
+            ("drop", table.drop as f64),
+            ("insert_failed", table.insert_failed as f64),
+            ("early_drop", table.early_drop as f64),
+        ]);
+    }
+}
+
+pub(super) fn frontend_conflicts(turn: &Snapshot, to: &mut Samples<'_>) {
+    let conflicts = &turn.report.conflicts;
+    to.by_label([
+        ("service", conflicts.services as f64),
+        ("sentinel", conflicts.sentinel as f64),
+        ("node", conflicts.node as f64),
+    ]);
+}
+
+pub(super) fn unjudged_services(turn: &Snapshot, to: &mut Samples<'_>) {
+    let unjudged = &turn.report.expectations.unjudged;
+    to.by_label([
+        ("service", unjudged.service as f64),
+        ("namespace", unjudged.namespace as f64),
+    ]);
+}
+
+pub(super) fn build(turn: &Snapshot, to: &mut Samples<'_>) {
+    let agent = &turn.report.agent;
+    to.add(&[&agent.version, &agent.abi.to_string()], 1.0);
+}
+
+/// Clock ticks a second in /proc/self/stat: USER_HZ, 100 on every architecture that Linux has.
+const TICKS: f64 = 100.0;
+
+/// Fields 14 and 15 of proc_pid_stat(5). Field 2, the command's name, may contain anything and ends
+/// with the last parenthesis.
+pub(super) fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((user + system) as f64 / TICKS)
+}
+
+/// `VmRSS:  1234 kB` of proc_pid_status(5).
+pub(super) fn resident_bytes() -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}

@@ -1,0 +1,107 @@
+//! Writes the samples of a scrape as the definitions describe them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+
+use super::Metrics;
+use super::definitions::{ALL, Definition, Source};
+
+#[derive(Debug)]
+pub(super) struct Exposition(pub(super) Arc<Metrics>);
+
+impl Collector for Exposition {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (current, counted) = (self.0.current(), &self.0.counted);
+        let turn = current.snapshot.as_ref();
+        for (_, definition) in ALL {
+            let Definition {
+                name,
+                help,
+                unit,
+                kind,
+                source,
+                ..
+            } = *definition;
+            let is_absent = match source {
+                Source::Value(_) | Source::Turn(_) => turn.is_none(),
+                Source::Always(_) => false,
+                Source::Library(metric) => metric(counted).is_empty(),
+            };
+            if is_absent {
+                continue;
+            }
+            let encoder = encoder.encode_descriptor(name, help, unit, kind)?;
+            let mut samples = Samples {
+                definition,
+                encoder,
+            };
+            match (source, turn) {
+                (Source::Value(read), Some(turn)) => samples.value(read(&turn.report)),
+                (Source::Turn(read), Some(turn)) => read(turn, &mut samples),
+                (Source::Always(read), _) => read(&current, &mut samples),
+                (Source::Library(metric), _) => metric(counted).encode(samples.encoder)?,
+                (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Samples of one metric. Label values are in the order of its definition.
+pub(super) struct Samples<'a> {
+    definition: &'static Definition,
+    encoder: MetricEncoder<'a>,
+}
+
+impl Samples<'_> {
+    /// The only sample of a metric without labels; none if the value is unknown.
+    pub(super) fn value(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.add(&[], value);
+        }
+    }
+
+    /// Samples of a metric with one label.
+    pub(super) fn by_label<'v>(&mut self, samples: impl IntoIterator<Item = (&'v str, f64)>) {
+        for (label, value) in samples {
+            self.add(&[label], value);
+        }
+    }
+
+    pub(super) fn add(&mut self, labels: &[&str], value: f64) {
+        let kind = self.definition.kind;
+        self.encode(labels, |encoder| match kind {
+            MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(&value, None),
+            _ => encoder.encode_gauge(&value),
+        });
+    }
+
+    /// Adds a histogram. `buckets` are upper bounds in seconds, and counts; the last one has no bound.
+    pub(super) fn add_histogram(&mut self, labels: &[&str], sum_ns: u64, buckets: &[(f64, u64)]) {
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        self.encode(labels, |encoder| {
+            encoder.encode_histogram::<NoLabelSet>(sum_ns as f64 / 1e9, count, buckets, None)
+        });
+    }
+
+    fn encode(
+        &mut self,
+        values: &[&str],
+        encode: impl FnOnce(&mut MetricEncoder<'_>) -> fmt::Result,
+    ) {
+        let Definition { name, labels, .. } = self.definition;
+        debug_assert_eq!(labels.len(), values.len(), "{name}");
+        let labels: Vec<(&str, &str)> = labels.iter().zip(values).map(|(l, v)| (*l, *v)).collect();
+        // Writing to a String cannot fail.
+        let _ = match labels.is_empty() {
+            true => encode(&mut self.encoder),
+            false => {
+                (self.encoder.encode_family(&labels)).and_then(|mut family| encode(&mut family))
+            }
+        };
+    }
+}
