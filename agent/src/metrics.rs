@@ -88,7 +88,7 @@ impl Metrics {
     }
 
     /// Counts a sample: connections and, separately, datagrams of UDP Services. `answers` are
-    /// Services with the microseconds from a connection or datagram to its first answer.
+    /// Services with the microseconds from a datagram to its first answer.
     pub fn record_sample(
         &self,
         counts: &[CountDelta],
@@ -114,16 +114,11 @@ impl Metrics {
             }
         }
         for (service, us) in answers {
-            let ns = u64::from(us) * 1_000;
-            match directory.service(service) {
-                Some(info) if info.udp => {
-                    datagrams.answered(service, ns);
-                    if info.dns {
-                        self.counted.measured.dns.observe(f64::from(us) / 1e6);
-                    }
+            if let Some(info) = directory.service(service).filter(|info| info.udp) {
+                datagrams.answered(service, u64::from(us) * 1_000);
+                if info.dns {
+                    self.counted.measured.dns.observe(f64::from(us) / 1e6);
                 }
-                Some(info) => connections.accepted(service, &info, ns),
-                None => {}
             }
         }
     }

@@ -211,25 +211,20 @@ fn a_connection_to_the_field() {
     });
 }
 
-/// Two hooks each write one half of [`Pending::note`] and preserve the other half.
+/// The node that it was sent to, and the device by which it left, are still known after the answer.
 #[rstest]
 #[case(V4, "10.244.1.9:8080")]
 #[case(V6, "[fd00:10:244:1::9]:8080")]
-fn an_entry_keeps_both_handshake_time_and_peer(#[case] family: Family, #[case] endpoint: &str) {
+fn an_entry_keeps_its_peer(#[case] family: Family, #[case] endpoint: &str) {
     const PEER: u16 = 5;
     on_stage(&[], |stage| {
         let (client, endpoint) = (client(family), at(endpoint));
         stage.put_endpoint(SERVICE, endpoint, u32::from(PEER) << PEER_SHIFT);
-        let to_endpoint = packet::syn(client, endpoint, ISN);
-        let before = monotonic();
         stage.comes(&syn(family), stage.at.client);
-        stage.goes(&to_endpoint, stage.at.overlay);
+        stage.goes(&packet::syn(client, endpoint, ISN), stage.at.overlay);
         stage.comes(&packet::syn_ack(endpoint, client, ISN), stage.at.overlay);
-        stage.goes(&to_endpoint, stage.at.overlay);
         let found = stage.connection(ISN, family).expect("a connection");
         assert_eq!((found.peer(), found.left_by), (PEER, stage.at.overlay));
-        let took = found.accepted_after_ns().expect("a time");
-        assert!(took <= monotonic() - before, "{took} ns");
     });
 }
 

@@ -55,7 +55,6 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     }
     thread::sleep(Duration::from_secs(2));
     let mut by_path = BTreeMap::<_, u64>::new();
-    let mut by_service = BTreeMap::<_, u64>::new();
     for ((service, family, path), client) in clients {
         let (from, target) = (client.plan.name.clone(), client.plan.target);
         let tally = client.finish();
@@ -64,35 +63,26 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
             "{from} to {target}: {tally:?}"
         );
         *by_path.entry((service, family, path)).or_default() += tally.started;
-        *by_service.entry((service, family)).or_default() += tally.started;
     }
-    let counts = |name: &str, labels: &[String], wanted: u64| {
-        eventually(&format!("{wanted} of {name} {labels:?}"), || {
-            metric(&scene.metrics(), name, labels) == wanted
-        });
-    };
-    let of = |service: &str, family: &str| {
-        [
-            format!("service_name=\"{service}\""),
-            format!("family=\"{family}\""),
-        ]
-    };
     for ((service, family, path), started) in by_path {
-        let outcome = |outcome: &str| {
-            let more = [format!("path=\"{path}\""), format!("outcome=\"{outcome}\"")];
-            [of(service, family), more].concat()
+        let counts = |outcome: &str, wanted: u64| {
+            let labels = [
+                format!("service_name=\"{service}\""),
+                format!("family=\"{family}\""),
+                format!("path=\"{path}\""),
+                format!("outcome=\"{outcome}\""),
+            ];
+            eventually(&format!("{wanted} connections {labels:?}"), || {
+                let name = "pathproof_service_connections_total";
+                metric(&scene.metrics(), name, &labels) == wanted
+            });
         };
-        let name = "pathproof_service_connections_total";
         for done in ["arrived", "proven", "answered"] {
-            counts(name, &outcome(done), started);
+            counts(done, started);
         }
         for failure in FAILURES {
-            counts(name, &outcome(failure), 0);
+            counts(failure, 0);
         }
-    }
-    for ((service, family), started) in by_service {
-        let name = "pathproof_service_handshake_seconds_count";
-        counts(name, &of(service, family), started);
     }
     let report = scene.wait_proven();
     let text = scene.metrics();

@@ -12,21 +12,31 @@ use pathproof_facts::time::Mono;
 use pathproof_node::event::KernelSample;
 use pathproof_wire::abi::map;
 use pathproof_wire::evidence::{
-    Anomaly, Delays, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
+    Anomaly, Delays, FAULTS, Fault, OUTCOMES, Pending, PendingKey, ServiceCounts, TOUCH_CHUNK,
+    Touched, proof_slot,
 };
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
+use pathproof_wire::udp::is_flow;
 use pathproof_witness::evidence::{CountDelta, PendingReports, count};
 
 use super::devices::Device;
 use super::load::{MapsError, refused, take};
-use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
+use super::sweep::{Arrivals, Sweeper, Swept, SweptConnections};
 
 #[derive(Debug, Default)]
 pub struct Read {
     pub sample: KernelSample,
-    /// Answers to datagrams, and acceptances of connections.
     pub answers: Vec<Answer>,
     pub under_way: usize,
+}
+
+/// The first answer to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Microseconds since the datagram arrived.
+    pub after_us: u32,
 }
 
 pub struct Sampler {
@@ -101,13 +111,11 @@ impl Sampler {
             outside,
             unanswered,
             peers,
-            accepted,
             successes,
             came_back,
             lost_data,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
-        let (datagrams, mut answers) = self.sweep_datagrams(now);
-        answers.extend(accepted);
+        let (datagrams, answers) = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
         // Only connections have anomalies. Of datagrams there are counts, which do not affect the verdict.
         let mut sightings = Vec::new();
@@ -258,6 +266,14 @@ impl Sampler {
     }
 }
 
+/// The answer to a datagram. Call it once, when the datagram is forgotten.
+fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
+    (!is_flow(key) && pending.note != 0).then_some(Answer {
+        service: pending.service,
+        after_us: pending.note,
+    })
+}
+
 fn read<T: aya::Pod>(
     array: &Array<MapData, T>,
     map: &'static str,
@@ -278,4 +294,32 @@ pub(super) fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
     // SAFETY: long enough, read unaligned, and `Pod` takes any bytes.
     let read = || unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
     (bytes.len() >= size_of::<T>()).then(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use pathproof_wire::evidence::state;
+    use pathproof_wire::udp::flow_key;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_reported_once_for_the_datagram() {
+        let pending = Pending {
+            service: 7,
+            state: state::FORWARDED | state::ANSWER_OUT,
+            note: 400,
+            ..Pending::default()
+        };
+        let told = answer_of(&PendingKey::default(), &pending);
+        assert_eq!(
+            told,
+            Some(Answer {
+                service: 7,
+                after_us: 400
+            })
+        );
+        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
+        assert_eq!(answer_of(&flow, &pending), None);
+    }
 }

@@ -12,9 +12,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
-pub(super) use answers::Answer;
-use answers::accepted_of;
-pub(super) use answers::answer_of;
 use aya::Ebpf;
 use aya::maps::{Map, MapData};
 use bounds::{Candidate, surplus, top_talker};
@@ -35,7 +32,6 @@ use pathproof_witness::peers::PeerSample;
 use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 
-mod answers;
 mod bounds;
 mod evicted;
 
@@ -176,7 +172,6 @@ pub(super) struct SweptConnections {
     /// See [`KernelSample::unanswered`](pathproof_node::event::KernelSample::unanswered).
     pub(super) unanswered: [u32; FAMILIES],
     pub(super) peers: PeerSample,
-    pub(super) accepted: Vec<Answer>,
     pub(super) successes: Vec<Success>,
     /// Misrouted connections that were answered, at most 64 per sweep.
     pub(super) came_back: Vec<PendingKey>,
@@ -208,7 +203,6 @@ impl Arrivals {
         let mut arrivals = Vec::new();
         let mut unanswered = [0; FAMILIES];
         let mut peers = PeerSample::default();
-        let mut accepted = Vec::new();
         let mut back = Vec::new();
         // A sweep may see an entry twice.
         let mut lost_data = HashMap::new();
@@ -228,7 +222,6 @@ impl Arrivals {
             }
             if is_told && !met.is_again {
                 peers.add(key, pending);
-                accepted.extend(accepted_of(pending));
             }
             if met.is_again || !(is_new || is_told) || !is_from_outside(pending, &self.uplinks) {
                 return;
@@ -252,7 +245,6 @@ impl Arrivals {
             outside: Outside { arrivals, until },
             unanswered,
             peers,
-            accepted,
             successes: self.successes.take(),
             came_back: back,
             lost_data: lost_data.into_values().collect(),

@@ -54,29 +54,7 @@ pub(super) struct Tally {
     /// The Service when its first connection arrived.
     pub(super) info: ServiceInfo,
     pub(super) sums: Box<Sums>,
-    pub(super) handshakes: Handshakes,
     failed: Option<Failed>,
-}
-
-/// Upper bounds of the buckets of [`Handshakes`], in nanoseconds.
-pub(super) const HANDSHAKE_BOUNDS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 500_000_000];
-
-/// Times of a Service's handshakes; the last bucket has no bound.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Handshakes {
-    pub(super) buckets: [u64; HANDSHAKE_BOUNDS.len() + 1],
-    pub(super) sum_ns: u64,
-}
-
-impl Handshakes {
-    fn add(&mut self, ns: u64) {
-        self.buckets[HANDSHAKE_BOUNDS.partition_point(|bound| *bound < ns)] += 1;
-        self.sum_ns += ns;
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
 }
 
 /// Failures without a pause of [`RECENT`] between them.
@@ -101,7 +79,6 @@ impl Tally {
         Self {
             info: info.clone(),
             sums: Box::default(),
-            handshakes: Handshakes::default(),
             failed: None,
         }
     }
@@ -153,14 +130,6 @@ impl Connections {
         add(&mut tally.sums, delta);
         if failed > 0 {
             tally.fail(failed, now);
-        }
-    }
-
-    /// Records how many nanoseconds after its arrival an endpoint accepted a connection.
-    pub(super) fn accepted(&mut self, service: u32, info: &ServiceInfo, ns: u64) {
-        let tally = self.services.get_mut(&service);
-        if let Some(tally) = tally.filter(|tally| tally.is_of(info)) {
-            tally.handshakes.add(ns);
         }
     }
 

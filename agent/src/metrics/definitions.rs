@@ -107,10 +107,6 @@ definitions! {
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
         = Always(|current, to| current.services().write(to)),
         "Observed new connections by Service port and outcome, for the Services that --service-metrics selects: by default those with failures";
-    Histogram "pathproof_service_handshake" in Seconds
-        ["service_namespace", "service_name", "service_port", "family"]
-        = Always(|current, to| current.services().write_handshakes(to)),
-        "Time from the arrival of a connection's first SYN at this node to the SYN-ACK of its endpoint, by Service port, for the Services that --service-metrics selects: by default at most 6 with failures";
     Counter "pathproof_udp_datagrams" ["family", "outcome"]
         = Always(|current, to| current.datagrams.counted.write_datagrams(to)),
         "Observed datagrams to UDP Services, by outcome: at most one of a flow at a time, and a limited rate; they do not change the verdict";

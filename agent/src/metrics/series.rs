@@ -12,7 +12,7 @@ use pathproof_facts::time::Mono;
 use pathproof_judge::verdict::ServiceTrouble;
 use pathproof_wire::service::{Family, SourceClass};
 
-use super::connections::{Connections, HANDSHAKE_BOUNDS, SHOWN, Sums, Tally};
+use super::connections::{Connections, SHOWN, Sums, Tally};
 use super::samples::Samples;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -45,9 +45,6 @@ pub(super) const UDP: Allowance = Allowance {
     series: 40,
     udp: true,
 };
-
-/// Maximum number of Services in trouble with handshake times, which take seven series each.
-const HANDSHAKES: usize = 6;
 
 /// Labels of outcomes, in the order of their indexes.
 const NAMES: [&str; SHOWN] = [
@@ -222,24 +219,6 @@ impl Connections {
 }
 
 impl Shown<'_> {
-    /// Writes the handshake times of the Services that accepted connections.
-    pub(super) fn write_handshakes(&self, to: &mut Samples<'_>) {
-        let most = match self.shown_outcomes.detail {
-            Detail::Steps => usize::MAX,
-            _ => HANDSHAKES,
-        };
-        let bounds = HANDSHAKE_BOUNDS.map(|ns| ns as f64 / 1e9);
-        let accepting = self.tallies.iter();
-        let accepting = accepting.filter(|tally| tally.handshakes.count() > 0);
-        for tally in accepting.take(most) {
-            let [namespace, name, port] = names_of(tally);
-            let labels = [namespace, name, port, names::of_family(tally.info.family)];
-            let bounds = bounds.into_iter().chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(tally.handshakes.buckets).collect();
-            to.add_histogram(&labels, tally.handshakes.sum_ns, &buckets);
-        }
-    }
-
     /// Writes the series of each Service, and those of all others together.
     pub(super) fn write(&self, to: &mut Samples<'_>) {
         let named = self.tallies.iter();

@@ -87,25 +87,12 @@ impl Connection for Entry {
 
     #[inline(always)]
     fn sent_to(&self, peer: u16, device: u32, range: u32) {
-        // SAFETY: see the type; an aligned half of the word, and the last of two CPUs that write it
-        // is right.
-        unsafe { (&raw mut (*self.0).note).cast::<u16>().write_volatile(peer) };
+        // SAFETY: see the type; one aligned word, and the last of two CPUs that write it is right.
+        unsafe { (&raw mut (*self.0).note).write_volatile(u32::from(peer)) };
         // SAFETY: see the type; aligned words, and the same of two CPUs.
         unsafe { (&raw mut (*self.0).left_by).write_volatile(device) };
         // SAFETY: as above.
         unsafe { (&raw mut (*self.0).range).write_volatile(range) };
-    }
-
-    #[inline(always)]
-    fn accepted_after(&self, units: u16) {
-        // SAFETY: see the type; the other half, written by whoever moved the state alone. The object
-        // is little-endian.
-        unsafe {
-            (&raw mut (*self.0).note)
-                .cast::<u16>()
-                .add(1)
-                .write_volatile(units)
-        };
     }
 }
 

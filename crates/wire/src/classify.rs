@@ -23,7 +23,7 @@
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
 use crate::evidence::{
-    Anomaly, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag, range_of, state,
+    Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, range_of, state,
 };
 use crate::gate::Sampled;
 use crate::packet::{Kind, Segment};
@@ -55,8 +55,6 @@ pub trait Connection {
     /// Records the other node that a connection was sent to, or [`NEAR`], the device by which it left, and
     /// the endpoint's range ([`range_of`]).
     fn sent_to(&self, _peer: u16, _device: u32, _range: u32) {}
-    /// Records how long the handshake with the endpoint took ([`accepted_units`]).
-    fn accepted_after(&self, _units: u16) {}
 }
 
 /// Inputs and actions of the rules. Small values are returned by value.
@@ -696,17 +694,13 @@ fn step<W: World>(
             return;
         }
         let step = advance(old, sighting, fields, age);
+        // There is nothing to account for. Without this return LLVM copies the code behind it, and the
+        // verifier follows each copy.
+        if step == Step::stay(old) {
+            return;
+        }
         if step.state != old && !connection.swap(old, step.state) {
             continue;
-        }
-        // Endpoints' answers enter. The condition on the direction removes this code from the egress
-        // programs.
-        if matches!(direction, Direction::Ingress)
-            && sighting.kind == transition::Kind::AnswerIn
-            && sighting.has(detail::ACCEPTS)
-            && step.state & !old & state::ANSWER_IN != 0
-        {
-            connection.accepted_after(accepted_units(age));
         }
         if matches!(direction, Direction::Egress)
             && sighting.kind == transition::Kind::AnswerOut
@@ -744,7 +738,7 @@ fn account<W: World>(
         }
         world.count(fields.service, fields.class, Outcome::Proven);
     }
-    if sighting.kind == transition::Kind::Shared && step.state != old {
+    if sighting.kind == transition::Kind::Shared {
         world.fault(Fault::Ambiguous);
     }
     if let Some(outcome) = step.outcome {

@@ -39,8 +39,8 @@ pub struct Pending {
     pub kind: u8,
     /// Bits of [`frontend_flag`].
     pub flags: u8,
-    /// For a datagram, microseconds from its arrival to its first answer. For a connection, see
-    /// [`Self::peer`] and [`Self::accepted_after_ns`]. Zero before that.
+    /// For a datagram, microseconds from its arrival to its first answer; for a connection, see
+    /// [`Self::peer`]. Zero before that.
     pub note: u32,
     /// Index of the device by which a connection's SYN last left for an endpoint of [`Self::peer`]. Zero
     /// before that.
@@ -58,22 +58,6 @@ pub fn range_of(address: &Address) -> u32 {
     (folded >> 32) as u32 ^ folded as u32
 }
 
-/// Position of the handshake's time in a connection's [`Pending::note`].
-pub const ACCEPTED_SHIFT: u32 = 16;
-/// Unit of a handshake's time as a power of two in ns, so that 16 bits hold the loss window.
-const ACCEPTED_UNIT: u32 = 14;
-
-/// A handshake's time in units: never zero, and at most 1.07 s.
-#[inline(always)]
-pub fn accepted_units(ns: u64) -> u16 {
-    let units = (ns >> ACCEPTED_UNIT) + 1;
-    if units > u16::MAX as u64 {
-        u16::MAX
-    } else {
-        units as u16
-    }
-}
-
 impl Pending {
     /// Whether the address of an endpoint that left was dialled ([`DEPARTED`](frontend_flag::DEPARTED)).
     #[inline(always)]
@@ -86,13 +70,6 @@ impl Pending {
     /// zero before that.
     pub fn peer(&self) -> u16 {
         self.note as u16
-    }
-
-    /// For a connection, nanoseconds from the arrival of its first SYN to its endpoint's SYN-ACK, accurate
-    /// to 16 µs; `None` before that.
-    pub fn accepted_after_ns(&self) -> Option<u64> {
-        let units = (self.note >> ACCEPTED_SHIFT).checked_sub(1)?;
-        Some(u64::from(units) << ACCEPTED_UNIT)
     }
 }
 

@@ -96,7 +96,7 @@ pub struct Step {
 
 impl Step {
     #[inline(always)]
-    fn stay(old: u32) -> Self {
+    pub(crate) fn stay(old: u32) -> Self {
         Self {
             state: old,
             outcome: None,

@@ -7,8 +7,7 @@ use collections::{Handle, Node, steps};
 use pathproof_wire::abi::{BUDGET_PER_WINDOW, LOSS_WINDOW_NS};
 use pathproof_wire::classify::{AnomalyParts, Connection, Direction, World, observe};
 use pathproof_wire::evidence::{
-    ACCEPTED_SHIFT, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag,
-    delay_bucket, state,
+    Fault, Outcome, Pending, PendingKey, anomaly_flag, delay_bucket, state,
 };
 use pathproof_wire::packet::{Link, Segment, parse};
 use pathproof_wire::service::{
@@ -145,42 +144,6 @@ fn a_delay_is_that_of_a_first_syn() {
         1
     );
     assert!(node.delays.borrow().is_empty(), "its SYN came again");
-}
-
-/// From the first SYN to the first SYN-ACK. Retransmissions of either do not count, and a refusal is no
-/// handshake.
-#[rstest]
-#[case::accepted(packet::syn_ack, accepted_units(340_000_000))]
-#[case::refused(packet::reset, 0)]
-fn a_handshake_is_timed_once(
-    #[case] answer: fn(std::net::SocketAddr, std::net::SocketAddr, u32) -> packet::Packet,
-    #[case] expected: u16,
-) {
-    let node = Node::new(Family::V4);
-    let stage = node.stage;
-    let arrives = Step::In(Device::Client, packet::syn(stage.pod, stage.web, ISN));
-    let leaves = Step::Out(Device::Pods, packet::syn(stage.pod, stage.here, ISN));
-    let answers = Step::In(Device::Pods, answer(stage.here, stage.pod, ISN));
-    let first = [&arrives, &leaves, &Step::Wait(300), &arrives, &leaves];
-    let then = [&Step::Wait(40), &answers, &Step::Wait(5), &answers];
-    for step in first.into_iter().chain(then) {
-        node.take(step);
-    }
-    assert_eq!(node.accepted(), expected);
-}
-
-#[rstest]
-#[case::at_once(0, 1, 0)]
-#[case::a_millisecond(1_000_000, 62, 61 << 14)]
-#[case::longer_than_can_be_noted(5_000_000_000, u16::MAX, (u16::MAX as u64 - 1) << 14)]
-fn a_handshake_as_it_is_noted(#[case] ns: u64, #[case] units: u16, #[case] read: u64) {
-    assert_eq!(accepted_units(ns), units);
-    let noted = Pending {
-        note: u32::from(units) << ACCEPTED_SHIFT | 7,
-        ..Pending::default()
-    };
-    assert_eq!((noted.peer(), noted.accepted_after_ns()), (7, Some(read)));
-    assert_eq!(Pending::default().accepted_after_ns(), None);
 }
 
 /// One sender must not use up the whole map (finding 14).

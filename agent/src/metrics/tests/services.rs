@@ -38,43 +38,6 @@ fn shown(metrics: &Arc<Metrics>) -> Vec<String> {
     names.into_iter().flatten().cloned().collect()
 }
 
-/// Handshake times are shown in seconds, and only for Services that are shown and have connections.
-#[test]
-fn handshakes_of_a_shown_service_are_a_histogram() {
-    let metrics = Metrics::with(ServiceMetrics::All);
-    let names = Names::of(2);
-    let counts = [delta(0, Outcome::Arrived, 3, 0)];
-    let times = [(0, 800), (0, 30_000), (0, 2_000_000), (1, 5)];
-    metrics.record_sample(&counts, times.into_iter(), &names);
-    let page = metrics.encode();
-    let lines: Vec<&str> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("pathproof_service_handshake_seconds_"))
-        .collect();
-    assert_eq!(lines.len(), 7, "one Service: {lines:#?}");
-    let has = |part: &str, value: &str| {
-        let found = |line: &&str| line.contains(part) && line.ends_with(&format!(" {value}"));
-        assert!(lines.iter().any(found), "{part} {value}: {lines:#?}");
-    };
-    has("sum{", "2.0308");
-    has("count{", "3");
-    for (bound, count) in [
-        ("0.001", "1"),
-        ("0.01", "1"),
-        ("0.1", "2"),
-        ("0.5", "2"),
-        ("+Inf", "3"),
-    ] {
-        has(&format!(r#"le="{bound}""#), count);
-    }
-    let off = Metrics::with(ServiceMetrics::Off);
-    off.record_sample(&counts, times.into_iter(), &names);
-    assert!(
-        !off.encode().contains("handshake_seconds_count"),
-        "none is shown"
-    );
-}
-
 /// Three times as many Services as are counted individually, with every outcome on every path.
 #[test]
 fn the_exposition_keeps_the_bounds() {

@@ -23,7 +23,6 @@ use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step};
 struct Entry {
     fields: Pending,
     state: Cell<u32>,
-    accepted: Cell<u16>,
 }
 
 #[derive(Clone)]
@@ -43,10 +42,6 @@ impl Connection for Handle {
         assert_eq!(from & to, from, "a bit of the state was taken back");
         self.0.state.set(to);
         true
-    }
-
-    fn accepted_after(&self, units: u16) {
-        assert_eq!(self.0.accepted.replace(units), 0, "noted once");
     }
 }
 
@@ -168,15 +163,6 @@ impl Node {
         self.connection(&key).map(|handle| handle.state())
     }
 
-    /// The noted duration of that connection's handshake.
-    pub fn accepted(&self) -> u16 {
-        let pending = self.pending.borrow();
-        let mut entries = pending.iter().filter(|(key, _)| key.isn == ISN);
-        entries
-            .next()
-            .map_or(0, |(_, Handle(entry))| entry.accepted.get())
-    }
-
     pub fn connections(&self) -> Vec<(Pending, u32)> {
         let pending = self.pending.borrow();
         let entries = pending.values().map(|Handle(entry)| entry);
@@ -270,7 +256,6 @@ impl World for Node {
         let entry = Entry {
             fields: *pending,
             state: Cell::new(pending.state),
-            accepted: Cell::default(),
         };
         map.insert(*key, Handle(Rc::new(entry)));
         true
