@@ -8,6 +8,8 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 use pathproof_facts::text::{self, styled, visible};
 use pathproof_wire::abi::ABI_VERSION;
+use serde::Serialize;
+use serde_json::json;
 
 use crate::args::{Args, Command, DocsArgs, DocsPage, Output, Plugin};
 use crate::causes::chain;
@@ -53,6 +55,14 @@ impl From<Exit> for process::ExitCode {
 }
 
 impl Exit {
+    /// The exit code of a command that printed a result: `result`, unless printing failed.
+    fn then(self, result: Exit) -> Exit {
+        match self {
+            Exit::Success => result,
+            failed => failed,
+        }
+    }
+
     /// The only table from errors to exit codes: searches an error and its causes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut configuration = false;
@@ -65,19 +75,16 @@ impl Exit {
             }
             configuration |= error.is::<ConfigError>();
             // An address or port that is not available needs another setting; a temporary shortage does not.
-            configuration |= error.downcast_ref::<BindError>().is_some_and(|error| {
-                let kind = error.source.kind();
-                matches!(
-                    kind,
-                    io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-                )
+            let bind = error.downcast_ref::<BindError>();
+            configuration |= bind.is_some_and(|error| {
+                use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+                matches!(error.source.kind(), AddrInUse | AddrNotAvailable)
             });
             cause = error.source();
         }
-        if configuration {
-            Exit::Configuration
-        } else {
-            Exit::Failure
+        match configuration {
+            true => Exit::Configuration,
+            false => Exit::Failure,
         }
     }
 }
@@ -124,12 +131,10 @@ fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
 /// `pathproof version`.
 pub fn version(output: Output) -> Exit {
     let version = env!("CARGO_PKG_VERSION");
-    match output {
-        Output::Text => print(&format!(
-            "pathproof {version} (layouts shared with the kernel: {ABI_VERSION})\n"
-        )),
-        Output::Json => print_json(&serde_json::json!({ "version": version, "abi": ABI_VERSION })),
-    }
+    let document = json!({ "version": version, "abi": ABI_VERSION });
+    show(output, &document, |_| {
+        format!("pathproof {version} (layouts shared with the kernel: {ABI_VERSION})\n")
+    })
 }
 
 /// `pathproof docs`: a page of the reference on standard output.
@@ -156,15 +161,18 @@ fn write_out(text: &str) -> Exit {
     }
 }
 
-/// Prints a document for programs.
-fn print_json(document: &impl serde::Serialize) -> Exit {
-    match serde_json::to_string_pretty(document) {
-        Ok(text) => print_document(&format!("{text}\n")),
-        Err(error) => fail(&error),
+/// Prints a result: as a page for people, with colours or without, or as a document for programs.
+fn show(output: Output, document: &impl Serialize, page: impl FnOnce(bool) -> String) -> Exit {
+    match output {
+        Output::Text => print(&page(colours())),
+        Output::Json => match serde_json::to_string_pretty(document) {
+            Ok(text) => print_document(&format!("{text}\n")),
+            Err(error) => fail(&error),
+        },
     }
 }
 
-/// The same for a document that an agent wrote.
+/// Prints a document in JSON.
 fn print_document(text: &str) -> Exit {
     write_out(&text::json(text))
 }

@@ -2,15 +2,17 @@
 //! ([`watch`]), followed live.
 //!
 //! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; conclusions are drawn
-//! elsewhere. Kubernetes types must not leave this module.
+//! elsewhere. [`listed`] reads lists that kubectl printed. Kubernetes types must not leave this module.
 
 use std::fmt;
+use std::time::Duration;
 
 use pathproof_facts::cluster::{Change, ObjectName};
 
 pub mod api;
 mod convert;
 mod facts;
+pub mod listed;
 mod manifests;
 pub mod watch;
 pub mod yaml;
@@ -19,6 +21,11 @@ pub(crate) use convert::NOT_SERVED_LABELS;
 
 #[cfg(test)]
 mod tests;
+
+/// Changes within this time of each other are delivered together...
+const QUIET: Duration = Duration::from_millis(5);
+/// ...for at most this long.
+const GATHER: Duration = Duration::from_millis(30);
 
 /// Changes of the view's source since the last update, and all current problems.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -138,12 +138,12 @@ fn check(said: &CheckArgs) -> Exit {
     if said.npd {
         return cli::check::npd::run(said, clock::now);
     }
-    cli::check::beside_agent(said).unwrap_or_else(|| {
-        check_here(said).unwrap_or_else(|error| match exit(Err(error)) {
-            // `Failure` means that the datapath is broken. If the check itself fails, that is unknown.
-            Exit::Failure => Exit::Unknown,
-            exit => exit,
-        })
+    let checked = cli::check::beside_agent(said).map_err(app::AppError::from);
+    let checked = checked.and_then(|exit| exit.map_or_else(|| check_here(said), Ok));
+    checked.unwrap_or_else(|error| match exit(Err(error)) {
+        // `Failure` means that the datapath is broken. If the check itself fails, that is unknown.
+        Exit::Failure => Exit::Unknown,
+        exit => exit,
     })
 }
 

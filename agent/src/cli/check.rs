@@ -3,7 +3,6 @@
 //! The verdict comes from a running agent, which is queried here, or from `app`, which probes. This
 //! module must not judge.
 
-use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ use pathproof_witness::evidence::CoverageLoss;
 use serde::Serialize;
 
 use super::page::{Style, Text, sentence};
-use super::{Exit, FetchError, colours, fetch};
-use crate::args::{CheckArgs, Output};
+use super::{Exit, FetchError, fetch};
+use crate::args::CheckArgs;
 
 pub mod npd;
 
@@ -31,13 +30,17 @@ const ATTEMPTS: u32 = 50;
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Checks by the verdict of the agent at the admin port. Returns `None` if no agent answers.
-pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
+///
+/// # Errors
+/// An agent answers, and its verdict cannot be read.
+pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
     let address = &said.admin.address;
-    let mut asked = fetch::report(address);
+    let ask = || fetch::report(address, fetch::PEOPLE);
+    let mut asked = ask();
     for _ in 0..ATTEMPTS {
         if matches!(asked, Err(FetchError::TooEarly(..))) {
             thread::sleep(AGAIN);
-            asked = fetch::report(address);
+            asked = ask();
         }
     }
     match asked {
@@ -47,7 +50,7 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
                 version: report.agent.version.clone(),
             };
             let time = report.written.duration_since(report.agent.started);
-            Some(print(said, &report, source, time.unsigned_abs()))
+            Ok(Some(print(said, &report, source, time.unsigned_abs())))
         }
         // No agent that can be queried answers there.
         Err(
@@ -55,8 +58,8 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
             | FetchError::Stranger(..)
             | FetchError::Denied(..)
             | FetchError::Broken(..),
-        ) => None,
-        Err(error) => Some(fail(&error)),
+        ) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -65,26 +68,14 @@ pub fn show(said: &CheckArgs, report: &Report, time: Duration) -> Exit {
     print(said, report, Source::Itself, time)
 }
 
-/// Reports why the result is unknown. Only a datapath that was observed to be broken is [`Exit::Failure`].
-pub fn fail(error: &(dyn Error + 'static)) -> Exit {
-    match super::fail(error) {
-        Exit::Failure => Exit::Unknown,
-        exit => exit,
-    }
-}
-
 fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> Exit {
     let checked = Checked::of(report, source, time);
-    let printed = match said.output {
-        Output::Text => super::print(&checked.page(report, colours())),
-        Output::Json => super::print_json(&checked),
-    };
-    match (printed, checked.result) {
-        (Exit::Success, CheckResult::Sound) => Exit::Success,
-        (Exit::Success, CheckResult::Broken) => Exit::Failure,
-        (Exit::Success, CheckResult::Unknown) => Exit::Unknown,
-        (exit, _) => exit,
-    }
+    let printed = super::show(said.output, &checked, |colour| checked.page(report, colour));
+    printed.then(match checked.result {
+        CheckResult::Sound => Exit::Success,
+        CheckResult::Broken => Exit::Failure,
+        CheckResult::Unknown => Exit::Unknown,
+    })
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -197,15 +188,11 @@ impl<'a> Checked<'a> {
             ),
         };
         out.wrapped(Style::Faint, 0, &source);
-        if !source.is_empty() {
-            out.line();
-        }
+        out.gap();
         out.lanes(&report.verdict);
         out.services(&report.verdict);
         out.list("not observed", Style::Warn, &self.coverage);
-        if !self.next.is_empty() && !self.coverage.is_empty() {
-            out.line();
-        }
+        out.gap();
         out.remedies(&self.next);
         out.finish()
     }

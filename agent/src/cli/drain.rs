@@ -59,10 +59,7 @@ fn show(said: &DrainArgs, answer: Answer) -> Exit {
         Output::Json => super::print_document(&body),
         Output::Text => super::print(&text(&report)),
     };
-    match printed {
-        Exit::Success => ending(report.reason).0,
-        exit => exit,
-    }
+    printed.then(ending(report.reason).0)
 }
 
 fn text(report: &DrainReport) -> String {

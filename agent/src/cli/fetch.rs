@@ -8,6 +8,7 @@ use pathproof_facts::text::visible;
 use pathproof_judge::drain::Ask;
 use pathproof_report::drain::DrainReport;
 use pathproof_report::{Report, SCHEMA};
+use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -15,7 +16,7 @@ use thiserror::Error;
 pub(super) type Patience = (Duration, Duration);
 
 /// For interactive use: a starved node answers late, and people wait.
-const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
+pub(super) const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
 /// Together below the 5 s that node-problem-detector allows its plugins.
 pub(super) const PLUGIN: Patience = (Duration::from_secs(1), Duration::from_secs(3));
 /// Far more than a report of 150 Services and 4,096 interfaces.
@@ -57,12 +58,7 @@ pub enum FetchError {
 }
 
 /// The report of `/verdict`, and the text that it was parsed from.
-pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
-    ask(PEOPLE, address)
-}
-
-/// The report, with other timeouts.
-pub(super) fn ask(limits: Patience, address: &str) -> Result<(Report, String), FetchError> {
+pub(super) fn report(address: &str, limits: Patience) -> Result<(Report, String), FetchError> {
     let body = body(address, &exchange(address, "/verdict", limits)?)?;
     Ok((parse(address, &body)?, body))
 }
@@ -72,7 +68,7 @@ pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), F
     let answer = exchange(address, &format!("/drainz?{}", ask.query()), PEOPLE)?;
     let answer = Answer::of(address, &answer)?;
     match (answer.status, serde_json::from_slice(answer.body)) {
-        ("200" | "503", Ok(report)) => Ok((report, answer.text())),
+        (200 | 503, Ok(report)) => Ok((report, answer.text())),
         _ => Err(answer.unexpected()),
     }
 }
@@ -81,7 +77,7 @@ pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
     let answer = exchange(address, "/recording", PEOPLE)?;
     let answer = Answer::of(address, &answer)?;
     match answer.status {
-        "200" => Ok(answer.body.to_vec()),
+        200 => Ok(answer.body.to_vec()),
         _ => Err(answer.unexpected()),
     }
 }
@@ -90,7 +86,7 @@ pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
 pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
     let answer = Answer::of(address, answer)?;
     match answer.status {
-        "200" if answer.body.starts_with(b"{") => Ok(answer.text()),
+        200 if answer.body.starts_with(b"{") => Ok(answer.text()),
         _ => Err(answer.unexpected()),
     }
 }
@@ -105,30 +101,32 @@ pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     })
 }
 
+/// What an agent answers before it has a verdict.
+#[derive(Deserialize)]
+struct NotReady {
+    #[serde(default)]
+    pending: Vec<String>,
+}
+
 struct Answer<'a> {
     address: &'a str,
-    head: String,
-    status: &'a str,
+    status: u16,
+    whole: &'a [u8],
     body: &'a [u8],
 }
 
 impl<'a> Answer<'a> {
-    fn of(address: &'a str, bytes: &'a [u8]) -> Result<Self, FetchError> {
-        let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-        let (head, body) = bytes.split_at(end.map_or(bytes.len(), |end| end + 4));
-        let status = head
-            .split(u8::is_ascii_whitespace)
-            .nth(1)
-            .unwrap_or_default();
-        let answer = Self {
-            address,
-            head: String::from_utf8_lossy(head).into_owned(),
-            status: std::str::from_utf8(status).unwrap_or_default(),
-            body,
-        };
-        match end.is_some() && head.starts_with(b"HTTP/1.") {
-            true => Ok(answer),
-            false => Err(answer.stranger()),
+    fn of(address: &'a str, whole: &'a [u8]) -> Result<Self, FetchError> {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut head = httparse::Response::new(&mut headers);
+        match head.parse(whole) {
+            Ok(httparse::Status::Complete(length)) => Ok(Self {
+                address,
+                status: head.code.unwrap_or_default(),
+                whole,
+                body: &whole[length..],
+            }),
+            _ => Err(stranger(address, whole)),
         }
     }
 
@@ -137,24 +135,24 @@ impl<'a> Answer<'a> {
     }
 
     fn unexpected(&self) -> FetchError {
-        let document: Value = serde_json::from_slice(self.body).unwrap_or_default();
-        if self.status != "503" || !document.is_object() {
-            return self.stranger();
+        match serde_json::from_slice(self.body) {
+            Ok(NotReady { pending }) if self.status == 503 => {
+                let waits = match pending.is_empty() {
+                    true => String::new(),
+                    false => format!(", waiting for: {}", pending.join(", ")),
+                };
+                FetchError::TooEarly(self.address.to_owned(), waits)
+            }
+            _ => stranger(self.address, self.whole),
         }
-        let parts = document["pending"].as_array().into_iter().flatten();
-        let parts: Vec<&str> = parts.filter_map(Value::as_str).collect();
-        let waits = match parts.is_empty() {
-            true => String::new(),
-            false => format!(", waiting for: {}", parts.join(", ")),
-        };
-        FetchError::TooEarly(self.address.to_owned(), waits)
     }
+}
 
-    fn stranger(&self) -> FetchError {
-        let line = self.head.lines().next().unwrap_or_default();
-        let begins: String = line.chars().take(60).collect();
-        FetchError::Stranger(self.address.to_owned(), visible(&begins).into_owned())
-    }
+fn stranger(address: &str, answer: &[u8]) -> FetchError {
+    let text = String::from_utf8_lossy(answer);
+    let line = text.lines().next().unwrap_or_default();
+    let begins: String = line.chars().take(60).collect();
+    FetchError::Stranger(address.to_owned(), visible(&begins).into_owned())
 }
 
 fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, FetchError> {
@@ -199,7 +197,9 @@ mod tests {
 
     /// The result of `report` against a server that sends this answer, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {
-        against_by(answer, |address| report(address).map(|(_, body)| body))
+        against_by(answer, |address| {
+            report(address, PEOPLE).map(|(_, body)| body)
+        })
     }
 
     fn against_by<T>(answer: &'static [u8], ask: impl FnOnce(&str) -> T) -> T {
@@ -269,12 +269,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let message = report(&address).unwrap_err().to_string();
+        let message = report(&address, PEOPLE).unwrap_err().to_string();
         assert!(
             message.contains("check that `pathproof run` is running"),
             "{message}"
         );
-        let message = report("nonsense").unwrap_err().to_string();
+        let message = report("nonsense", PEOPLE).unwrap_err().to_string();
         assert!(message.starts_with("--admin-address"), "{message}");
     }
 

@@ -5,14 +5,15 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use pathproof_facts::time::{HumanDuration, Wall};
 use pathproof_judge::eligibility::PRESETS;
 use pathproof_rotator::{Group, Row, Tally, age, rows};
 use serde::Serialize;
 
+use super::Exit;
 use super::page::{Style, Text, counted, grouped, sentence};
-use super::{Exit, colours};
-use crate::args::{FleetArgs, FleetCommand, Output};
+use crate::args::{FleetArgs, FleetCommand};
 
 mod kubectl;
 
@@ -25,13 +26,21 @@ const LONG: usize = 30;
 /// Column where the text of a row begins.
 const INDENT: usize = 2;
 const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
+/// Index of the verdict among the titles.
+const VERDICT: usize = 1;
+
+type Cells = [String; TITLES.len()];
 
 /// Runs the command. It does not return if kubectl replaces this process.
 pub fn run(said: &FleetArgs, now: Wall) -> Exit {
     let (command, target) = match &said.command {
         None => {
             let nodes = kubectl::nodes(said);
-            return super::end(nodes.map(|nodes| list(said, &rows(&nodes, now), now)));
+            return super::end(nodes.map(|nodes| {
+                let rows = rows(&nodes, now);
+                let list = List::of(&rows, said.sick, now);
+                super::show(said.output, &list, |colour| list.page(program(), colour))
+            }));
         }
         Some(FleetCommand::Why(why)) => ("why", why),
         Some(FleetCommand::Status(status)) => ("status", status),
@@ -41,19 +50,6 @@ pub fn run(said: &FleetArgs, now: Wall) -> Exit {
         Err(error) => error,
     };
     super::fail(&error)
-}
-
-fn list(said: &FleetArgs, rows: &[Row], now: Wall) -> Exit {
-    let view = View {
-        colour: colours(),
-        now,
-        sick_alone: said.sick,
-        program: program(),
-    };
-    match said.output {
-        Output::Text => super::print(&render(rows, &view)),
-        Output::Json => super::print_json(&Document::of(rows, &view)),
-    }
 }
 
 /// Whether the program was called as a kubectl plugin: `kubectl-pathproof`, or with an underscore,
@@ -71,91 +67,102 @@ fn program() -> &'static str {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct View<'a> {
-    colour: bool,
-    now: Wall,
-    /// Whether to omit nodes that are proven and stay, and nodes that have no agent by design.
-    sick_alone: bool,
-    /// Name by which the program was called, such as `kubectl pathproof`.
-    program: &'a str,
-}
-
-impl View<'_> {
-    fn shown<'r>(&self, rows: &'r [Row]) -> Vec<&'r Row> {
-        let shown =
-            |row: &&Row| !self.sick_alone || !matches!(row.group, Group::Sound | Group::NotLinux);
-        rows.iter().filter(shown).collect()
-    }
-}
-
 #[derive(Serialize)]
-struct Document<'a> {
+struct List<'a> {
     schema: u32,
-    written: String,
+    written: Timestamp,
     /// Number of nodes of each kind, including omitted ones.
     summary: Tally,
     /// In the order of the page.
     nodes: Vec<&'a Row>,
+    #[serde(skip)]
+    now: Wall,
 }
 
-impl<'a> Document<'a> {
-    fn of(rows: &'a [Row], view: &View<'_>) -> Self {
+impl<'a> List<'a> {
+    /// With `sick_alone`, without nodes that are proven and stay, and nodes that have no agent by design.
+    fn of(rows: &'a [Row], sick_alone: bool, now: Wall) -> Self {
+        let is_well = |row: &&Row| matches!(row.group, Group::Sound | Group::NotLinux);
+        let shown = rows.iter().filter(|row| !(sick_alone && is_well(row)));
         Self {
             schema: SCHEMA,
-            written: view.now.to_string(),
+            written: now.timestamp(),
             summary: Tally::of(rows),
-            nodes: view.shown(rows),
+            nodes: shown.collect(),
+            now,
         }
     }
-}
 
-/// The list as a page: a summary, then the nodes, the sick ones first.
-fn render(rows: &[Row], view: &View<'_>) -> String {
-    let shown = view.shown(rows);
-    let tally = Tally::of(rows);
-    let mut out = Text::new(view.colour);
-    head(&mut out, &tally);
-    let columns = columns(&shown, view.now);
-    if !shown.is_empty() {
-        out.line();
+    /// The list as a page: a summary, then the nodes, the sick ones first. `program` is the name by
+    /// which the program was called.
+    fn page(&self, program: &str, colour: bool) -> String {
+        let mut out = Text::new(colour);
+        head(&mut out, &self.summary);
+        out.gap();
+        self.table(&mut out);
+        out.gap();
+        self.notes(&mut out, program);
+        if self.nodes.len() >= LONG {
+            out.gap();
+            head(&mut out, &self.summary);
+        }
+        out.finish()
+    }
+
+    fn table(&self, out: &mut Text) {
+        if self.nodes.is_empty() {
+            return;
+        }
+        let table: Vec<Cells> = self.nodes.iter().map(|row| cells(row, self.now)).collect();
+        let columns = columns(&table);
         for (column, title) in columns.into_iter().zip(TITLES) {
             out.to(column).put(Style::Faint, title);
         }
         out.line();
-    }
-    let mut group = None;
-    let mut sentences = 0;
-    for row in &shown {
-        let (title, mark, style) = of_group(row.group);
-        if group.replace(row.group) != Some(row.group) {
+        let mut group = None;
+        let mut sentences = 0;
+        for (row, cells) in self.nodes.iter().zip(&table) {
+            let (title, mark, style) = of_group(row.group);
+            if group.replace(row.group) != Some(row.group) {
+                out.gap();
+                out.put(Style::Heading, title).line();
+            }
+            out.put(style, mark);
+            for (index, (column, cell)) in columns.into_iter().zip(cells).enumerate() {
+                let style = if index == VERDICT {
+                    style
+                } else {
+                    Style::Plain
+                };
+                out.to(column).put(style, cell);
+            }
             out.line();
-            out.put(Style::Heading, title).line();
-        }
-        out.put(style, mark);
-        let styles = [
-            Style::Plain,
-            style,
-            Style::Plain,
-            Style::Plain,
-            Style::Plain,
-        ];
-        for ((column, style), cell) in columns.into_iter().zip(styles).zip(cells(row, view.now)) {
-            out.to(column).put(style, &cell);
-        }
-        out.line();
-        sentences += usize::from(row.sentence.is_some());
-        if let Some(text) = row.sentence.as_ref().filter(|_| sentences <= SENTENCES) {
-            out.to(INDENT + 4);
-            out.wrapped(Style::Faint, INDENT + 4, &sentence(text));
+            sentences += usize::from(row.sentence.is_some());
+            if let Some(text) = row.sentence.as_ref().filter(|_| sentences <= SENTENCES) {
+                out.to(INDENT + 4);
+                out.wrapped(Style::Faint, INDENT + 4, &sentence(text));
+            }
         }
     }
-    notes(&mut out, rows.len() - shown.len(), &shown, view.program);
-    if shown.len() >= LONG {
-        out.line();
-        head(&mut out, &tally);
+
+    fn notes(&self, out: &mut Text, program: &str) {
+        let mut note = |text: &str| out.to(INDENT).wrapped(Style::Faint, INDENT, text);
+        let hidden = self.summary.nodes - self.nodes.len();
+        if hidden > 0 {
+            let nodes = counted(hidden as u64, "other node");
+            note(&format!("{nodes} hidden (--sick)"));
+        }
+        match self.nodes.first() {
+            None if hidden == 0 => note("no node matches: check --selector and --context"),
+            Some(worst) if matches!(worst.group, Group::Sick | Group::Doubtful) => {
+                note(&format!(
+                    "{program} why {} explains its verdict",
+                    worst.node
+                ));
+            }
+            _ => {}
+        }
     }
-    out.finish()
 }
 
 fn head(out: &mut Text, tally: &Tally) {
@@ -172,34 +179,26 @@ fn head(out: &mut Text, tally: &Tally) {
         (tally.sound, "sound"),
         (tally.not_linux, "not Linux"),
     ];
-    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
-    let parts: Vec<String> = parts
-        .map(|(number, word)| format!("{} {word}", grouped(number as u64)))
-        .collect();
-    let rest = match parts.is_empty() {
-        true => String::new(),
-        false => format!(": {}", parts.join(", ")),
-    };
+    let mut rest = String::new();
+    for (number, word) in parts.into_iter().filter(|(number, _)| *number > 0) {
+        let before = if rest.is_empty() { ": " } else { ", " };
+        rest.push_str(&format!("{before}{} {word}", grouped(number as u64)));
+    }
     out.head(style, badge, &counted(tally.nodes as u64, "node"), &rest);
 }
 
 /// First character of each column. A column is as wide as its longest cell, so no name is cut.
-fn columns(rows: &[&Row], now: Wall) -> [usize; TITLES.len()] {
-    let mut widths = TITLES.map(str::len);
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(cells(row, now)) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
+fn columns(table: &[Cells]) -> [usize; TITLES.len()] {
     let mut next = INDENT;
-    widths.map(|width| {
+    std::array::from_fn(|index| {
         let column = next;
-        next += width + 2;
+        let widths = table.iter().map(|cells| cells[index].chars().count());
+        next += widths.max().unwrap_or(0).max(TITLES[index].len()) + 2;
         column
     })
 }
 
-fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
+fn cells(row: &Row, now: Wall) -> Cells {
     let since = row.since.map(|since| age(since, now).as_secs());
     [
         row.node.clone(),
@@ -215,32 +214,6 @@ fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
             Some(why) => format!("no, {}", leaving(why)),
         },
     ]
-}
-
-fn notes(out: &mut Text, left_out: usize, shown: &[&Row], program: &str) {
-    let mut lines = Vec::new();
-    if left_out > 0 {
-        let nodes = counted(left_out as u64, "other node");
-        lines.push(format!("{nodes} hidden (--sick)"));
-    }
-    if shown.is_empty() && left_out == 0 {
-        lines.push("no node matches: check --selector and --context".to_owned());
-    }
-    let worst = shown.first().filter(|row| !is_well(row.group));
-    if let Some(Row { node, .. }) = worst {
-        lines.push(format!("{program} why {node} explains its verdict"));
-    }
-    if !lines.is_empty() {
-        out.line();
-    }
-    for line in lines {
-        out.to(INDENT).wrapped(Style::Faint, INDENT, &line);
-    }
-}
-
-/// Whether these nodes need no attention.
-fn is_well(group: Group) -> bool {
-    matches!(group, Group::Leaving | Group::Sound | Group::NotLinux)
 }
 
 fn of_group(group: Group) -> (&'static str, &'static str, Style) {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use pathproof_facts::cause::State;
 use pathproof_facts::text::visible;
+use pathproof_report::SentinelCondition;
 
 /// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;
@@ -34,6 +35,13 @@ impl Style {
         }
     }
 
+    pub(super) fn of_sentinel(state: SentinelCondition) -> Self {
+        match state {
+            SentinelCondition::Off | SentinelCondition::Altered => Style::Warn,
+            _ => Style::Plain,
+        }
+    }
+
     fn code(self) -> &'static str {
         match self {
             Style::Plain => "",
@@ -53,6 +61,8 @@ pub(super) struct Text {
     text: String,
     colour: bool,
     column: usize,
+    /// Title of the current section.
+    title: String,
 }
 
 impl Text {
@@ -61,6 +71,7 @@ impl Text {
             text: String::new(),
             colour,
             column: 0,
+            title: String::new(),
         }
     }
 
@@ -102,6 +113,13 @@ impl Text {
         self.column = 0;
     }
 
+    /// Ends a paragraph with one blank line.
+    pub(super) fn gap(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with("\n\n") {
+            self.line();
+        }
+    }
+
     /// Writes a wrapped paragraph from here on; further lines begin at `indent`.
     pub(super) fn wrapped(&mut self, style: Style, indent: usize, text: &str) {
         let mut blank = 0;
@@ -132,20 +150,32 @@ impl Text {
             .line();
     }
 
+    /// Begins an entry of a section. The title is only written before the first entry.
+    pub(super) fn begin(&mut self, title: &str) -> &mut Self {
+        if self.title != title {
+            title.clone_into(&mut self.title);
+            self.put(Style::Heading, title);
+        }
+        self.to(TEXT)
+    }
+
     pub(super) fn section(&mut self, title: &str, style: Style, text: &str) {
-        self.put(Style::Heading, title).to(TEXT);
-        self.wrapped(style, TEXT, text);
+        self.begin(title).wrapped(style, TEXT, text);
+    }
+
+    /// Writes a further paragraph of an entry.
+    pub(super) fn more(&mut self, style: Style, text: &str) {
+        self.to(TEXT).wrapped(style, TEXT, text);
     }
 
     /// Sentences under one title, no more than fit a glance.
     pub(super) fn list(&mut self, title: &str, style: Style, lines: &[String]) {
-        for (index, line) in lines.iter().take(LINES_SHOWN).enumerate() {
-            let title = if index == 0 { title } else { "" };
+        for line in lines.iter().take(LINES_SHOWN) {
             self.section(title, style, &sentence(line));
         }
         if lines.len() > LINES_SHOWN {
-            let more = format!("and {} more", lines.len() - LINES_SHOWN);
-            self.section("", Style::Faint, &more);
+            let hidden = lines.len() - LINES_SHOWN;
+            self.more(Style::Faint, &format!("and {hidden} more"));
         }
     }
 
@@ -160,13 +190,9 @@ impl Text {
 
 /// A number with separated thousands.
 pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    let mut text = number.to_string();
+    for end in (1..text.len()).rev().skip(2).step_by(3) {
+        text.insert(end, ',');
     }
     text
 }
@@ -181,14 +207,14 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
 pub(super) fn sentence(reason: &str) -> String {
     let word = reason.split_whitespace().next().unwrap_or_default();
     let is_name = !word.chars().all(|c| c.is_ascii_lowercase() || c == ',');
-    let mut letters = reason.chars();
-    let first = match letters.next() {
-        Some(c) if !is_name => c.to_ascii_uppercase().to_string(),
-        Some(c) => c.to_string(),
-        None => String::new(),
-    };
-    let end = if reason.ends_with('.') { "" } else { "." };
-    format!("{first}{}{end}", letters.as_str())
+    let mut text = reason.to_owned();
+    if let Some(first) = text.get_mut(..1).filter(|_| !is_name) {
+        first.make_ascii_uppercase();
+    }
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    text
 }
 
 /// Compares a page with the one in agent/testdata, and checks that it fits a terminal, except for
@@ -217,6 +243,19 @@ pub(super) fn assert_text(folder: &str, name: &str, page: &str) {
          it should be:\n{page}"
     );
     assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
+}
+
+/// Asserts that a page says the same without colours.
+#[cfg(test)]
+pub(super) fn assert_colours(coloured: &str, plain: &str) {
+    let mut read = String::new();
+    for piece in coloured.split('\x1b') {
+        let text = piece.split_once('m').filter(|_| piece.starts_with('['));
+        read.push_str(text.map_or(piece, |(_, text)| text));
+    }
+    // With colour, the badge has blanks around it.
+    let badge = plain.split("  ").next().unwrap();
+    assert_eq!(read.replacen(&format!(" {badge} "), badge, 1), plain);
 }
 
 #[cfg(test)]

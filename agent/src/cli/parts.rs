@@ -9,7 +9,7 @@ use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::explain::{self, Interfaces, Remedy, label};
 use pathproof_judge::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
-use pathproof_report::{AnswersReport, PortWay, Report};
+use pathproof_report::{PortWay, Report};
 use pathproof_witness::drops::{DropWatch, meaning as drop_meaning};
 
 use super::page::{Style, TEXT, Text, counted, grouped, sentence};
@@ -27,30 +27,35 @@ const RTT: usize = 68;
 const LAST_PASS: usize = 70;
 
 impl Text {
+    /// The verdict in a few words: its state, the node, and since when.
+    pub(super) fn verdict(&mut self, report: &Report) {
+        let (node, verdict) = (&report.node, &report.verdict);
+        let since = format!("  for {}", HumanDuration(verdict.at.since(verdict.since)));
+        self.head(Style::of(verdict.state), verdict.state.name(), node, &since);
+    }
+
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
-        let AnswersReport { healthz, livez, .. } = &report.answers;
-        let answers = match report.port.way {
+        let answers = &report.answers;
+        let (healthz, livez) = (answers.healthz.status, answers.livez.status);
+        let would = match report.port.way {
             PortWay::Off => "would answer",
             PortWay::Bound | PortWay::Steered => "answers",
         };
-        let mut text = format!(
-            "/healthz {answers} {}, /livez {}",
-            healthz.status, livez.status
-        );
-        if let Some(why) = report.answers.lenience() {
-            text.push_str(&format!("; 503 is held back: {why}"));
-        }
+        let held_back = answers
+            .lenience()
+            .map_or(String::new(), |why| format!("; 503 is held back: {why}"));
+        let text = format!("/healthz {would} {healthz}, /livez {livez}{held_back}");
         self.wrapped(Style::Plain, 0, &sentence(&text));
-        if !report.answers.broken_services.is_empty() {
+        if !answers.broken_services.is_empty() {
             let text = format!(
-                "connections from outside to {} worked before and now fail on this node; their \
-                 health check node ports answer 503, unless the 503 is held back",
-                report.answers.broken_services.join(", ")
+                "Connections from outside to {} worked before and now fail on this node; their \
+                 health check node ports answer 503, unless the 503 is held back.",
+                answers.broken_services.join(", ")
             );
-            self.wrapped(Style::Warn, 0, &sentence(&text));
+            self.wrapped(Style::Warn, 0, &text);
         }
-        self.line();
+        self.gap();
         let eligibility = &report.verdict.eligibility;
         if matches!(
             eligibility,
@@ -60,17 +65,14 @@ impl Text {
                 "{eligibility}; therefore /healthz answers 503, as intended. This does not change /livez"
             );
             self.section("leaving", Style::Warn, &sentence(&text));
-            self.line();
+            self.gap();
         }
     }
 
     /// The sentinel's lanes: which paths through the datapath work, and how far probes get on the others.
     pub(super) fn lanes(&mut self, verdict: &Verdict) {
-        if verdict
-            .families
-            .iter()
-            .all(|family| family.lanes.is_empty())
-        {
+        let mut families = verdict.families.iter();
+        if families.all(|family| family.lanes.is_empty()) {
             return;
         }
         self.put(Style::Heading, "probes");
@@ -95,7 +97,7 @@ impl Text {
                 }
             }
         }
-        self.line();
+        self.gap();
     }
 
     fn lane(&mut self, lane: &LaneView, now: Mono) {
@@ -130,20 +132,16 @@ impl Text {
 
     /// Services in trouble by real connections, the worst first.
     pub(super) fn services(&mut self, verdict: &Verdict) {
-        for (index, service) in verdict.services.iter().take(SERVICES_SHOWN).enumerate() {
-            let title = if index == 0 { "services" } else { "" };
-            self.put(Style::Heading, title).to(TEXT);
+        for service in verdict.services.iter().take(SERVICES_SHOWN) {
             self.service(service, verdict.at);
         }
         let hidden = verdict.services.len().saturating_sub(SERVICES_SHOWN);
         let more = hidden as u64 + u64::from(verdict.services_omitted);
         if more > 0 {
             let text = format!("and {} more in trouble", grouped(more));
-            self.section("", Style::Faint, &text);
+            self.more(Style::Faint, &text);
         }
-        if !verdict.services.is_empty() {
-            self.line();
-        }
+        self.gap();
     }
 
     fn service(&mut self, trouble: &ServiceTrouble, now: Mono) {
@@ -162,7 +160,8 @@ impl Text {
             HumanDuration(now.since(trouble.last_failure)),
             counted(u64::from(trouble.endpoints), "endpoint"),
         );
-        self.put(style, &trouble.service).put(Style::Plain, " ");
+        self.begin("services").put(style, &trouble.service);
+        self.put(Style::Plain, " ");
         self.wrapped(Style::Plain, TEXT + 2, &text);
         if let Some(example) = &trouble.example {
             self.to(TEXT + 2).wrapped(Style::Faint, TEXT + 2, example);
@@ -172,9 +171,8 @@ impl Text {
     /// Remedies to try next. Commands shown before are not repeated.
     pub(super) fn remedies(&mut self, remedies: &[Remedy]) {
         let mut shown: Vec<&str> = Vec::new();
-        for (index, remedy) in remedies.iter().enumerate() {
-            let title = if index == 0 { "next" } else { "" };
-            self.put(Style::Heading, title).to(TEXT);
+        for remedy in remedies {
+            self.begin("next");
             if remedies.len() > 1 {
                 self.put(Style::Heading, &format!("{}: ", label(&remedy.subject)));
             }
@@ -187,8 +185,61 @@ impl Text {
                     self.put(Style::Unsure, command).line();
                 }
             }
-            self.section("", Style::Faint, &remedy.page);
+            self.more(Style::Faint, &remedy.page);
         }
+    }
+
+    /// The connection table, if it is nearly full or was full since the agent started.
+    pub(super) fn conntrack(&mut self, verdict: &Verdict) {
+        let conntrack = &verdict.conntrack;
+        let Some(table) = conntrack.table else { return };
+        let dropped = match conntrack.full {
+            Some(at) => format!(
+                "{} dropped because the table was full, the last {}",
+                counted(conntrack.dropped, "packet"),
+                ago(Some(at), verdict.at)
+            ),
+            None if table.percent() < NEARLY_FULL => return,
+            None => "none dropped because the table was full".to_owned(),
+        };
+        let text = format!(
+            "{} of {} entries in use ({} %); {dropped}",
+            grouped(table.entries),
+            grouped(table.limit),
+            table.percent()
+        );
+        self.section("conntrack", Style::Warn, &text);
+    }
+
+    /// The kernel's reasons for dropping packets, or why they cannot be read.
+    pub(super) fn drops(&mut self, verdict: &Verdict) {
+        let drops = &verdict.drops;
+        let mut lines: Vec<String> = Vec::new();
+        if let DropWatch::Denied(why) = &drops.watch {
+            lines.push(format!("the kernel's drop reasons cannot be read: {why}"));
+        }
+        lines.extend(drops.dropped.iter().map(|dropped| {
+            let meaning = drop_meaning(&dropped.reason);
+            let meaning = meaning.map_or_else(String::new, |text| format!(": {text}"));
+            format!(
+                "{} {} {}, {}, the last {}{meaning}",
+                dropped.service,
+                names::of_family(dropped.family),
+                dropped.reason,
+                counted(dropped.packets, "packet"),
+                ago(Some(dropped.last), verdict.at),
+            )
+        }));
+        self.list("dropped", Style::Warn, &lines);
+    }
+
+    /// Losses of coverage, except one that is the reason of the verdict.
+    pub(super) fn unseen(&mut self, verdict: &Verdict) {
+        let reason = verdict.reason();
+        let losses = verdict.coverage.losses.iter();
+        let more = losses.filter(|loss| !reason.ends_with(&*loss.sentence));
+        let more: Vec<String> = more.map(|loss| loss.sentence.clone()).collect();
+        self.list("not observed", Style::Warn, &more);
     }
 }
 
@@ -224,61 +275,6 @@ pub(super) fn fine(ns: u64) -> String {
         us @ 1_000..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
         _ => HumanDuration(Duration::from_nanos(ns)).to_string(),
     }
-}
-
-/// The connection table, if it is nearly full or was full since the agent started.
-pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
-    let conntrack = &verdict.conntrack;
-    let table = conntrack.table?;
-    if table.percent() < NEARLY_FULL && conntrack.full.is_none() {
-        return None;
-    }
-    let (entries, limit) = (grouped(table.entries), grouped(table.limit));
-    let dropped = match conntrack.full {
-        Some(at) => format!(
-            "{} dropped because the table was full, the last {}",
-            counted(conntrack.dropped, "packet"),
-            ago(Some(at), verdict.at)
-        ),
-        None => "none dropped because the table was full".to_owned(),
-    };
-    let percent = table.percent();
-    Some(format!(
-        "{entries} of {limit} entries in use ({percent} %); {dropped}"
-    ))
-}
-
-/// The kernel's reasons for dropping packets, or why they cannot be read.
-pub(super) fn drops(out: &mut Text, verdict: &Verdict) {
-    let drops = &verdict.drops;
-    let mut lines: Vec<String> = Vec::new();
-    if let DropWatch::Denied(why) = &drops.watch {
-        lines.push(format!("the kernel's drop reasons cannot be read: {why}"));
-    }
-    lines.extend(drops.dropped.iter().map(|dropped| {
-        let meaning = drop_meaning(&dropped.reason);
-        let meaning = meaning.map_or_else(String::new, |text| format!(": {text}"));
-        format!(
-            "{} {} {}, {}, the last {}{meaning}",
-            dropped.service,
-            names::of_family(dropped.family),
-            dropped.reason,
-            counted(dropped.packets, "packet"),
-            ago(Some(dropped.last), verdict.at),
-        )
-    }));
-    out.list("dropped", Style::Warn, &lines);
-    if !lines.is_empty() {
-        out.line();
-    }
-}
-
-/// Losses of coverage, in sentences, except one that is the reason of the verdict.
-pub(super) fn unseen(verdict: &Verdict) -> Vec<String> {
-    let reason = verdict.reason();
-    let losses = verdict.coverage.losses.iter();
-    let more = losses.filter(|loss| !reason.ends_with(&*loss.sentence));
-    more.map(|loss| loss.sentence.clone()).collect()
 }
 
 #[cfg(test)]

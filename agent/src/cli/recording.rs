@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use pathproof_facts::text::visible;
 use pathproof_facts::time::Wall;
 use pathproof_node::replay::{Moment, RecordingError, Replayed, redact, replay};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::{Exit, FetchError, fetch};
-use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
+use crate::args::{RecordArgs, ReplayArgs, WhyArgs};
 use crate::input;
 use crate::state::Recordings;
 
@@ -63,13 +63,11 @@ fn take(args: &RecordArgs) -> Result<String, Problem> {
 pub fn run_replay(args: &ReplayArgs) -> Exit {
     let replayed = load(&args.file, None);
     super::end(replayed.map(|replayed| {
-        let printed = match args.output {
-            Output::Text => super::print(&timeline(&replayed)),
-            Output::Json => super::print_json(&Timeline::of(&replayed)),
-        };
-        match replayed.differs {
-            None => printed,
-            Some(_) => Exit::Failure,
+        let timeline = Timeline::of(&replayed);
+        let printed = super::show(args.output, &timeline, |_| timeline.text());
+        match timeline.same {
+            true => printed,
+            false => Exit::Failure,
         }
     }))
 }
@@ -110,11 +108,11 @@ pub fn timeline(replayed: &Replayed) -> String {
 }
 
 #[derive(Debug, Serialize)]
-struct Timeline {
-    node: String,
-    agent: String,
-    from: String,
-    to: String,
+struct Timeline<'a> {
+    node: &'a str,
+    agent: &'a str,
+    from: Timestamp,
+    to: Timestamp,
     events: usize,
     /// Whether the replay reached the recorded verdicts.
     same: bool,
@@ -123,7 +121,7 @@ struct Timeline {
 
 #[derive(Debug, Serialize)]
 struct Change {
-    at: String,
+    at: Timestamp,
     state: &'static str,
     cause: Option<&'static str>,
     healthz: u16,
@@ -131,12 +129,12 @@ struct Change {
     reason: String,
 }
 
-impl Timeline {
-    fn of(replayed: &Replayed) -> Self {
+impl<'a> Timeline<'a> {
+    fn of(replayed: &'a Replayed) -> Self {
         let change = |moment: &Moment| {
             let verdict = &moment.update.verdict;
             Change {
-                at: moment.at.to_string(),
+                at: moment.at.timestamp(),
                 state: verdict.state.name(),
                 cause: verdict.cause.map(|cause| cause.name()),
                 healthz: moment.update.answers.healthz.status,
@@ -144,12 +142,11 @@ impl Timeline {
                 reason: verdict.reason(),
             }
         };
-        let (from, to) = replayed.span;
         Self {
-            node: replayed.node.clone(),
-            agent: replayed.agent.clone(),
-            from: from.to_string(),
-            to: to.to_string(),
+            node: &replayed.node,
+            agent: &replayed.agent,
+            from: replayed.span.0.timestamp(),
+            to: replayed.span.1.timestamp(),
             events: replayed.events,
             same: replayed.differs.is_none(),
             changes: replayed.moments.iter().map(change).collect(),
@@ -159,17 +156,17 @@ impl Timeline {
     fn text(&self) -> String {
         let mut text = format!(
             "{}, pathproof {}, {} events from {} to {}\n\n",
-            visible(&self.node),
-            visible(&self.agent),
+            visible(self.node),
+            visible(self.agent),
             self.events,
-            readable(&self.from),
-            readable(&self.to)
+            readable(self.from),
+            readable(self.to)
         );
         for change in &self.changes {
             let cause = change.cause.map(|cause| format!(" ({cause})"));
             text.push_str(&format!(
                 "{}  /healthz {}  /livez {}  {}{}\n    {}\n",
-                readable(&change.at),
+                readable(change.at),
                 change.healthz,
                 change.livez,
                 change.state,
@@ -188,13 +185,11 @@ impl Timeline {
 }
 
 /// In milliseconds, rounded up: a time copied to `why --at` must not precede its event.
-fn readable(time: &str) -> String {
-    let Ok(time) = time.parse::<Timestamp>() else {
-        return time.to_owned();
-    };
-    let up = (time.as_nanosecond() + 999_999) / 1_000_000 * 1_000_000;
-    let up = Timestamp::from_nanosecond(up).unwrap_or(time);
-    format!("{up:.3}")
+fn readable(time: Timestamp) -> String {
+    let up = TimestampRound::new()
+        .smallest(Unit::Millisecond)
+        .mode(RoundMode::Ceil);
+    format!("{:.3}", time.round(up).unwrap_or(time))
 }
 
 #[cfg(test)]
@@ -220,6 +215,7 @@ mod tests {
 
     #[test]
     fn a_shown_time_is_not_before_its_event() {
+        let readable = |time: &str| super::readable(time.parse().unwrap());
         assert_eq!(
             readable("2026-11-23T03:58:33.435049597Z"),
             "2026-11-23T03:58:33.436Z"

@@ -25,32 +25,28 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// Age from which a report is outdated: the agent writes at least two a second.
 const OLD_AFTER: Duration = Duration::from_secs(3);
 
-/// Runs the command. `now` reads the wall clock.
+/// Runs the command: once, or until interrupted or the output is closed. `now` reads the wall clock.
 pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
-    match said.watch {
-        true => watch(said, now),
-        false => super::end(page(said, now).map(|page| super::write_out(&page))),
+    if !said.watch {
+        return super::end(page(said, now).map(|page| super::write_out(&page)));
     }
-}
-
-fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
-    let (report, body) = fetch::report(&said.admin.address)?;
-    Ok(match said.output {
-        Output::Json => json(&body).into_owned(),
-        Output::Text => styled(&render(&report, now(), colours()), colours()),
-    })
-}
-
-/// Runs until interrupted, or until the output is closed. It waits for an absent agent.
-fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     let redraw = io::stdout().is_terminal() && said.output == Output::Text;
     loop {
+        // An absent agent may come back.
         let page = page(said, now).unwrap_or_else(|error| super::complaint(&chain(&error)));
         if put(&page, redraw).is_err() {
             return Exit::Success;
         }
         thread::sleep(REDRAW);
     }
+}
+
+fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
+    let (report, body) = fetch::report(&said.admin.address, fetch::PEOPLE)?;
+    Ok(match said.output {
+        Output::Json => json(&body).into_owned(),
+        Output::Text => styled(&render(&report, now(), colours()), colours()),
+    })
 }
 
 /// Overwrites the last page line by line, so that nothing flickers, or appends if that is impossible.
@@ -69,9 +65,7 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
 pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     let verdict = &report.verdict;
     let mut out = Text::new(colour);
-    let since = format!("  for {}", HumanDuration(verdict.at.since(verdict.since)));
-    let (style, state) = (Style::of(verdict.state), verdict.state.name());
-    out.head(style, state, &report.node, &since);
+    out.verdict(report);
     out.wrapped(Style::Plain, 0, &sentence(&verdict.reason()));
     let also = verdict.also();
     out.list("also", Style::Plain, &also);
@@ -89,15 +83,12 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
         traffic(&mut out, family, verdict, &also);
     }
     sentinel(&mut out, &report.sentinel, verdict);
-    out.line();
+    out.gap();
     out.lanes(verdict);
     out.services(verdict);
-    let udp = udp_troubles(report);
-    out.list("udp", Style::Warn, &udp);
-    if let Some(text) = parts::conntrack(verdict) {
-        out.section("conntrack", Style::Warn, &text);
-    }
-    out.list("not observed", Style::Warn, &parts::unseen(verdict));
+    out.list("udp", Style::Warn, &udp_troubles(report));
+    out.conntrack(verdict);
+    out.unseen(verdict);
     out.list("datapath", Style::Plain, &datapath(&report.datapath));
     let conflict = report.conflicts.sentence();
     out.list("contested", Style::Warn, &Vec::from_iter(conflict));
@@ -107,7 +98,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     fleet(&mut out, report);
     agent(&mut out, report);
     if verdict.state != State::Proven {
-        out.line();
+        out.gap();
         let next = "pathproof why explains this verdict and what to do.";
         out.section("next", Style::Plain, next);
     }
@@ -129,25 +120,22 @@ fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict, also: &[St
     let title = names::of_family(family.family);
     out.put(Style::Heading, title).put(Style::Plain, " ");
     out.put(Style::of(family.state), family.state.name());
-    out.section("", Style::Plain, &text);
+    out.more(Style::Plain, &text);
     // The top of the page has the reason of the worst family, and all other findings.
     let reason = verdict.reason_of(family);
     let is_above = family.finding == verdict.finding || also.contains(&reason);
     if family.state != State::Proven && !is_above {
-        out.section("", Style::Plain, &sentence(&reason));
+        out.more(Style::Plain, &sentence(&reason));
     }
 }
 
 fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
     let state = sentinel.state.name();
-    let (style, text) = match (sentinel.state, &sentinel.service) {
-        (SentinelCondition::Probing, Some(service)) => (Style::Plain, format!("{state} {service}")),
-        (SentinelCondition::Absent | SentinelCondition::Disabled, _) => {
-            (Style::Plain, format!("{state}: {}", sentinel.sentence))
-        }
-        _ => (Style::Warn, format!("{state}: {}", sentinel.sentence)),
+    let text = match (sentinel.state, &sentinel.service) {
+        (SentinelCondition::Probing, Some(service)) => format!("{state} {service}"),
+        _ => format!("{state}: {}", sentinel.sentence),
     };
-    out.section("sentinel", style, &text);
+    out.section("sentinel", Style::of_sentinel(sentinel.state), &text);
     let lanes = verdict.families.iter().flat_map(|family| &family.lanes);
     if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
         let text = format!(
@@ -227,48 +215,41 @@ fn port(port: &PortReport) -> &'static str {
 
 /// Other nodes: how many answer, or which do not.
 fn peers(out: &mut Text, report: &Report) {
-    let peers = &report.peers;
-    if peers.silent.is_empty() {
-        if peers.dialled > 0 {
-            let text = format!(
-                "{} contacted, {} answer",
-                counted(peers.dialled as u64, "other node"),
-                peers.answering
-            );
-            out.section("nodes", Style::Faint, &text);
+    let (silent, answering) = (&report.peers.silent, report.peers.answering);
+    let nodes = counted(report.peers.dialled as u64, "other node");
+    let number = silent.len();
+    let (style, text) = match &**silent {
+        [] if report.peers.dialled == 0 => return,
+        [] => (
+            Style::Faint,
+            format!("{nodes} contacted, {answering} answer"),
+        ),
+        [a, b, c, _, ..] => (
+            Style::Warn,
+            format!("{number} of {nodes} do not answer: {a}, {b}, {c}, ..."),
+        ),
+        few => {
+            let names = few.join(", ");
+            let text = format!("{number} of {nodes} do not answer: {names}");
+            (Style::Warn, text)
         }
-        return;
-    }
-    let first: Vec<&str> = peers.silent.iter().take(3).map(String::as_str).collect();
-    let text = format!(
-        "{} of {} do not answer: {}{}",
-        peers.silent.len(),
-        counted(peers.dialled as u64, "other node"),
-        first.join(", "),
-        if peers.silent.len() > first.len() {
-            ", ..."
-        } else {
-            ""
-        },
-    );
-    out.section("nodes", Style::Warn, &text);
+    };
+    out.section("nodes", style, &text);
 }
 
 /// Limits on 503 that protect other nodes.
 fn fleet(out: &mut Text, report: &Report) {
     let fleet = &report.fleet;
-    if let Some(count) = fleet.count {
+    if let Some(Count { unsound, nodes }) = fleet.count {
         let brake = match fleet.limit {
             Some(percent) => format!("brake limit {percent} %"),
             None => "brake off".to_owned(),
         };
-        let age = |at| HumanDuration(report.written.duration_since(at).unsigned_abs());
-        let counted = match fleet.counted {
-            Some(at) => format!("counted {} ago", age(at)),
-            None => "counted long ago".to_owned(),
+        let ago = match fleet.counted {
+            Some(at) => format!("{} ago", age(report, at)),
+            None => "long ago".to_owned(),
         };
-        let Count { unsound, nodes } = count;
-        let text = format!("{unsound} of {nodes} nodes failing, {counted}; {brake}");
+        let text = format!("{unsound} of {nodes} nodes failing, counted {ago}; {brake}");
         out.section("fleet", Style::Faint, &text);
     }
     for ignored in &fleet.ignored {
@@ -292,17 +273,18 @@ fn agent(out: &mut Text, report: &Report) {
     );
     out.section("view", Style::Faint, &text);
     let agent = &report.agent;
-    let up = report.written.duration_since(agent.started).unsigned_abs();
     let audit = match agent.enforcement {
         Enforcement::Enforce => "",
         Enforcement::Audit => ", audit only",
     };
-    let text = format!(
-        "pathproof {}, running for {}{audit}",
-        agent.version,
-        HumanDuration(up)
-    );
+    let (version, up) = (&agent.version, age(report, agent.started));
+    let text = format!("pathproof {version}, running for {up}{audit}");
     out.section("agent", Style::Faint, &text);
+}
+
+/// Time from `at` to the report.
+fn age(report: &Report, at: Timestamp) -> HumanDuration {
+    HumanDuration(report.written.duration_since(at).unsigned_abs())
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use pathproof_wire::service::Family;
 use serde::Serialize;
 
 use super::page::{Style, TEXT, Text, grouped, sentence};
-use super::{Exit, colours, fetch, parts, recording};
-use crate::args::{Output, WhyArgs};
+use super::{Exit, fetch, parts, recording};
+use crate::args::WhyArgs;
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 2;
@@ -23,19 +23,17 @@ const SCHEMA: u32 = 2;
 const STAGE: usize = 30;
 
 pub fn run(said: &WhyArgs) -> Exit {
-    match &said.at {
-        Some(at) => super::end(recording::report_at(at, said).map(|report| show(&report, said))),
-        None => {
-            super::end(fetch::report(&said.admin.address).map(|(report, _)| show(&report, said)))
-        }
-    }
-}
-
-fn show(report: &Report, said: &WhyArgs) -> Exit {
-    match said.output {
-        Output::Text => super::print(&render(report, colours())),
-        Output::Json => super::print_json(&Chain::of(report)),
-    }
+    let report = match &said.at {
+        Some(at) => recording::report_at(at, said),
+        None => fetch::report(&said.admin.address, fetch::PEOPLE)
+            .map(|(report, _)| report)
+            .map_err(recording::Problem::from),
+    };
+    super::end(report.map(|report| {
+        super::show(said.output, &Chain::of(&report), |colour| {
+            render(&report, colour)
+        })
+    }))
 }
 
 #[derive(Debug, Serialize)]
@@ -46,7 +44,7 @@ struct Chain<'a> {
     written: jiff::Timestamp,
     #[serde(flatten, serialize_with = "pathproof_report::serialize_verdict")]
     verdict: &'a Verdict,
-    answers: AnswersReport,
+    answers: &'a AnswersReport,
     sentinel: &'a SentinelReport,
     /// The sentinel's lanes that do not pass.
     lanes: Vec<LaneStep<'a>>,
@@ -86,7 +84,7 @@ impl<'a> Chain<'a> {
             node: &report.node,
             written: report.written,
             verdict,
-            answers: report.answers.clone(),
+            answers: &report.answers,
             sentinel: &report.sentinel,
             lanes: lanes(report),
             next,
@@ -166,43 +164,48 @@ impl LaneStep<'_> {
 
     /// The probes that were sent: source, destination, number and time.
     fn sent(&self, now: Mono) -> String {
+        let view = self.view;
+        let ago = |at| HumanDuration(now.since(at));
         let mut text = format!("Probes of {}", self.label());
-        text.push_str(&match (self.view.client, self.to) {
-            (Some(from), Some(to)) => format!(", from {from} to {to}"),
-            (Some(from), None) => format!(", from {from}"),
-            (None, Some(to)) => format!(", to {to}"),
-            (None, None) => String::new(),
-        });
+        if view.client.is_some() || self.to.is_some() {
+            text.push(',');
+        }
+        text.extend(view.client.map(|from| format!(" from {from}")));
+        text.extend(self.to.map(|to| format!(" to {to}")));
         // Other probes may have passed in between, while the table had space.
-        let row = match self.view.cause {
+        let row = match view.cause {
             Some(ProbeCause::ConntrackFull) => "",
             _ => " in a row",
         };
-        text.push_str(&match (self.view.failures, self.view.failing_since) {
+        text.push_str(&match (view.failures, view.failing_since) {
             (1, _) => ": the last one failed".to_owned(),
-            (failures, Some(since)) if failures > 1 => format!(
+            (2.., Some(since)) => format!(
                 ": {}{row} failed, the first {} ago",
-                grouped(u64::from(failures)),
-                HumanDuration(now.since(since)),
+                grouped(u64::from(view.failures)),
+                ago(since),
             ),
             _ => ": none passed yet".to_owned(),
         });
-        let last = self.view.last_failure.map_or(String::new(), |last| {
-            format!(", the last {} ago", HumanDuration(now.since(last)))
-        });
-        format!("{text}{last}.")
+        let last = view
+            .last_failure
+            .map(|at| format!(", the last {} ago", ago(at)));
+        text.extend(last);
+        text + "."
     }
 }
 
 pub fn render(report: &Report, colour: bool) -> String {
     let (chain, verdict) = (Chain::of(report), &report.verdict);
     let mut out = Text::new(colour);
-    let since = format!("  for {}", HumanDuration(verdict.at.since(verdict.since)));
-    let (style, state) = (Style::of(verdict.state), verdict.state.name());
-    out.head(style, state, &report.node, &since);
+    out.verdict(report);
     out.answers(report);
-    because(&mut out, &chain);
-    also(&mut out, verdict);
+    because(&mut out, verdict);
+    let families = verdict.families.iter();
+    let reasons: Vec<String> = families.map(|family| verdict.reason_of(family)).collect();
+    let mut also = verdict.also();
+    also.retain(|reason| !reasons.contains(reason));
+    out.list("also", Style::Plain, &also);
+    out.gap();
     let mut groups: Vec<Vec<&LaneStep<'_>>> = Vec::new();
     for lane in &chain.lanes {
         let like = |group: &&mut Vec<&LaneStep<'_>>| group.iter().any(|other| lane.is_like(other));
@@ -213,14 +216,15 @@ pub fn render(report: &Report, colour: bool) -> String {
     }
     for group in groups {
         lane(&mut out, group[0], &group[1..], verdict.at);
+        out.gap();
     }
     out.services(verdict);
-    if let Some(text) = parts::conntrack(verdict) {
-        out.section("conntrack", Style::Warn, &text);
-        out.line();
-    }
-    parts::drops(&mut out, verdict);
+    out.conntrack(verdict);
+    out.gap();
+    out.drops(verdict);
+    out.gap();
     sentinel(&mut out, &report.sentinel);
+    out.gap();
     if chain.next.is_empty() {
         let text = match verdict.state {
             State::Proven => "Nothing to do.",
@@ -229,126 +233,103 @@ pub fn render(report: &Report, colour: bool) -> String {
         out.section("next", Style::Faint, text);
     }
     out.remedies(&chain.next);
-    let losses = parts::unseen(verdict);
-    if !losses.is_empty() {
-        out.line();
-    }
-    out.list("not observed", Style::Warn, &losses);
+    out.gap();
+    out.unseen(verdict);
     out.finish()
 }
 
 /// The state of each family, and the rule that determined it.
-fn because(out: &mut Text, chain: &Chain<'_>) {
-    let verdict = chain.verdict;
+fn because(out: &mut Text, verdict: &Verdict) {
     if verdict.families.is_empty() {
-        out.section("because", Style::Plain, &sentence(&chain.verdict.reason()));
+        out.section("because", Style::Plain, &sentence(&verdict.reason()));
     }
     let mut told: Vec<String> = Vec::new();
-    for (index, family) in verdict.families.iter().enumerate() {
-        let title = if index == 0 { "because" } else { "" };
-        out.put(Style::Heading, title).to(TEXT);
+    let mut is_new = |text: &String| {
+        let new = !told.contains(text);
+        if new {
+            told.push(text.clone());
+        }
+        new
+    };
+    for family in &verdict.families {
+        let (state, reason) = (family.state.name(), verdict.reason_of(family));
+        out.begin("because");
         out.put(Style::Plain, names::of_family(family.family));
         out.put(Style::Plain, " is ");
-        out.put(Style::of(family.state), family.state.name());
-        let reason = format!("{}: {}", family.state.name(), verdict.reason_of(family));
-        if told.contains(&reason) {
+        out.put(Style::of(family.state), state);
+        if !is_new(&format!("{state}: {reason}")) {
             out.put(Style::Plain, ", likewise.").line();
             continue;
         }
         out.put(Style::Plain, ". ");
-        out.wrapped(Style::Plain, TEXT, &sentence(&verdict.reason_of(family)));
-        told.push(reason);
-        let rule = explain::rule(&family.finding, &verdict.limits);
-        if let Some(rule) = rule.filter(|rule| !told.contains(rule)) {
-            out.section("", Style::Faint, &rule);
-            told.push(rule);
+        out.wrapped(Style::Plain, TEXT, &sentence(&reason));
+        if let Some(rule) = explain::rule(&family.finding, &verdict.limits).filter(&mut is_new) {
+            out.more(Style::Faint, &rule);
         }
         let eliminated = explain::eliminated(&family.finding);
         let eliminated = eliminated.map(|text| format!("Ruled out: {text}."));
-        if let Some(text) = eliminated.filter(|text| !told.contains(text)) {
-            out.section("", Style::Plain, &text);
-            told.push(text);
+        if let Some(text) = eliminated.filter(&mut is_new) {
+            out.more(Style::Plain, &text);
         }
     }
-    out.line();
-}
-
-/// Findings other than those that determine a family's state.
-fn also(out: &mut Text, verdict: &Verdict) {
-    let families = verdict.families.iter();
-    let reasons: Vec<String> = families.map(|family| verdict.reason_of(family)).collect();
-    let mut also = verdict.also();
-    also.retain(|reason| !reasons.contains(reason));
-    if !also.is_empty() {
-        out.list("also", Style::Plain, &also);
-        out.line();
-    }
+    out.gap();
 }
 
 /// A lane and those that fail in the same way.
 fn lane(out: &mut Text, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono) {
-    let never = lane.view.state == LaneState::NeverWorked;
     let Some(cause) = lane.view.cause else {
-        out.put(Style::Warn, "inconclusive").to(TEXT);
-        out.wrapped(Style::Plain, TEXT, &sentence(&lane.sentence));
-        return out.line();
+        out.put(Style::Warn, "inconclusive");
+        return out.more(Style::Plain, &sentence(&lane.sentence));
     };
-    match never {
-        true => out.put(Style::Warn, "never worked"),
-        false => out.put(Style::Bad, &explain::label(cause.name())),
+    let cause = explain::label(cause.name());
+    let (style, title, means) = match lane.view.state {
+        LaneState::NeverWorked => (Style::Warn, "never worked", "Most likely "),
+        _ => (Style::Bad, &*cause, "Meaning: "),
     };
-    out.section("", Style::Plain, &lane.sent(now));
+    out.put(style, title);
+    out.more(Style::Plain, &lane.sent(now));
     for step in &lane.steps {
-        let (style, mark) = parts::mark(step.reached);
-        out.to(TEXT).put(style, mark.trim_start());
+        let (mark_style, mark) = parts::mark(step.reached);
+        out.to(TEXT).put(mark_style, mark.trim_start());
         out.put(Style::Plain, step.stage.name()).to(STAGE);
-        let after = step
-            .after_ns
-            .map_or(String::new(), |ns| format!(", after {}", parts::fine(ns)));
-        let style = if step.reached {
-            Style::Faint
-        } else {
-            Style::Bad
+        let after = step.after_ns.map(parts::fine);
+        let after = after.map_or(String::new(), |time| format!(", after {time}"));
+        let style = match step.reached {
+            true => Style::Faint,
+            false => Style::Bad,
         };
         out.wrapped(style, STAGE, &format!("{}{after}", step.sentence));
     }
     let meaning = lane.meaning.as_deref().unwrap_or_default();
-    let meaning = match never {
-        true => format!("Most likely {meaning}."),
-        false => format!("Meaning: {meaning}."),
-    };
-    out.to(TEXT).wrapped(Style::Heading, TEXT, &meaning);
+    out.more(Style::Heading, &format!("{means}{meaning}."));
     if !others.is_empty() {
         let others: Vec<String> = others.iter().map(|lane| lane.label()).collect();
         let text = format!("The same on {}.", others.join(", "));
-        out.section("", Style::Plain, &text);
+        out.more(Style::Plain, &text);
     }
     if !lane.counts {
         let text = "This path has never worked since boot, so it is not counted as a fault.";
-        out.section("", Style::Faint, text);
+        out.more(Style::Faint, text);
     }
-    out.line();
 }
 
 /// Shown only if it explains why probes do not help.
 fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
-    let style = match sentinel.state {
-        SentinelCondition::Probing => return,
-        SentinelCondition::Off | SentinelCondition::Altered => Style::Warn,
-        SentinelCondition::Absent | SentinelCondition::Disabled => Style::Plain,
-    };
+    if sentinel.state == SentinelCondition::Probing {
+        return;
+    }
     let text = format!(
         "There are no probes, because the sentinel is {} ({})",
         sentinel.state.name(),
         sentinel.sentence
     );
+    let style = Style::of_sentinel(sentinel.state);
     out.section("sentinel", style, &sentence(&text));
     let page = match sentinel.state {
         SentinelCondition::Absent => "docs/operations.md#install-the-sentinel",
         _ => "docs/operations.md#the-sentinel-is-off",
     };
-    out.section("", Style::Faint, page);
-    out.line();
+    out.more(Style::Faint, page);
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Update;
 use super::facts::Kind;
+use super::{GATHER, QUIET, Update};
 
 mod budget;
 mod census;
@@ -32,17 +32,13 @@ mod routes;
 mod store;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use census::{Nodes, follow_nodes};
 pub use client::{ApiAccess, ClientError};
 use follow::{Follower, Pace};
 pub use routes::forget;
 use store::{Event, Store};
-
-/// Changes within this time of each other are delivered together...
-const QUIET: Duration = Duration::from_millis(5);
-/// ...for at most this long. A change of the Node, and the completion of the view, are delivered immediately.
-const GATHER: Duration = Duration::from_millis(30);
 
 /// Timeout of an uncached read, after which it is retried. If watches hang, idle connections in the
 /// pool are dead too, and each try uses one up...
@@ -101,12 +97,11 @@ impl Requests {
         }
     }
 
+    /// Requests for all Nodes.
     fn nodes() -> Self {
         Self {
-            kind: Kind::Node,
-            path: Request::new("/api/v1/nodes"),
-            labels: None,
             fields: None,
+            ..Self::new(Kind::Node, &Scope::Full, "")
         }
     }
 
@@ -221,7 +216,7 @@ pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
         store.take(Event::ListBegins(kind));
         for line in lines.split(|byte| *byte == b'\n') {
             if let Ok(text) = serde_json::from_slice::<&RawValue>(line) {
-                store.take(follow::object(kind, text).0);
+                store.take(wire::object(kind, text).0);
             }
         }
         store.take(Event::ListEnds(kind));
@@ -229,7 +224,8 @@ pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
     store.update()
 }
 
-/// Puts events into the store, and delivers its changes in batches ([`QUIET`], [`GATHER`]).
+/// Puts events into the store, and delivers its changes in batches ([`QUIET`], [`GATHER`]). A change of
+/// the Node, and the completion of the view, are delivered immediately.
 async fn gather(
     mut store: Store,
     mut events: mpsc::Receiver<Event>,

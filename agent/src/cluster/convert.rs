@@ -24,7 +24,7 @@ use pathproof_facts::switches::ENFORCEMENT;
 use pathproof_facts::time::Wall;
 
 use self::peers::PeerNumbers;
-use super::facts::{Object, ObjectFacts};
+use super::facts::{Object, ObjectFacts, object_names};
 
 /// Labels of objects that kube-proxy does not serve, or leaves to another proxy. Its selectors test
 /// only whether the label exists.
@@ -43,23 +43,13 @@ const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/gl
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
+/// What is wrong with an object: its name, a field, the field's value and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{object}: {field} {value}: {reason}")]
-pub(super) struct Invalid {
-    object: String,
-    field: String,
-    /// The quoted value, or `is missing`.
-    value: String,
-    reason: &'static str,
-}
+#[error("{0}")]
+pub(super) struct Invalid(String);
 
 fn invalid(field: impl Display, value: &str, reason: &'static str) -> Invalid {
-    Invalid {
-        object: String::new(),
-        field: field.to_string(),
-        value: format!("is {value:?}"),
-        reason,
-    }
+    Invalid(format!("{field} is {value:?}: {reason}"))
 }
 
 /// Facts of an object; `None` for a valid object that this node's proxy does not route.
@@ -87,31 +77,18 @@ impl Converter {
     /// slices of domain names or without a Service.
     pub(super) fn facts(&mut self, object: Object) -> Converted {
         let title = object.kind().title(object.metadata());
-        if object.metadata().name.as_deref().unwrap_or_default() == "" {
-            return Err(Invalid {
-                object: title,
-                field: "metadata.name".to_owned(),
-                value: "is missing".to_owned(),
-                reason: "every object has a name",
-            });
+        let named = |Invalid(what)| Invalid(format!("{title}: {what}"));
+        if object_names(object.metadata()).1.is_empty() {
+            let what = "metadata.name is missing: every object has a name";
+            return Err(named(Invalid(what.to_owned())));
         }
         let facts = match object {
             Object::Node(node) => self.node(*node),
             Object::Service(service) => self.service(*service),
             Object::Slice(slice) => self.slice(*slice),
         };
-        let named = |invalid| Invalid {
-            object: title,
-            ..invalid
-        };
-        let left_out = self.left_out.take();
-        match facts {
-            Ok(facts) => {
-                self.left_out = left_out.map(named);
-                Ok(facts)
-            }
-            Err(invalid) => Err(named(invalid)),
-        }
+        self.left_out = self.left_out.take().map(named);
+        facts.map_err(named)
     }
 
     /// Takes the invalid value of the last object that its facts omit.
@@ -309,14 +286,10 @@ impl Converter {
     }
 
     fn object_name(&mut self, metadata: &ObjectMeta) -> ObjectName {
-        let namespace = metadata.namespace.as_deref();
+        let (namespace, name) = object_names(metadata);
         ObjectName {
-            namespace: self.share(
-                namespace
-                    .filter(|namespace| !namespace.is_empty())
-                    .unwrap_or("default"),
-            ),
-            name: metadata.name.as_deref().unwrap_or_default().into(),
+            namespace: self.share(namespace),
+            name: name.into(),
         }
     }
 
@@ -454,12 +427,8 @@ fn lookup<'a>(map: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'
 }
 
 fn is_not_served(metadata: &ObjectMeta) -> bool {
-    let labels = metadata.labels.as_ref();
-    labels.is_some_and(|labels| {
-        NOT_SERVED_LABELS
-            .iter()
-            .any(|key| labels.contains_key(*key))
-    })
+    let mut labels = metadata.labels.iter().flatten();
+    labels.any(|(label, _)| NOT_SERVED_LABELS.contains(&&**label))
 }
 
 mod peers;

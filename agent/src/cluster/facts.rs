@@ -38,18 +38,11 @@ impl Kind {
 
     /// Kind, namespace and name: the identity of an object.
     pub(super) fn identity(self, metadata: &ObjectMeta) -> (Self, &str, &str) {
-        let namespace = metadata.namespace.as_deref();
-        (
-            self,
-            namespace
-                .filter(|namespace| !namespace.is_empty())
-                .unwrap_or("default"),
-            metadata.name.as_deref().unwrap_or_default(),
-        )
+        let (namespace, name) = object_names(metadata);
+        (self, namespace, name)
     }
 
-    /// Kind and name for messages. As for `kubectl apply`, an object without a namespace is in
-    /// `default`.
+    /// Kind and name for messages.
     pub(super) fn title(self, metadata: &ObjectMeta) -> String {
         match self.identity(metadata) {
             (_, _, "") => format!("{} without a name", self.name()),
@@ -57,6 +50,14 @@ impl Kind {
             (_, namespace, name) => format!("{} {namespace}/{name}", self.name()),
         }
     }
+}
+
+/// Namespace and name. As for `kubectl apply`, an object without a namespace is in `default`.
+pub(super) fn object_names(metadata: &ObjectMeta) -> (&str, &str) {
+    let (namespace, name) = (&metadata.namespace, &metadata.name);
+    let namespace = namespace.as_deref().filter(|text| !text.is_empty());
+    let name = name.as_deref().unwrap_or_default();
+    (namespace.unwrap_or("default"), name)
 }
 
 #[derive(Debug)]
@@ -169,26 +170,17 @@ impl ObjectFacts {
         const PORT: usize = 80;
         const ADDRESS: usize = 20;
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
-        let port = |name: &Arc<str>| PORT + name.len();
-        let (ports, addresses, text) = match self {
+        let (ports, addresses, text): (usize, _, _) = match self {
             ObjectFacts::Node(_) => return 0,
             ObjectFacts::Service(facts) => {
-                let ports: usize = facts
-                    .ports
-                    .iter()
-                    .map(|service_port| port(&service_port.name))
-                    .sum();
+                let ports = facts.ports.iter().map(|port| PORT + port.name.len());
                 let chosen = facts.external_ips.len() + facts.load_balancer_ips.len();
                 let addresses = facts.cluster_ips.len() + chosen;
-                (ports, addresses, text(&facts.enforcement))
+                (ports.sum(), addresses, text(&facts.enforcement))
             }
             ObjectFacts::Slice(facts) => {
-                let ports: usize = facts
-                    .ports
-                    .iter()
-                    .map(|slice_port| port(&slice_port.name))
-                    .sum();
-                (ports, facts.endpoints.len(), text(&facts.fleet))
+                let ports = facts.ports.iter().map(|port| PORT + port.name.len());
+                (ports.sum(), facts.endpoints.len(), text(&facts.fleet))
             }
         };
         OBJECT + ports + ADDRESS * addresses + text

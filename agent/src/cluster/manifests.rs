@@ -35,18 +35,13 @@ pub(super) struct Hints {
 }
 
 /// Device, inode, size and both times: a change of any means that the file changed.
-type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
+type Stamp = ((u64, u64, u64), (i64, i64), (i64, i64));
 
-fn stamp(metadata: &Metadata) -> Stamp {
-    let modified = (metadata.mtime(), metadata.mtime_nsec());
-    let changed = (metadata.ctime(), metadata.ctime_nsec());
-    (
-        metadata.dev(),
-        metadata.ino(),
-        metadata.size(),
-        modified,
-        changed,
-    )
+fn stamp(file: &Metadata) -> Stamp {
+    let content = (file.dev(), file.ino(), file.size());
+    let modified = (file.mtime(), file.mtime_nsec());
+    let changed = (file.ctime(), file.ctime_nsec());
+    (content, modified, changed)
 }
 
 /// Maximum size of a file; a cluster of 10,000 Services and 100,000 endpoints has 43 MB.
@@ -152,11 +147,9 @@ impl Manifests {
             update.ignored += file.ignored;
             for (key, (place, facts)) in &file.objects {
                 if let Some(first) = first.get(key) {
-                    let path = self.folder.join(name);
-                    let first = first.display().to_string();
-                    update
-                        .problems
-                        .push(duplicate(&path, *place, facts, &first));
+                    let (path, first) = (self.folder.join(name), first.display().to_string());
+                    let twice = duplicate(&path, *place, facts, &first);
+                    update.problems.push(twice);
                     continue;
                 }
                 first.insert(*key, name);

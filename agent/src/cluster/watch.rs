@@ -19,13 +19,9 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use super::Update;
 use super::manifests::{Hints, Manifests};
+use super::{GATHER, QUIET, Update};
 
-/// Events within this time of each other count as one change...
-const QUIET: Duration = Duration::from_millis(5);
-/// ...for at most this long.
-const GATHER: Duration = Duration::from_millis(30);
 /// A file that was written and not closed is read after this, and the folder is scanned this often.
 const LOOK: Duration = Duration::from_millis(500);
 /// Events after which the watch is useless.
@@ -148,20 +144,16 @@ impl Follower {
                 return;
             }
         }
-        let Ok(mut event) = timeout(LOOK, self.event()).await else {
+        let Ok(event) = timeout(LOOK, self.event()).await else {
             return;
         };
-        let first = Instant::now();
-        loop {
-            self.note(event);
-            if first.elapsed() >= GATHER {
-                return;
+        self.note(event);
+        let gather = async {
+            while let Ok(event) = timeout(QUIET, self.event()).await {
+                self.note(event);
             }
-            event = match timeout(QUIET, self.event()).await {
-                Ok(event) => event,
-                Err(_) => return,
-            };
-        }
+        };
+        let _ = timeout(GATHER, gather).await;
     }
 
     /// The next event; `None` if the watch failed. Never returns without a watch.

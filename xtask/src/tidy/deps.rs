@@ -34,7 +34,7 @@ const MODULES: [(&str, &str); 25] = [
     ("http", "lifecycle metrics"),
     (
         "cli",
-        "args causes config http input lifecycle metrics state",
+        "args causes cluster config http input lifecycle metrics state",
     ),
     ("app", ALL),
     ("main", ALL),

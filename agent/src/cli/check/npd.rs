@@ -15,8 +15,8 @@ use pathproof_judge::explain::label;
 use pathproof_report::Report;
 use pathproof_report::condition::{Status, condition};
 
-use super::super::{Exit, fetch};
 use crate::args::CheckArgs;
+use crate::cli::{self, Exit, fetch};
 
 /// Default of node-problem-detector's `max_output_length`, in bytes.
 const LONGEST: usize = 80;
@@ -25,11 +25,11 @@ const OLD: Duration = Duration::from_secs(10);
 
 /// Runs the command. `now` reads the wall clock.
 pub fn run(said: &CheckArgs, now: fn() -> Timestamp) -> Exit {
-    let (status, text) = match fetch::ask(fetch::PLUGIN, &said.admin.address) {
+    let (status, text) = match fetch::report(&said.admin.address, fetch::PLUGIN) {
         Ok((report, _)) => of_report(&report, now()),
         Err(error) => (Exit::PluginUnknown, error.to_string()),
     };
-    match super::super::print(&format!("{}\n", line(&text))) {
+    match cli::print(&format!("{}\n", line(&text))) {
         Exit::Success => status,
         // The line could not be written.
         _ => Exit::PluginUnknown,
@@ -47,10 +47,8 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
     // A leaving node is expected, whatever its datapath does, and node-problem-detector has no such state.
     match &verdict.eligibility {
         Eligibility::Deleting => {
-            return (
-                Exit::Success,
-                "leaving: the Node is being deleted".to_owned(),
-            );
+            let text = "leaving: the Node is being deleted";
+            return (Exit::Success, text.to_owned());
         }
         Eligibility::Tainted { taint } => {
             return (Exit::Success, format!("leaving: taint {taint}"));

@@ -5,14 +5,11 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
-use pathproof_facts::time::Wall;
-use pathproof_report::condition::{Status, TYPE};
-use pathproof_rotator::{ConditionSeen, NodeSeen};
-use serde::Deserialize;
-use serde_json::Value;
+use pathproof_rotator::NodeSeen;
 use thiserror::Error;
 
 use crate::args::{FleetArgs, Output};
+use crate::cluster::listed::{self, PodSeen};
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";
@@ -48,8 +45,7 @@ pub(super) enum KubectlError {
 pub(super) fn nodes(said: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
     let selector = said.selector.iter();
     let words: Vec<String> = selector.map(|text| format!("--selector={text}")).collect();
-    let nodes = get(said, "nodes", &words)?;
-    Ok(nodes.iter().map(node_seen).collect())
+    get(said, "nodes", &words, listed::nodes)
 }
 
 /// Name of the pod of that node's agent.
@@ -60,16 +56,14 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
         format!("--selector={AGENTS}"),
         format!("--field-selector=spec.nodeName={node}"),
     ];
-    let pods = get(said, "pods", &words)?.into_iter();
+    let pods = get(said, "pods", &words, listed::pods)?.into_iter();
     // During an update a node may have two pods.
-    let best = pods.max_by_key(|pod| (waits(pod).is_none(), !is_deleted(pod)));
-    let Some(pod) = best else {
-        return Err(KubectlError::NoAgent(node.to_owned(), namespace));
-    };
-    let name = text(&pod["metadata"]["name"]);
-    match waits(&pod) {
-        None => Ok(name),
-        Some(phase) => Err(KubectlError::NotRunning(name, phase, namespace)),
+    match pods.max_by_key(|pod| (pod.waits.is_none(), !pod.deleting)) {
+        None => Err(KubectlError::NoAgent(node.to_owned(), namespace)),
+        Some(PodSeen { name, waits, .. }) => match waits {
+            None => Ok(name),
+            Some(phase) => Err(KubectlError::NotRunning(name, phase, namespace)),
+        },
     }
 }
 
@@ -86,7 +80,12 @@ pub(super) fn exec(said: &FleetArgs, pod: &str, run: &str, options: &[String]) -
     not_started(command.args(options).exec())
 }
 
-fn get(said: &FleetArgs, what: &'static str, words: &[String]) -> Result<Vec<Value>, KubectlError> {
+fn get<T>(
+    said: &FleetArgs,
+    what: &'static str,
+    words: &[String],
+    read: fn(&[u8]) -> serde_json::Result<T>,
+) -> Result<T, KubectlError> {
     let mut command = kubectl("get", said);
     command.args([what, "--output=json"]).args(words);
     // A credential plugin may prompt for a password.
@@ -96,9 +95,7 @@ fn get(said: &FleetArgs, what: &'static str, words: &[String]) -> Result<Vec<Val
     if !status.success() {
         return Err(KubectlError::Failed(what, status));
     }
-    let list: List = serde_json::from_slice(&output.stdout)
-        .map_err(|source| KubectlError::Unreadable(what, source))?;
-    Ok(list.items)
+    read(&output.stdout).map_err(|source| KubectlError::Unreadable(what, source))
 }
 
 fn kubectl(verb: &str, said: &FleetArgs) -> Command {
@@ -111,66 +108,5 @@ fn not_started(source: io::Error) -> KubectlError {
     match source.kind() {
         io::ErrorKind::NotFound => KubectlError::Missing,
         _ => KubectlError::Start(source),
-    }
-}
-
-/// Output of `kubectl get` for several objects.
-#[derive(Deserialize)]
-struct List {
-    items: Vec<Value>,
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn each(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn is_deleted(object: &Value) -> bool {
-    object["metadata"]["deletionTimestamp"].is_string()
-}
-
-/// Reason why a pod has no running process; `None` if it has one. A crashed container waits in any
-/// phase of the pod.
-fn waits(pod: &Value) -> Option<String> {
-    let status = &pod["status"];
-    let phase = text(&status["phase"]);
-    let states = each(&status["containerStatuses"]).map(|container| &container["state"]);
-    let mut waiting = states.filter_map(|state| state.get("waiting"));
-    match waiting.next() {
-        Some(waiting) => Some(format!("{phase}, {}", text(&waiting["reason"]))),
-        None => (phase != "Running").then_some(phase),
-    }
-}
-
-fn node_seen(node: &Value) -> NodeSeen {
-    let metadata = &node["metadata"];
-    let os = metadata["labels"]["kubernetes.io/os"].as_str();
-    let mut conditions = each(&node["status"]["conditions"]);
-    NodeSeen {
-        name: text(&metadata["name"]),
-        deleting: is_deleted(node),
-        taints: each(&node["spec"]["taints"])
-            .map(|taint| text(&taint["key"]))
-            .collect(),
-        foreign_os: os.filter(|os| *os != "linux").map(str::to_owned),
-        condition: conditions
-            .find(|condition| condition["type"] == TYPE)
-            .map(|condition| {
-                let status = condition["status"].as_str().unwrap_or_default();
-                ConditionSeen {
-                    status: Status::parse(status).unwrap_or(Status::Unknown),
-                    reason: text(&condition["reason"]),
-                    message: text(&condition["message"]),
-                    transition: condition["lastTransitionTime"]
-                        .as_str()
-                        .and_then(Wall::parse),
-                    heartbeat: condition["lastHeartbeatTime"]
-                        .as_str()
-                        .and_then(Wall::parse),
-                }
-            }),
     }
 }

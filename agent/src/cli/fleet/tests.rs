@@ -91,13 +91,8 @@ fn large() -> Vec<Row> {
     rows(&nodes, NOW)
 }
 
-fn view(colour: bool) -> View<'static> {
-    View {
-        colour,
-        now: NOW,
-        sick_alone: false,
-        program: "kubectl pathproof",
-    }
+fn page(rows: &[Row], colour: bool) -> String {
+    List::of(rows, false, NOW).page("kubectl pathproof", colour)
 }
 
 /// Printed pages, to be reviewed: agent/testdata/fleet. With PATHPROOF_BLESS set they are rewritten.
@@ -107,7 +102,7 @@ fn view(colour: bool) -> View<'static> {
 #[case("sound", sound())]
 #[case("empty", Vec::new())]
 fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
-    crate::cli::page::assert_page("fleet", name, &render(&rows, &view(false)));
+    crate::cli::page::assert_page("fleet", name, &page(&rows, false));
 }
 
 /// Pages of docs that quote the list; three dots mark an excerpt.
@@ -115,7 +110,7 @@ fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
 #[case(include_str!("../../../../docs/operations.md"))]
 #[case(include_str!("../../../../docs/quickstart.md"))]
 fn docs_quote_what_is_printed(#[case] docs: &str) {
-    let page = render(&mixed(), &view(false));
+    let page = page(&mixed(), false);
     let (_, quoted) = docs.split_once("SICK ").expect("a quoted list");
     let (quoted, _) = quoted.split_once("```").expect("its end");
     for line in quoted.lines().skip(1).filter(|line| *line != "...") {
@@ -137,31 +132,28 @@ fn long_names_are_never_cut() {
         "lost",
         250,
     )];
-    let page = render(&rows(&nodes, NOW), &view(false));
+    let page = page(&rows(&nodes, NOW), false);
     assert!(page.contains(&format!(" {name} ")), "{page}");
 }
 
 #[test]
 fn sound_nodes_can_be_left_out() {
-    let view = View {
-        sick_alone: true,
-        ..view(false)
-    };
-    let page = render(&mixed(), &view);
+    let mixed = mixed();
+    let list = List::of(&mixed, true, NOW);
+    let page = list.page("kubectl pathproof", false);
     assert!(
         page.contains("worker-3") && !page.contains("worker-1 "),
         "{page}"
     );
     assert!(page.contains("3 other nodes hidden"), "{page}");
-    let mixed = mixed();
-    let document = serde_json::to_value(Document::of(&mixed, &view)).unwrap();
+    let document = serde_json::to_value(&list).unwrap();
     assert_eq!(document["summary"]["nodes"], 8);
     assert_eq!(document["nodes"].as_array().unwrap().len(), 5);
 }
 
 #[test]
 fn a_long_list_ends_as_it_begins() {
-    let page = render(&large(), &view(false));
+    let page = page(&large(), false);
     let lines: Vec<&str> = page.lines().collect();
     assert!(lines[0].starts_with("SICK  60 nodes: 1 sick, 59 sound"));
     assert_eq!(lines.first(), lines.last());
@@ -181,31 +173,23 @@ fn a_failing_cluster_still_fits_a_screen_or_two() {
             )
         })
         .collect();
-    let page = render(&rows(&nodes, NOW), &view(false));
+    let page = page(&rows(&nodes, NOW), false);
     assert_eq!(page.matches("Everything is lost.").count(), 20);
     assert_eq!(page.matches(" broken ").count(), 500);
 }
 
 #[test]
 fn colours_change_nothing_that_is_read() {
-    let plain = render(&mixed(), &view(false));
-    let coloured = render(&mixed(), &view(true));
-    let mut read = String::new();
-    let mut rest = coloured.as_str();
-    while let Some((before, code)) = rest.split_once('\x1b') {
-        read.push_str(before);
-        rest = code.split_once('m').unwrap().1;
-    }
-    read.push_str(rest);
-    // With colour, the badge has blanks around it.
-    assert_eq!(read.replacen(" SICK ", "SICK", 1), plain);
+    let plain = page(&mixed(), false);
+    let coloured = page(&mixed(), true);
+    crate::cli::page::assert_colours(&coloured, &plain);
     assert!(coloured.contains("\x1b[31mbroken\x1b[0m"), "{coloured}");
 }
 
 #[test]
 fn the_document_names_what_the_page_shows() {
     let mixed = mixed();
-    let document = serde_json::to_value(Document::of(&mixed, &view(false))).unwrap();
+    let document = serde_json::to_value(List::of(&mixed, false, NOW)).unwrap();
     let first = &document["nodes"][0];
     assert_eq!(first["node"], "worker-3");
     assert_eq!(first["group"], "sick");

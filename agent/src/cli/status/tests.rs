@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use pathproof_report::{PortWay, Report, sample};
 use rstest::rstest;
 
-use super::render;
+use super::{FetchError, fetch, render};
+use crate::cli::page::{assert_colours, assert_page};
 
 fn page(report: &Report) -> String {
     let now = sample::written() + Duration::from_millis(200);
@@ -23,7 +24,7 @@ fn page(report: &Report) -> String {
 #[case("never_worked", sample::probed::never_worked())]
 #[case("crowded", sample::probed::crowded())]
 fn pages(#[case] name: &str, #[case] report: Report) {
-    crate::cli::page::assert_page("status", name, &page(&report));
+    assert_page("status", name, &page(&report));
 }
 
 #[test]
@@ -32,15 +33,7 @@ fn colours_change_nothing_that_is_read() {
     let now = sample::written();
     let plain = render(&report, now, false);
     let coloured = render(&report, now, true);
-    let mut read = String::new();
-    let mut rest = coloured.as_str();
-    while let Some((before, code)) = rest.split_once('\x1b') {
-        read.push_str(before);
-        rest = code.split_once('m').unwrap().1;
-    }
-    read.push_str(rest);
-    // With colour, the badge has blanks around it.
-    assert_eq!(read.replacen(" BROKEN ", "BROKEN", 1), plain);
+    assert_colours(&coloured, &plain);
     assert!(coloured.contains("\x1b[1;7;31m BROKEN "));
 }
 
@@ -110,14 +103,11 @@ async fn the_served_report_is_shown() {
     let ask = || {
         let address = address.clone();
         tokio::task::spawn_blocking(move || {
-            crate::cli::fetch::report(&address).map(|(report, _)| report)
+            fetch::report(&address, fetch::PEOPLE).map(|(report, _)| report)
         })
     };
     let early = ask().await.unwrap().unwrap_err();
-    assert!(
-        matches!(early, crate::cli::FetchError::TooEarly(..)),
-        "{early}"
-    );
+    assert!(matches!(early, FetchError::TooEarly(..)), "{early}");
     publish.send_replace(Some(Arc::new(sample::degraded())));
     assert_eq!(ask().await.unwrap().unwrap(), sample::degraded());
 }

@@ -3,12 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use pathproof_facts::fleet_report::FleetReport;
 use pathproof_facts::time::{Mono, Wall};
-use pathproof_report::condition::{Status, TYPE};
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
@@ -19,6 +17,7 @@ use super::Requests;
 use super::follow::{Follower, Pace};
 use super::store::Event;
 use crate::cluster::facts::Object;
+use crate::cluster::listed;
 
 /// All Nodes, followed until this is dropped.
 #[derive(Debug)]
@@ -117,14 +116,14 @@ fn take((census, silent): &mut (Census, Option<String>), event: Event, at: (Wall
 }
 
 fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
-    let condition = conditions.iter().flat_map(|all| all.iter()).find(ours);
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_deref());
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    let condition = condition.map(seen);
+    let condition = listed::condition(conditions.unwrap_or_default());
+    let condition = condition.map(|condition| ConditionSeen {
+        message: String::new(),
+        ..condition
+    });
     let changed = census.put(name, condition.as_ref(), wall, now);
     let labels = node.metadata.labels.as_ref();
     let label = labels.and_then(|labels| labels.get(LABEL));
@@ -132,16 +131,4 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let excluded = Excluded::of(label.map(String::as_str));
     census.exclude(name, excluded, version.unwrap_or_default());
     changed
-}
-
-fn seen(condition: &NodeCondition) -> ConditionSeen {
-    let at = |time: &Time| Wall::of(time.0);
-    ConditionSeen {
-        // An unknown status does not count as failing.
-        status: Status::parse(&condition.status).unwrap_or(Status::Unknown),
-        reason: condition.reason.clone().unwrap_or_default(),
-        message: String::new(),
-        transition: condition.last_transition_time.as_ref().and_then(at),
-        heartbeat: condition.last_heartbeat_time.as_ref().and_then(at),
-    }
 }

@@ -4,6 +4,9 @@
 //! publisher, the rotator. A client rereads its token and its certificate authority from their files
 //! at least once a minute. A client certificate is read once.
 
+use std::error::Error;
+use std::io;
+use std::iter::successors;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +18,6 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::{ConfigExt, RustlsTlsError};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
-use thiserror::Error;
 use tower::{BoxError, ServiceBuilder};
 
 use super::routes::{Routes, learn};
@@ -41,7 +43,7 @@ pub struct ApiAccess {
     pub state_dir: Option<PathBuf>,
 }
 
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("--kubeconfig {}: {source}", path.display())]
     Kubeconfig {
@@ -99,13 +101,23 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
     direct(config)
 }
 
+/// An error, and the errors that caused it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |&error| error.source())
+}
+
 /// The root cause of an error: it is the most specific, and stable between retries.
 pub(crate) fn root_cause(error: &kube::Error) -> String {
-    let mut last: &dyn std::error::Error = error;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    last.to_string()
+    causes(error).last().unwrap_or(error).to_string()
+}
+
+/// Whether a connection failed because the other side did not acknowledge for too long. For a dead
+/// machine on the same link the kernel reports that it is unreachable.
+pub(super) fn is_dead(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    let io = causes(error).filter_map(|error| error.downcast_ref::<io::Error>());
+    let mut kinds = io.map(io::Error::kind);
+    kinds.any(|kind| matches!(kind, TimedOut | HostUnreachable | NetworkUnreachable))
 }
 
 /// A client for one address.
@@ -219,27 +231,21 @@ fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
         };
     };
     let read = Kubeconfig::read_from(path).unwrap_or_default();
+    let mut paths = vec![path.to_owned()];
     let clusters = read.clusters.into_iter().filter_map(|named| named.cluster);
     let authorities = clusters.filter_map(|cluster| cluster.certificate_authority);
-    let mut files = AccessFiles {
-        paths: [path.to_owned()]
-            .into_iter()
-            .chain(authorities.map(PathBuf::from))
-            .collect(),
-        runs_a_program: false,
-    };
-    for user in read
-        .auth_infos
-        .into_iter()
-        .filter_map(|named| named.auth_info)
-    {
+    paths.extend(authorities.map(PathBuf::from));
+    let users = read.auth_infos.into_iter();
+    let mut runs_a_program = false;
+    for user in users.filter_map(|named| named.auth_info) {
         let named = [user.client_certificate, user.client_key, user.token_file];
-        files
-            .paths
-            .extend(named.into_iter().flatten().map(PathBuf::from));
-        files.runs_a_program |= user.exec.is_some() || user.auth_provider.is_some();
+        paths.extend(named.into_iter().flatten().map(PathBuf::from));
+        runs_a_program |= user.exec.is_some() || user.auth_provider.is_some();
     }
-    files
+    AccessFiles {
+        paths,
+        runs_a_program,
+    }
 }
 
 /// Folders in which a file may be replaced when a token or certificate is renewed: that of the file,

@@ -5,28 +5,24 @@
 //! requested instead. A watch that ends is continued from its last version. If the server has forgotten
 //! that version (410 Gone), the agent lists again, at least as new as before.
 //!
-//! `kube::runtime::watcher` cannot replace this. It cannot fall back to pages. After a server was
-//! restored from a backup, it requests a version that the server never reaches. And one unreadable
-//! object ends its page.
-//!
-//! Length: one protocol, from the request to its events, with each way in which it ends.
+//! `kube::runtime::watcher` (5.0) cannot replace this, because it does not report that a watch ended.
+//! If a server ends every watch immediately, it requests the next one without a pause. It cannot detect
+//! that a server was restored from a backup. Its streaming lists may be older than the known objects, and
+//! it reads a page of any size into memory.
 
-use std::borrow::Cow;
-use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::Client;
 use kube::core::Status;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::root_cause;
+use super::client::{is_dead, root_cause};
 use super::store::Event;
+use super::wire::{Line, Page, metadata, object};
 use super::{Kind, Requests, jitter};
 use crate::cluster::Problem;
 
@@ -35,13 +31,6 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// Number of consecutive short-lived watches that are reported as a problem.
 pub(super) const OFTEN: u32 = 3;
-
-/// The kernel's errors for a connection without acknowledgements.
-const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
-    io::ErrorKind::TimedOut,
-    io::ErrorKind::HostUnreachable,
-    io::ErrorKind::NetworkUnreachable,
-];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -97,38 +86,18 @@ enum End {
     Failed(Problem),
 }
 
-#[derive(Deserialize)]
-struct Line<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    metadata: ListMeta,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-/// Metadata of an object whose other fields do not matter or cannot be read.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Stub {
-    metadata: ObjectMeta,
-}
-
 pub(super) struct Follower {
     client: Client,
     requests: Requests,
     pace: Pace,
     events: mpsc::Sender<Event>,
-    /// Version from which the watch continues; `None` before a list is complete.
-    version: Option<String>,
-    /// The newest version seen: a list must not be older.
+    /// The newest version seen: a watch continues from it, and a list must not be older.
     newest: Option<String>,
+    /// A list was completed, and a watch may continue from its version.
+    is_listed: bool,
+    /// The server may serve streaming lists.
     streams: bool,
+    /// A list is under way.
     listing: bool,
     /// Consecutive failures.
     failures: u32,
@@ -153,8 +122,8 @@ impl Follower {
             requests,
             pace,
             events,
-            version: None,
             newest: None,
+            is_listed: false,
             streams: true,
             listing: false,
             failures: 0,
@@ -181,9 +150,9 @@ impl Follower {
     async fn follow(&mut self) {
         loop {
             let began = Instant::now();
-            let end = match (self.version.clone(), self.streams) {
-                (None, false) => self.list().await,
-                (version, _) => self.watch(version).await,
+            let end = match self.is_listed || self.streams {
+                true => self.watch().await,
+                false => self.list().await,
             };
             self.listing = false;
             let lasted = began.elapsed() >= self.pace.pause;
@@ -191,9 +160,9 @@ impl Follower {
                 self.refused_since = None;
             }
             match end {
-                // A watch that ends immediately is requested at growing intervals.
-                Ok(()) | Err(End::Over) if lasted => self.failures = 0,
                 Ok(()) => {}
+                Err(End::Over) if lasted => self.failures = 0,
+                // A watch that ends immediately is requested at growing intervals.
                 Err(End::Over) => {
                     if self.failures >= OFTEN {
                         self.trouble(away("it ends every watch immediately")).await;
@@ -205,7 +174,7 @@ impl Follower {
                         resource = self.resource(),
                         "the watched resource version is too old for the API server; listing again"
                     );
-                    self.version = None;
+                    self.is_listed = false;
                     if !lasted {
                         self.rest().await;
                     }
@@ -242,7 +211,7 @@ impl Follower {
                 "a watch was interrupted and has received nothing since; listing again"
             );
             // Keep the newest version: the list must not be older, unless the server reports that it is.
-            self.version = None;
+            self.is_listed = false;
             self.wait_to_list().await;
         }
     }
@@ -286,27 +255,21 @@ impl Follower {
         }
     }
 
-    /// Watches from a version, or lists the existing objects first.
-    async fn watch(&mut self, version: Option<String>) -> Result<(), End> {
-        let span = match self.requests.kind {
-            Kind::Node => self.pace.watch_node,
-            _ => self.pace.watch,
+    /// Watches from the newest version, or lists the existing objects first.
+    async fn watch(&mut self) -> Result<(), End> {
+        let least = match self.requests.kind {
+            Kind::Node => self.pace.watch_node.as_secs(),
+            _ => self.pace.watch.as_secs(),
         };
-        let seconds = span.as_secs();
-        let seconds = seconds + jitter(seconds);
+        let seconds = least + jitter(least);
         let (began, whole) = (Instant::now(), Duration::from_secs(seconds));
-        let is_list = version.is_none();
-        let from = version.or_else(|| self.newest.clone());
-        let from = from.as_deref().unwrap_or("0");
-        let request = self
-            .requests
-            .watch(from, is_list, seconds)
-            .map_err(unasked)?;
-        let asked = timeout(self.pace.reply, self.client.request_stream(request)).await;
-        let stream = match asked {
+        let is_list = !self.is_listed;
+        let from = self.newest.as_deref().unwrap_or("0");
+        let request = self.requests.watch(from, is_list, seconds);
+        let stream = self.client.request_stream(request.map_err(unasked)?);
+        let stream = match timeout(self.pace.reply, stream).await {
             Err(_) => return Err(End::Failed(no_answer(self.pace.reply))),
-            Ok(Err(error)) => return Err(self.refused(error, is_list)),
-            Ok(Ok(stream)) => stream,
+            Ok(stream) => stream.map_err(|error| self.refused(error, is_list))?,
         };
         if is_list {
             self.begin_list().await;
@@ -328,22 +291,21 @@ impl Follower {
                 false => (whole + self.pace.reply).saturating_sub(began.elapsed()),
             };
             match timeout(patience, stream.read_until(b'\n', &mut line)).await {
-                Err(_) if self.listing => return Err(End::NotStreamed),
-                Err(_) => {
-                    return Err(End::Failed(away(
-                        "it does not end watches at their timeout",
-                    )));
-                }
+                Ok(Ok(1..)) => self.hear(&line).await?,
                 Ok(Err(error)) if is_dead(&error) => {
                     self.doubtful = true;
                     return Err(End::Failed(away("its connection is dead")));
                 }
-                Ok(Err(_) | Ok(0)) if self.listing => return Err(self.broken_off()),
-                Ok(Err(_) | Ok(0)) => {
+                Ok(_) if self.listing => return Err(self.broken_off()),
+                Ok(_) => {
                     self.end(began.elapsed(), whole).await;
                     return Err(End::Over);
                 }
-                Ok(Ok(_)) => self.hear(&line).await?,
+                Err(_) if self.listing => return Err(End::NotStreamed),
+                Err(_) => {
+                    let why = "it does not end watches at their timeout";
+                    return Err(End::Failed(away(why)));
+                }
             }
         }
     }
@@ -371,11 +333,9 @@ impl Follower {
 
     fn reach(&mut self, version: Option<String>) {
         let version = version.filter(|version| !version.is_empty());
-        if let Some(version) = version
-            && !self.listing
-        {
-            self.newest = Some(version.clone());
-            self.version = Some(version);
+        if version.is_some() && !self.listing {
+            self.newest = version;
+            self.is_listed = true;
         }
     }
 
@@ -391,11 +351,9 @@ impl Follower {
             self.doubtful = true;
             return Err(End::Over);
         };
-        if event.kind != "ERROR" {
-            self.doubtful &= self.listing;
-        }
         // A list clears a problem only at its end.
         if event.kind != "ERROR" && !self.listing {
+            self.doubtful = false;
             self.well().await;
         }
         match &*event.kind {
@@ -493,57 +451,22 @@ impl Follower {
             // The server is behind the known version, as after a restore: accept any version.
             _ if status.message.contains("Too large resource version") => {
                 self.newest = None;
-                self.version = None;
+                self.is_listed = false;
                 End::Failed(unserved(resource, &why))
             }
             // KEP-3157: the server does not implement it (400, 422), or its etcd is too old for it
             // (500, before 3.4.25). A server with other problems fails for pages as well. A busy one
             // (429) is busy for any request.
             code if is_list && code != 429 => End::NotStreamed,
-            _ if self.version.is_some() => End::Refused(unserved(resource, &why)),
+            _ if self.is_listed => End::Refused(unserved(resource, &why)),
             _ => End::Failed(unserved(resource, &why)),
         }
     }
 }
 
-/// Whether a connection failed because the other side did not acknowledge for too long.
-fn is_dead(error: &io::Error) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        let io = error.downcast_ref::<io::Error>();
-        // For a dead machine on the same link the kernel reports that it is unreachable.
-        if io.is_some_and(|error| UNACKNOWLEDGED.contains(&error.kind())) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
 /// A random duration below `most`.
 fn chance(most: Duration) -> Duration {
     Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
-}
-
-/// The event for an object, and the version from which a watch continues after it.
-pub(super) fn object(kind: Kind, text: &RawValue) -> (Event, Option<String>) {
-    match kind.read(&mut serde_json::Deserializer::from_str(text.get())) {
-        Ok(object) => {
-            let version = object.metadata().resource_version.clone();
-            (Event::There(object), version)
-        }
-        Err(error) => {
-            let metadata = metadata(text);
-            let version = metadata.resource_version.clone();
-            let event = Event::Unreadable(kind, Box::new(metadata), error.to_string());
-            (event, version)
-        }
-    }
-}
-
-fn metadata(text: &RawValue) -> ObjectMeta {
-    let stub: Stub = serde_json::from_str(text.get()).unwrap_or_default();
-    stub.metadata
 }
 
 /// The problem of a server that cannot be reached. Its text stays the same while the cause does.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::{Method, Request, Response};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::api::ListParams;
 use kube::client::Body;
 use kube::{Api, Client, Config};
@@ -91,38 +91,30 @@ impl Routes {
     /// route: only that server may be unhealthy.
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let (parts, body) = request.into_parts();
-        let mut body = Some(body);
-        let ways: Vec<Route> = self.lock().iter().cloned().collect();
-        let last = ways.len() - 1;
-        for (at, route) in ways.into_iter().enumerate() {
-            let copy = match (&body, at) {
-                (Some(whole), at) if at < last => whole.try_clone().or_else(|| body.take()),
-                _ => body.take(),
-            };
+        // Replaced below: there is always the ClusterIP, and a body in memory, which can be cloned.
+        let mut failure = kube::Error::Service("the request cannot be sent".into());
+        let ways = self.lock().clone();
+        for route in ways {
+            let Some(body) = body.try_clone() else { break };
             let mut attempt = Attempt {
                 routes: self,
                 address: route.address,
                 failed: true,
             };
-            let request = Request::from_parts(parts.clone(), copy.unwrap_or_else(Body::empty));
+            let request = Request::from_parts(parts.clone(), body);
             match route.client.send(request).await {
                 Ok(response) => {
                     // Too Many Requests does not count: changing the server would only add load.
                     attempt.failed = response.status().is_server_error();
                     return Ok(response);
                 }
-                Err(error) => {
-                    let again = parts.method == Method::GET || is_connect(&error);
-                    if at == last || body.is_none() || !again {
-                        return Err(error);
-                    }
-                }
+                Err(error) => failure = error,
+            }
+            if parts.method != Method::GET && !is_connect(&failure) {
+                break;
             }
         }
-        // Not reached: there is always the ClusterIP.
-        Err(kube::Error::Service(
-            "no address of the API server is known".into(),
-        ))
+        Err(failure)
     }
 
     /// Uses these addresses if they have changed. They come before the ClusterIP again in any case.
@@ -230,14 +222,10 @@ async fn addresses(client: &Client) -> kube::Result<Vec<SocketAddr>> {
 /// Ready addresses of a slice, with the port named https, or else the first port.
 fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
     let ports = slice.ports.as_deref().unwrap_or_default();
-    let https = ports
-        .iter()
-        .find(|port| port.name.as_deref() == Some("https"));
-    let port = https
-        .or(ports.first())
-        .and_then(|port| port.port)
-        .unwrap_or(0);
-    let Some(port) = u16::try_from(port).ok().filter(|port| *port != 0) else {
+    let is_https = |port: &&EndpointPort| port.name.as_deref() == Some("https");
+    let port = ports.iter().find(is_https).or(ports.first());
+    let number = port.and_then(|port| u16::try_from(port.port?).ok());
+    let Some(port) = number.filter(|number| *number != 0) else {
         return Vec::new();
     };
     let is_ready = |endpoint: &&Endpoint| {
@@ -252,23 +240,19 @@ fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
 
 /// Routes by these addresses, and by the ClusterIP.
 fn routes(introduction: &Config, addresses: &[SocketAddr]) -> Result<VecDeque<Route>, ClientError> {
-    let mut routes = VecDeque::with_capacity(addresses.len() + 1);
-    for address in addresses {
+    let route = |address: Option<SocketAddr>| {
         let mut config = introduction.clone();
-        if let Ok(url) = format!("https://{address}").parse() {
+        if let Some(address) = address
+            && let Ok(url) = format!("https://{address}").parse()
+        {
             config.cluster_url = url;
             config.tls_server_name = Some(SERVER_NAME.to_owned());
-            routes.push_back(Route {
-                address: Some(*address),
-                client: direct(config)?,
-            });
         }
-    }
-    routes.push_back(Route {
-        address: None,
-        client: direct(introduction.clone())?,
-    });
-    Ok(routes)
+        let client = direct(config)?;
+        Ok(Route { address, client })
+    };
+    let addresses = addresses.iter().copied().map(Some);
+    addresses.chain([None]).map(route).collect()
 }
 
 /// Whether the connection failed, so that nothing was sent.

@@ -142,18 +142,16 @@ impl Store {
             }
             Event::There(object) => {
                 let (resource, key) = self.find(object.kind(), object.metadata());
-                match self.converter.facts(object) {
+                let wrong = match self.converter.facts(object) {
                     Ok(facts) => {
                         self.set(resource, key, facts);
-                        if let Some(invalid) = self.converter.left_out() {
-                            let message = format!("{invalid}; the object is used without it");
-                            self.resources[resource].complain(key, message);
-                        }
+                        let invalid = self.converter.left_out();
+                        invalid.map(|invalid| format!("{invalid}; the object is used without it"))
                     }
-                    Err(invalid) => {
-                        let message = format!("{invalid}; {KEPT}");
-                        self.resources[resource].complain(key, message);
-                    }
+                    Err(invalid) => Some(format!("{invalid}; {KEPT}")),
+                };
+                if let Some(message) = wrong {
+                    self.resources[resource].complain(key, message);
                 }
             }
             Event::Unreadable(kind, metadata, error) => {
@@ -174,12 +172,10 @@ impl Store {
     /// The update since the last one, if anything changed.
     pub(super) fn update(&mut self) -> Option<Update> {
         let mut changes: Vec<Change> = self.converter.new_peers().into_iter().collect();
-        for resource in self
-            .resources
-            .iter_mut()
-            .filter(|resource| resource.has_news())
-        {
-            changes.append(&mut resource.changes);
+        for resource in &mut self.resources {
+            if resource.has_news() {
+                changes.append(&mut resource.changes);
+            }
         }
         if self.is_whole() && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
@@ -213,9 +209,8 @@ impl Store {
     /// connections to that slice's endpoints would look misrouted.
     fn leave_out(&mut self, refused: &ObjectFacts) {
         if let Some((namespace, service)) = refused.owner() {
-            let key = self
-                .hasher
-                .hash_one((Kind::Service, &**namespace, &**service));
+            let identity = (Kind::Service, &**namespace, &**service);
+            let key = self.hasher.hash_one(identity);
             let services = &mut self.resources[Kind::Service as usize];
             if let Some(service) = services.objects.get(&key) {
                 self.budget.hide(service);
@@ -226,12 +221,12 @@ impl Store {
 
     /// Drops Services of a namespace with their slices, last names first.
     fn relieve(&mut self, namespace: &Arc<str>, surplus: usize) {
-        let mut services: BTreeMap<Arc<str>, Vec<(usize, Key, usize)>> = BTreeMap::new();
+        let mut services: BTreeMap<Arc<str>, Vec<(usize, Key)>> = BTreeMap::new();
         for (resource, kept) in self.resources.iter().enumerate() {
             for (key, facts) in &kept.objects {
                 if let Some((_, service)) = facts.owner().filter(|(owner, _)| *owner == namespace) {
                     let objects = services.entry(Arc::clone(service)).or_default();
-                    objects.push((resource, *key, facts.weight()));
+                    objects.push((resource, *key));
                 }
             }
         }
@@ -241,9 +236,9 @@ impl Store {
         {
             let first = format!("Service {namespace}/{service}");
             self.budget.close(namespace, first);
-            for (resource, key, weight) in objects {
-                freed += weight;
+            for (resource, key) in objects {
                 if let Some(facts) = self.resources[resource].objects.get(&key) {
+                    freed += facts.weight();
                     self.budget.hide(facts);
                 }
                 self.resources[resource].set(key, None, &mut self.budget);
@@ -251,14 +246,13 @@ impl Store {
             dropped.insert(service);
         }
         // Pending changes of a list would keep the dropped facts alive.
-        let stays = |change: &Change| match change {
-            Change::Service(service) => {
-                service.name.namespace != *namespace || !dropped.contains(&service.name.name)
-            }
-            Change::Slice(slice) => {
-                slice.name.namespace != *namespace || !dropped.contains(&slice.service)
-            }
-            _ => true,
+        let stays = |change: &Change| {
+            let (owner, service) = match change {
+                Change::Service(facts) => (&facts.name.namespace, &facts.name.name),
+                Change::Slice(facts) => (&facts.name.namespace, &facts.service),
+                _ => return true,
+            };
+            owner != namespace || !dropped.contains(service)
         };
         for resource in &mut self.resources {
             resource.changes.retain(stays);
@@ -275,21 +269,15 @@ impl Store {
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let troubles = self
-            .resources
-            .iter()
-            .filter_map(|resource| resource.trouble.clone());
+        let resources = || self.resources.iter();
+        let troubles = resources().filter_map(|resource| resource.trouble.clone());
         let mut problems: Vec<Problem> = troubles.collect();
         // All resources report the same problem if the server is unreachable.
         problems.dedup();
         problems.extend(self.budget.problems().take(NAMED));
-        let wrong = || {
-            self.resources
-                .iter()
-                .flat_map(|resource| resource.wrong.values())
-        };
-        problems.extend(wrong().take(NAMED).cloned());
-        let more = wrong().skip(NAMED).count();
+        let mut wrong = resources().flat_map(|resource| resource.wrong.values());
+        problems.extend(wrong.by_ref().take(NAMED).cloned());
+        let more = wrong.count();
         if more > 0 {
             let message = format!("API server: {more} more objects are invalid");
             problems.push(Problem::new(message));

@@ -2,7 +2,7 @@ use pathproof_facts::cluster::ObjectName;
 use serde_json::json;
 
 use super::*;
-use crate::cluster::api::follow::object;
+use crate::cluster::api::wire::object;
 
 fn raw(value: &serde_json::Value) -> Box<serde_json::value::RawValue> {
     serde_json::value::to_raw_value(value).unwrap()

@@ -10,8 +10,8 @@ use pathproof_plan::{Installed, MapChange, Planner};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
-use super::super::follow::object;
 use super::super::store::{Event, Store};
+use super::super::wire::object;
 use crate::cluster::facts::Kind;
 
 /// Set in the separate process in which memory is measured.

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::cluster::api::follow::object;
 use crate::cluster::api::store::Event;
+use crate::cluster::api::wire::object;
 use crate::cluster::convert::Converter;
 use crate::cluster::facts::{Kind, ObjectFacts};
 
