@@ -10,7 +10,6 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{self, HashMap, MapData};
@@ -18,9 +17,10 @@ use node_tests::built;
 use node_tests::built::versions::{CILIUM_1_15, Release};
 use node_tests::cgroup::Cgroup;
 use node_tests::cluster::{Api, put_file};
+use node_tests::prelude::*;
 use node_tests::process::{Process, path_with};
 use node_tests::world::layout::{CLUSTER_CIDRS, UPLINK};
-use node_tests::world::{self, Place, Pod, World, write_script};
+use node_tests::world::{self, Pod, write_script};
 
 /// Time for Cilium to compile its programs for the first time, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -277,4 +277,3 @@ fn request(socket: &Path, method: &str, path: &str, body: &str) -> Result<Value>
     ensure!(status.starts_with('2'), "{method} {path}: {status}: {body}");
     Ok(serde_json::from_str(body).unwrap_or(Value::Null))
 }
-use serde_json::{Value, json};

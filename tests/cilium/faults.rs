@@ -1,13 +1,6 @@
 //! Faults that Cilium's health endpoint does not report, with their effect on clients.
 
-use std::time::{Duration, Instant};
-
-use node_tests::scene::{lane_of, path_of};
-use node_tests::wait::{scaled, settle};
-use node_tests::watch::Watch;
-use node_tests::world::Family;
-use rstest::rstest;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::scene::{
     DIRECT_RETURN, HOST_SOCKETS, MANAGING, MIXED, OLD, OLD_MIXED, PATIENCE, ProxySetup, REPLACING,
@@ -25,12 +18,12 @@ fn told(scene: &Scene, watch: &Watch, start: Instant) -> Duration {
 }
 
 /// A node with clients of all kinds, once its failed probes count.
-fn busy(test: &str, setup: ProxySetup) -> Option<(Scene, Watch)> {
-    let mut scene = Scene::proven(test, setup)?;
+fn busy(setup: ProxySetup) -> Needed<(Scene, Watch)> {
+    let mut scene = Scene::proven(setup)?;
     scene.traffic();
     let watch = scene.watch();
     settle();
-    Some((scene, watch))
+    Ok((scene, watch))
 }
 
 #[rstest]
@@ -38,10 +31,7 @@ fn busy(test: &str, setup: ProxySetup) -> Option<(Scene, Watch)> {
 #[case::xdp(XDP)]
 #[case::old(OLD)]
 fn emptied_tables_are_503_until_they_are_filled_again(#[case] setup: ProxySetup) {
-    let name = "emptied_tables_are_503_until_they_are_filled_again";
-    let Some(scene) = Scene::proven(name, setup) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(setup));
     let watch = scene.watch();
     settle();
     let start = Instant::now();
@@ -57,10 +47,7 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] setup: ProxySetup)
 /// Pods' connections are translated at the pods' interfaces, so they show the fault too.
 #[test]
 fn emptied_tables_fail_the_connections_of_pods() {
-    let name = "emptied_tables_fail_the_connections_of_pods";
-    let Some((scene, watch)) = busy(name, HOST_SOCKETS) else {
-        return;
-    };
+    let (scene, watch) = needs!(busy(HOST_SOCKETS));
     let start = Instant::now();
     let mend = scene.cilium.empty_tables().expect("empty");
     println!("503 after {:?}", told(&scene, &watch, start));
@@ -74,10 +61,7 @@ fn emptied_tables_fail_the_connections_of_pods() {
 /// clients.
 #[test]
 fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
-    let name = "detached_socket_programs_are_503_unless_clients_outside_are_served";
-    let Some(mut scene) = Scene::proven(name, REPLACING) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(REPLACING));
     let watch = scene.watch();
     settle();
     let start = Instant::now();
@@ -103,19 +87,11 @@ fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
 /// node do not.
 #[test]
 fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
-    let name = "the_sentinels_interfaces_on_ciliums_list_are_judged";
-    let Some(mut scene) = Scene::proven(name, REPLACING) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(REPLACING));
     let managed = |report: &Value, told| report["datapath"]["sentinel_managed"] == told;
     let lanes = |report: &Value, state: &str| {
-        let of = |family, path| &lane_of(report, family, path, "tcp")["state"];
-        let both = |path| {
-            Family::ALL
-                .into_iter()
-                .all(|family| of(family, path) == state)
-        };
-        ["node_port", "off_cluster"].into_iter().all(both)
+        let are = |path: &&str| lanes_are(report, path, "tcp", state);
+        ["node_port", "off_cluster"].iter().all(are)
     };
     let off = |report: &Value| managed(report, "no") && lanes(report, "off");
     let report = scene.wait("not judged", off);
@@ -144,10 +120,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
 /// Pods of the node still reach each other without the kernel's forwarding, but no outside client is served.
 #[test]
 fn without_forwarding_clients_outside_are_503() {
-    let name = "without_forwarding_clients_outside_are_503";
-    let Some((mut scene, watch)) = busy(name, HOST_SOCKETS) else {
-        return;
-    };
+    let (mut scene, watch) = needs!(busy(HOST_SOCKETS));
     let start = Instant::now();
     scene.world.set_forwarding(false).expect("no forwarding");
     let broken = told(&scene, &watch, start);
@@ -170,10 +143,7 @@ fn without_forwarding_clients_outside_are_503() {
 #[case::direct_return(DIRECT_RETURN)]
 #[case::old(OLD)]
 fn a_program_that_is_detached_from_the_uplink_is_503(#[case] setup: ProxySetup) {
-    let name = "a_program_that_is_detached_from_the_uplink_is_503";
-    let Some((mut scene, watch)) = busy(name, setup) else {
-        return;
-    };
+    let (mut scene, watch) = needs!(busy(setup));
     let start = Instant::now();
     let detached = scene.cilium.detach_from_uplink(&scene.world);
     detached.expect("detach");
@@ -191,10 +161,7 @@ fn a_program_that_is_detached_from_the_uplink_is_503(#[case] setup: ProxySetup) 
 /// XDP translates packets before that program would run, so no client is affected.
 #[test]
 fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
-    let name = "with_xdp_a_program_that_is_detached_from_the_uplink_is_200";
-    let Some((scene, watch)) = busy(name, XDP) else {
-        return;
-    };
+    let (scene, watch) = needs!(busy(XDP));
     let detached = scene.cilium.detach_from_uplink(&scene.world);
     detached.expect("detach");
     let felt = scene.outside_felt(Duration::from_secs(12));
@@ -205,10 +172,7 @@ fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
 /// A known gap: behind XDP the observer only sees pods' addresses, and so no connections to a Service.
 #[test]
 fn known_gap_with_xdp_disabled_forwarding_is_200() {
-    let name = "known_gap_with_xdp_disabled_forwarding_is_200";
-    let Some((scene, watch)) = busy(name, XDP) else {
-        return;
-    };
+    let (scene, watch) = needs!(busy(XDP));
     scene.world.set_forwarding(false).expect("no forwarding");
     let felt = scene.outside_felt(Duration::from_secs(12));
     assert_eq!(felt.ok, 0, "{felt:?}");
@@ -218,10 +182,7 @@ fn known_gap_with_xdp_disabled_forwarding_is_200() {
 /// A policy that denies outside clients is no fault of the node, because nothing is missing in the kernel.
 #[test]
 fn a_filter_before_clients_outside_is_200() {
-    let name = "a_filter_before_clients_outside_is_200";
-    let Some((scene, watch)) = busy(name, REPLACING) else {
-        return;
-    };
+    let (scene, watch) = needs!(busy(REPLACING));
     let filter = "table netdev filter { chain ingress { type filter hook egress device eth0 priority 0; \
                   tcp sport 8080 drop; tcp sport 30081 drop; }\n}\n";
     scene.world.node.nft(filter).expect("a filter");
@@ -235,10 +196,7 @@ fn a_filter_before_clients_outside_is_200() {
 #[case::newer(MIXED)]
 #[case::old(OLD_MIXED)]
 fn beside_kube_proxy_its_missing_tables_are_503(#[case] setup: ProxySetup) {
-    let name = "beside_kube_proxy_its_missing_tables_are_503";
-    let Some((scene, watch)) = busy(name, setup) else {
-        return;
-    };
+    let (scene, watch) = needs!(busy(setup));
     let start = Instant::now();
     scene.delete_rules();
     let broken = told(&scene, &watch, start);

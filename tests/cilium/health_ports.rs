@@ -1,11 +1,7 @@
 //! A Service's health check node port, which Cilium's agent also serves.
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
-
 use node_tests::http::{self, Response};
-use node_tests::wait::{settle, until};
-use node_tests::world::{Family, Namespace};
+use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, REPLACING, Scene};
 
@@ -46,10 +42,7 @@ impl Scene {
 /// Cilium's otherwise or after the agent ended.
 #[test]
 fn outside_clients_get_our_answer_and_ciliums_after_a_kill() {
-    let name = "outside_clients_get_our_answer_and_ciliums_after_a_kill";
-    let Some(mut scene) = Scene::bare(name, REPLACING) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(REPLACING));
     scene.balance();
     let ciliums = scene.ask(&scene.world.outside, Family::V4);
     println!("Cilium's: {ciliums:?}");

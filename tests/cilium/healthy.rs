@@ -1,14 +1,9 @@
 //! A healthy node is never 503, whatever Cilium translates and where.
 
 use std::net::IpAddr;
-use std::thread;
-use std::time::Duration;
 
 use node_tests::capture::{Capture, Frame};
-use node_tests::scene::{lane_of, metric};
-use node_tests::world::Family;
-use rstest::rstest;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::scene::{
     CLSACT, DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, ProxySetup, REPLACING, Scene,
@@ -28,9 +23,7 @@ use crate::scene::{
 #[case::old(OLD)]
 #[case::old_mixed(OLD_MIXED)]
 fn a_healthy_node_is_never_503(#[case] setup: ProxySetup) {
-    let Some(mut scene) = Scene::proven("a_healthy_node_is_never_503", setup) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(setup));
     let watch = scene.watch();
     let mut capture = Capture::start(&scene.world.outside);
     capture_for(&mut capture, 5);
@@ -63,10 +56,7 @@ fn a_healthy_node_is_never_503(#[case] setup: ProxySetup) {
 /// succeed.
 #[test]
 fn changes_of_endpoints_and_settings_are_never_503() {
-    let name = "changes_of_endpoints_and_settings_are_never_503";
-    let Some(mut scene) = Scene::proven(name, REPLACING) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(REPLACING));
     scene.traffic();
     let watch = scene.watch();
     for _ in 0..4 {
@@ -88,10 +78,7 @@ fn changes_of_endpoints_and_settings_are_never_503() {
 /// Cilium is installed on a node that only kube-proxy has served.
 #[test]
 fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
-    let name = "cilium_may_come_to_a_node_that_kube_proxy_serves";
-    let Some(mut scene) = Scene::before_cilium(name, MIXED) else {
-        return;
-    };
+    let mut scene = needs!(Scene::before_cilium(MIXED));
     scene.start_agent(&[]);
     scene.wait_proven();
     assert!(!MIXED.is_recognised(&scene.report()));
@@ -109,10 +96,7 @@ fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
 /// Cilium's, so the sentinel's paths through kube-proxy stay armed.
 #[test]
 fn an_update_is_never_503_and_disarms_nothing() {
-    let name = "an_update_is_never_503_and_disarms_nothing";
-    let Some(mut scene) = Scene::proven(name, MIXED) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(MIXED));
     scene.wait_proven();
     scene.traffic();
     let watch = scene.watch();
@@ -130,10 +114,7 @@ fn an_update_is_never_503_and_disarms_nothing() {
 /// deleted. Without the replacement that is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
 #[test]
 fn rules_that_kube_proxy_leaves_behind_may_go() {
-    let name = "rules_that_kube_proxy_leaves_behind_may_go";
-    let Some(mut scene) = Scene::proven(name, MIXED) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(MIXED));
     scene.wait_proven();
     let watch = scene.watch();
     scene.restart_cilium_as(REPLACING);

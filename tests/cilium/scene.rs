@@ -8,22 +8,15 @@
 //! client-1, client-2 and spare are local pods without a Service.
 
 use std::ops::{Deref, DerefMut};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use node_tests::built::versions::{CILIUM, CILIUM_1_15, Release};
 use node_tests::cgroup::Cgroup;
 pub(crate) use node_tests::cluster::PATIENCE;
-use node_tests::cluster::{self, ControlPlane, Mode, PORT, Servers};
-use node_tests::manifests::Service;
+use node_tests::cluster::{self, ControlPlane, PORT, Servers};
+use node_tests::prelude::*;
 pub(crate) use node_tests::scene::assert_never_503;
-use node_tests::scene::path_of;
-use node_tests::skip;
-use node_tests::traffic::{Client, Plan, Tally};
-use node_tests::wait::until;
-use node_tests::watch::Watch;
-use node_tests::world::{Family, World, agent_binary, write_script};
-use serde_json::{Value, json};
+use node_tests::traffic::Tally;
+use node_tests::world::write_script;
 
 use crate::cilium::{Cilium, Programs};
 
@@ -162,23 +155,20 @@ impl DerefMut for Scene {
 }
 
 impl Scene {
-    /// A cluster with Services and Cilium, without pathproof. Prints why and returns `None` if the machine
-    /// lacks a tool.
-    pub(crate) fn bare(test: &str, setup: ProxySetup) -> Option<Self> {
-        let mut scene = Self::before_cilium(test, setup)?;
+    /// A cluster with Services and Cilium, without pathproof.
+    pub(crate) fn bare(setup: ProxySetup) -> Needed<Self> {
+        let mut scene = Self::before_cilium(setup)?;
         scene.restart_cilium();
         scene.wait_served();
-        Some(scene)
+        Ok(scene)
     }
 
     /// The same before Cilium runs.
-    pub(crate) fn before_cilium(test: &str, setup: ProxySetup) -> Option<Self> {
-        if skip::without_root(test) {
-            return None;
-        }
-        let servers = Servers::or_skip(test)?;
-        let programs = skip::needed(test, Programs::find(setup.release))?;
-        let cgroup = Cgroup::of_threads(test)?;
+    pub(crate) fn before_cilium(setup: ProxySetup) -> Needed<Self> {
+        skip::root()?;
+        let servers = Servers::needed()?;
+        let programs = skip::needed(Programs::find(setup.release))?;
+        let cgroup = Cgroup::of_threads()?;
         let world = World::builder().masquerade_egress(false);
         let base = cluster::Scene::new(world, servers, Mode::Nftables, services);
         let cilium = Cilium::new(&base.world, &base.api, programs, cgroup);
@@ -194,7 +184,7 @@ impl Scene {
         if setup.has_direct_return() {
             scene.return_directly();
         }
-        Some(scene)
+        Ok(scene)
     }
 
     /// Makes the other node answer outside clients with the dialled node port as the source, as its Cilium
@@ -214,11 +204,11 @@ impl Scene {
     }
 
     /// [`Self::bare`] with pathproof, idle and proven in both families.
-    pub(crate) fn proven(test: &str, setup: ProxySetup) -> Option<Self> {
-        let mut scene = Self::bare(test, setup)?;
+    pub(crate) fn proven(setup: ProxySetup) -> Needed<Self> {
+        let mut scene = Self::bare(setup)?;
         scene.start_agent(&[]);
         scene.wait_for("proven", 200, PATIENCE);
-        Some(scene)
+        Ok(scene)
     }
 
     /// Waits until all plans succeed: Cilium reports ready before it has compiled its programs.

@@ -1,14 +1,7 @@
 //! Cilium's agent hangs: sockets of pods are still connected to a removed endpoint, without a packet to a
 //! frontend.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use node_tests::scene::{family_of, path_of};
-use node_tests::wait::{scaled, settle};
-use node_tests::world::Family;
-use rstest::rstest;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, ProxySetup, REPLACING, Scene, assert_never_503};
 
@@ -18,13 +11,13 @@ const NAMED: Duration = Duration::from_secs(40);
 const LATEST: Duration = Duration::from_secs(60);
 
 /// A node with clients, where an endpoint is removed from a Service while Cilium's agent hangs.
-fn left_behind(test: &str, setup: ProxySetup, (service, pod): (&str, &str)) -> Option<Scene> {
-    let mut scene = Scene::proven(test, setup)?;
+fn left_behind(setup: ProxySetup, (service, pod): (&str, &str)) -> Needed<Scene> {
+    let mut scene = Scene::proven(setup)?;
     scene.traffic();
     settle();
     scene.cilium.signal(libc::SIGSTOP);
     scene.replace(service, pod, "spare");
-    Some(scene)
+    Ok(scene)
 }
 
 const WEB: (&str, &str) = ("web", "web-1");
@@ -46,10 +39,7 @@ fn is_named(report: &Value) -> bool {
 
 #[test]
 fn an_endpoint_that_left_and_is_silent_is_named() {
-    let name = "an_endpoint_that_left_and_is_silent_is_named";
-    let Some(scene) = left_behind(name, REPLACING, WEB) else {
-        return;
-    };
+    let scene = needs!(left_behind(REPLACING, WEB));
     let watch = scene.watch();
     let mute =
         "table inet mute { chain in { type filter hook input priority 0; policy drop; }\n}\n";
@@ -80,10 +70,7 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
 #[case::sockets(REPLACING)]
 #[case::interfaces(HOST_SOCKETS)]
 fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] setup: ProxySetup) {
-    let name = "an_endpoint_that_left_and_answers_is_no_trouble";
-    let Some(scene) = left_behind(name, setup, WEB) else {
-        return;
-    };
+    let scene = needs!(left_behind(setup, WEB));
     let watch = scene.watch();
     let start = Instant::now();
     while start.elapsed() < NAMED + Duration::from_secs(15) {
@@ -97,10 +84,7 @@ fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] setup: ProxySetup) {
 /// kube-proxy follows and Cilium does not: only the path of pods is stale.
 #[test]
 fn beside_kube_proxy_that_follows_is_503() {
-    let name = "beside_kube_proxy_that_follows_is_503";
-    let Some(mut scene) = left_behind(name, MIXED, ("api", "api-1")) else {
-        return;
-    };
+    let mut scene = needs!(left_behind(MIXED, ("api", "api-1")));
     let watch = scene.watch();
     scene.servers.remove("api-1");
     let start = Instant::now();

@@ -2,14 +2,12 @@
 //! similar ones.
 
 use http::Method;
-use node_tests::cluster::{Api, ControlPlane, Mode, Servers, create, install, namespace, reserve};
+use node_tests::cluster::{Api, ControlPlane, Servers, create, install, namespace, reserve};
 use node_tests::manifests::Manifests;
-use node_tests::skip;
-use node_tests::world::World;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 use crate::rights::code;
-use crate::scene::{PATIENCE, until};
+use crate::scene::PATIENCE;
 
 const SENTINEL: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
@@ -25,11 +23,10 @@ struct Shop {
 }
 
 impl Shop {
-    fn open(test: &str) -> Option<Self> {
-        if skip::without_root(test) || skip::without_tool(test, Mode::Nftables.tool()) {
-            return None;
-        }
-        let programs = Servers::or_skip(test)?;
+    fn open() -> Needed<Self> {
+        skip::root()?;
+        skip::tool(Mode::Nftables.tool())?;
+        let programs = Servers::needed()?;
         let world = World::builder().build().expect("build a world");
         let control = ControlPlane::start(&world, &programs).expect("a control plane");
         let admin = control.api().expect("a client");
@@ -46,7 +43,7 @@ impl Shop {
         shop.wait_refused(&external(&["198.18.0.2"], 80));
         let denied = || (shop.slice(&shop.admin, "IPv4", "198.18.0.2") == 403).then_some(());
         until(PATIENCE, denied).expect("slices are never refused");
-        Some(shop)
+        Ok(shop)
     }
 
     /// Status code for a new Service in the shop. An accepted one is deleted again.
@@ -121,9 +118,7 @@ fn balancer(port: u64) -> Value {
 
 #[test]
 fn claims_of_reserved_addresses_and_ports_are_refused() {
-    let Some(shop) = Shop::open("claims_of_reserved_addresses_and_ports_are_refused") else {
-        return;
-    };
+    let shop = needs!(Shop::open());
     let sentinel = shop.admin.get(SENTINEL).expect("the sentinel");
     let ips = sentinel["spec"]["clusterIPs"].as_array().expect("IPs");
     let port = sentinel["spec"]["ports"][0]["nodePort"].as_u64();

@@ -1,13 +1,9 @@
 //! Watches that hang: the agent reads the sentinel again, uncached, before it reports a fault.
 
-use std::thread;
-use std::time::Duration;
+use node_tests::cluster::{ControlPlane, Manner, base, create};
+use node_tests::prelude::*;
 
-use node_tests::cluster::{ControlPlane, Manner, Mode, base, create};
-use node_tests::scene::assert_never_503;
-use node_tests::wait::settle;
-
-use crate::scene::{PATIENCE, Scene, flush};
+use crate::scene::{Scene, flush, wait_healthz};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 /// Time for which one uncached read of the sentinel is reused, and 1 s more.
@@ -16,10 +12,7 @@ const READING_SERVES: Duration = Duration::from_secs(11);
 /// Only the agent's watches hang. Flushed rules are still a fault, and a deleted sentinel is none.
 #[test]
 fn hung_watches_hide_no_fault_and_make_none() {
-    let name = "hung_watches_hide_no_fault_and_make_none";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     drop(scene.proxy.take());
     scene.start_proxy_by(ControlPlane::address());
     scene.start_agent(&["--flap-dwell", "0"]);
@@ -29,9 +22,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
 
     let watch = scene.watch_healthy();
     let rules = flush(&scene.world.node);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503)
-        .expect("503 while watches hang");
+    wait_healthz(&watch, 503);
     scene.world.node.nft(&rules).expect("the rules again");
     scene.wait_proven();
     // Otherwise the next check would reuse the read of this one.

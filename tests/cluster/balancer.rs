@@ -3,17 +3,13 @@
 //! without health checks.
 
 use std::fs;
-use std::net::SocketAddr;
-use std::thread;
-use std::time::Duration;
 
-use node_tests::cluster::{Mode, Process};
-use node_tests::skip;
-use node_tests::traffic::{Client, Manner, Plan, Server, Tally};
-use node_tests::wait::settle;
-use node_tests::world::{Family, layout};
+use node_tests::cluster::Process;
+use node_tests::prelude::*;
+use node_tests::traffic::{Manner, Tally};
+use node_tests::world::layout;
 
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush};
 
 /// Health check node port of web, its node port, and HAProxy's port.
 const HEALTH: u16 = 30_999;
@@ -56,13 +52,8 @@ fn break_under(scene: &Scene, client: &Client) -> [Tally; 2] {
 
 #[test]
 fn clients_of_a_load_balancer_are_spared_a_broken_node() {
-    let test = "clients_of_a_load_balancer_are_spared_a_broken_node";
-    if skip::without_tool(test, "haproxy") {
-        return;
-    }
-    let Some(mut scene) = Scene::bare(test, Mode::Nftables) else {
-        return;
-    };
+    needs!(skip::tool("haproxy"));
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     let port = |service: &mut node_tests::manifests::Service| {
         *service = service.clone().health_port(HEALTH);
     };

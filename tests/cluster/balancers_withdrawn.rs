@@ -5,13 +5,11 @@
 //! first.
 
 use std::path::Path;
-use std::time::Duration;
 
-use node_tests::cluster::{Mode, base, node_token, put_file};
-use node_tests::world::NODE_NAME;
-use serde_json::{Value, json};
+use node_tests::cluster::{base, node_token, put_file};
+use node_tests::prelude::*;
 
-use crate::scene::{NODE, PATIENCE, Scene, flush, until};
+use crate::scene::{NODE, PATIENCE, Scene, flush};
 
 const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
@@ -29,10 +27,7 @@ impl Scene {
 
 #[test]
 fn nodes_that_fail_are_withdrawn_and_given_back() {
-    let name = "nodes_that_fail_are_withdrawn_and_given_back";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(Mode::Nftables, &[]));
     scene.fleet(1);
     // An administrator withdrew this one by hand.
     let theirs = json!({ "metadata": { "labels": { LABEL: "" } } });

@@ -1,12 +1,9 @@
 //! An API server behind a black hole: its packets are dropped, and its connections stay open.
 
-use std::time::Duration;
+use node_tests::cluster::ControlPlane;
+use node_tests::prelude::*;
 
-use node_tests::cluster::{ControlPlane, Mode};
-use node_tests::scene::assert_never_503;
-use serde_json::{Value, json};
-
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush, wait_healthz};
 
 /// Maximum time to report a dead connection: 15 s, and 5 s for a busy machine.
 const NOTICED: Duration = Duration::from_secs(15 + 5);
@@ -48,10 +45,7 @@ fn wait(scene: &Scene, patience: Duration, wanted: &Value) {
 
 #[test]
 fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
-    let name = "a_black_holed_api_server_suspends_misrouted_connections_alone";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     // kube-proxy connects directly, so it is not cut off.
     drop(scene.proxy.take());
     scene.start_proxy_by(ControlPlane::address());
@@ -74,9 +68,7 @@ fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
     assert_never_503(&watch);
     // Every other failure still counts.
     flush(&scene.world.node);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503)
-        .expect("503");
+    wait_healthz(&watch, 503);
 
     // Misrouted connections are judged again later, once kube-proxy had time to catch up.
     black_hole(&scene, false);

@@ -1,12 +1,8 @@
 //! The fleet brake and the enforcement annotations, from the Nodes' conditions through the rotator's count to
 //! the answer. The other nodes are mere Node objects: the rotator counts conditions alone.
 
-use std::time::{Duration, Instant};
-
-use node_tests::cluster::{Mode, Process, create};
-use node_tests::scene::assert_never_503;
-use node_tests::watch::Codes;
-use serde_json::json;
+use node_tests::cluster::{Process, create};
+use node_tests::prelude::*;
 
 use crate::scene::{NODE, PATIENCE, Scene, flush};
 
@@ -52,10 +48,7 @@ impl Scene {
 
 #[test]
 fn one_node_is_503_and_one_of_many_keeps_its_200() {
-    let name = "one_node_is_503_and_one_of_many_keeps_its_200";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &["--flap-dwell", "0"]) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(Mode::Nftables, &["--flap-dwell", "0"]));
     scene.fleet(0);
     let rotator = scene.rotator("rotator", &[]);
     a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once(&scene);

@@ -1,18 +1,11 @@
 //! Events that are no fault of the node's datapath: none of them causes a 503.
 
 use std::collections::BTreeSet;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use node_tests::cluster::Mode;
-use node_tests::manifests::{Endpoint, Service};
-use node_tests::traffic::{Plan, Server};
-use node_tests::wait::settle;
-use node_tests::watch::{Codes, Watch};
-use node_tests::world::Family;
-use serde_json::Value;
+use node_tests::manifests::Endpoint;
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, PORT, Scene, until};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 const AWAY: Duration = Duration::from_secs(15);
 
@@ -188,11 +181,8 @@ fn lose_endpoints(scene: &mut Scene) {
 
 #[test]
 fn no_503_without_a_fault_in_nftables_mode() {
-    let name = "no_503_without_a_fault_in_nftables_mode";
     let options = ["--shutdown-grace", "5s"];
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &options) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &options));
     let mut seen = Calm::start(&scene);
     calm(&mut scene, &mut seen);
     calm_beside(&mut scene, &mut seen);
@@ -202,10 +192,7 @@ fn no_503_without_a_fault_in_nftables_mode() {
 
 #[test]
 fn no_503_without_a_fault_in_iptables_mode() {
-    let name = "no_503_without_a_fault_in_iptables_mode";
-    let Some(mut scene) = Scene::proven(name, Mode::Iptables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Iptables, &[]));
     let mut seen = Calm::start(&scene);
     calm(&mut scene, &mut seen);
     scene.wait_proven();

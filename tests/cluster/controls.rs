@@ -2,19 +2,9 @@
 //! for a reason of limited scope, while all other users succeed. Each control lasts a minute, without one
 //! 503.
 
-use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use node_tests::cluster::{Mode, Process};
-use node_tests::manifests::Service;
+use node_tests::cluster::Process;
 use node_tests::outage::Users;
-use node_tests::scene::{assert_never_503, wait_answers};
-use node_tests::traffic::Plan;
-use node_tests::wait::settle;
-use node_tests::watch::Watch;
-use node_tests::world::{Family, Namespace, Place};
-use rstest::rstest;
+use node_tests::prelude::*;
 
 use crate::scene::Scene;
 use crate::uses::{NODE_PORTS, SOURCES, outside, rotator};
@@ -48,11 +38,11 @@ struct Healthy {
 }
 
 impl Healthy {
-    fn start(test: &str, mode: Mode) -> Option<Self> {
-        let scene = Scene::proven(test, mode, &[])?;
+    fn start(mode: Mode) -> Needed<Self> {
+        let scene = Scene::proven(mode, &[])?;
         let rotator = rotator(&scene);
         settle();
-        Some(Self {
+        Ok(Self {
             watch: scene.watch_healthy(),
             _rotator: rotator,
             scene,
@@ -218,18 +208,14 @@ fn filtered_probes_then_a_policy(healthy: &mut Healthy) {
 
 #[test]
 fn failures_with_a_scope_are_never_503() {
-    if let Some(mut healthy) = Healthy::start("failures_with_a_scope_are_never_503", Mode::Nftables)
-    {
-        some_fail_in_their_scopes(&mut healthy);
-    }
+    let mut healthy = needs!(Healthy::start(Mode::Nftables));
+    some_fail_in_their_scopes(&mut healthy);
 }
 
 #[test]
 fn filtered_probes_and_a_policy_are_never_503() {
-    let test = "filtered_probes_and_a_policy_are_never_503";
-    if let Some(mut healthy) = Healthy::start(test, Mode::Iptables) {
-        filtered_probes_then_a_policy(&mut healthy);
-    }
+    let mut healthy = needs!(Healthy::start(Mode::Iptables));
+    filtered_probes_then_a_policy(&mut healthy);
 }
 
 /// `cargo xtask test --uses` runs these.
@@ -240,10 +226,9 @@ mod nightly {
     #[case::nftables(Mode::Nftables)]
     #[case::iptables(Mode::Iptables)]
     fn every_control_is_never_503(#[case] mode: Mode) {
-        if let Some(mut healthy) = Healthy::start("every_control_is_never_503", mode) {
-            some_fail_in_their_scopes(&mut healthy);
-            frozen_while_old_endpoints_answer(&mut healthy);
-            filtered_probes_then_a_policy(&mut healthy);
-        }
+        let mut healthy = needs!(Healthy::start(mode));
+        some_fail_in_their_scopes(&mut healthy);
+        frozen_while_old_endpoints_answer(&mut healthy);
+        filtered_probes_then_a_policy(&mut healthy);
     }
 }

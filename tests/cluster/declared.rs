@@ -1,19 +1,12 @@
 //! `--datapath`: rules that were never written are a fault only if a datapath is declared.
 
-use std::time::Duration;
-
-use node_tests::cluster::Mode;
-use node_tests::world::Family;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, Scene};
 
 #[test]
 fn missing_rules_are_a_fault_only_if_a_datapath_is_declared() {
-    let name = "missing_rules_are_a_fault_only_if_a_datapath_is_declared";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     scene.proxy = None;
     for family in ["ip", "ip6"] {
         // kube-proxy may or may not have created its table by now.

@@ -2,18 +2,10 @@
 //! tests print the table. They assert that ours answers 503, but not for the fault of a single Service.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use node_tests::cluster::Mode;
-use node_tests::traffic::Plan;
-use node_tests::wait::settled;
-use node_tests::watch::Watch;
-use node_tests::world::{Family, Place};
-use serde_json::Value;
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene, wait_healthz};
 use crate::{ipvs, quiet};
 
 /// Time for which our answer must not change.
@@ -292,9 +284,7 @@ struct Row {
 }
 
 fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
-    theirs
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200 of kube-proxy's");
+    wait_healthz(theirs, 200);
     // A missing answer has the time of its request, which may precede the fault. So count changes instead.
     let known = [ours, theirs].map(|watch| watch.changes().len());
     let start = Instant::now();
@@ -338,9 +328,7 @@ fn words(report: &Value) -> String {
 }
 
 fn table(name: &str, mode: Mode, faults: &[Fault]) {
-    let Some(mut scene) = Scene::proven(name, mode, &["--flap-dwell", "0"]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(mode, &["--flap-dwell", "0"]));
     run_table(name, &mut scene, faults);
 }
 

@@ -1,32 +1,22 @@
 //! The minimum: a node that kube-proxy serves is proven, and a node that is being removed answers 503 at
 //! once.
 
-use std::time::{Duration, Instant};
+use node_tests::prelude::*;
 
-use node_tests::cluster::Mode;
-use node_tests::manifests::AUTOSCALER_TAINT;
-
-use crate::scene::{PATIENCE, Scene};
+use crate::scene::{Scene, wait_healthz};
 
 #[test]
 fn a_node_that_is_being_removed_answers_503_at_once() {
-    let name = "a_node_that_is_being_removed_answers_503_at_once";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
     let (theirs, ours) = scene.ask("/healthz");
     assert_eq!((theirs.status, ours.status), (200, 200));
     let watch = scene.watch();
     let mut times = Vec::new();
     for _ in 0..10 {
-        watch
-            .wait(PATIENCE, |codes| codes.healthz == 200)
-            .expect("200");
+        wait_healthz(&watch, 200);
         let start = Instant::now();
         scene.taint(&[AUTOSCALER_TAINT]);
-        let seen = watch
-            .wait(PATIENCE, |codes| codes.healthz == 503)
-            .expect("503");
+        let seen = wait_healthz(&watch, 503);
         times.push(seen.saturating_duration_since(start));
         assert_eq!(
             watch.now().livez,

@@ -1,15 +1,13 @@
 //! The fleet brake in a cluster of five real nodes: five agents, five kube-proxies, one API server.
 
 use std::iter;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use node_tests::cluster::Mode;
-use node_tests::watch::{Change, Watch};
-use node_tests::world::{Agent, Namespace};
+use node_tests::prelude::*;
+use node_tests::watch::Change;
+use node_tests::world::Agent;
 
 use crate::peers::Peer;
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush, wait_healthz};
 
 const PEERS: [&str; 4] = ["node-2", "node-3", "node-4", "node-5"];
 
@@ -37,7 +35,7 @@ impl Five {
         let peers = self.peers.iter().map(Peer::watch);
         let all: Vec<Watch> = iter::once(self.scene.watch()).chain(peers).collect();
         for watch in &all {
-            wait(watch, 200);
+            wait_healthz(watch, 200);
         }
         all
     }
@@ -70,11 +68,6 @@ impl Five {
     }
 }
 
-fn wait(watch: &Watch, status: u16) -> Instant {
-    let seen = watch.wait(PATIENCE, |codes| codes.healthz == status);
-    seen.unwrap_or_else(|why| panic!("{status}: {why}"))
-}
-
 fn curve(watches: &[Watch], from: Instant) -> Vec<(Duration, usize)> {
     let changes: Vec<Vec<Change>> = watches.iter().map(Watch::changes).collect();
     let mut moments: Vec<Instant> = changes.iter().flatten().map(|change| change.at).collect();
@@ -101,10 +94,7 @@ fn is_held(agent: &Agent) -> bool {
 
 #[test]
 fn five_nodes_that_fail_at_once_keep_their_200_and_one_alone_does_not() {
-    let name = "five_nodes_that_fail_at_once_keep_their_200_and_one_alone_does_not";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(Mode::Nftables, &[]));
     let _rotator = scene.rotator("rotator-1", &[]);
     let peers = PEERS.map(|name| Peer::start(&scene, name)).into();
     let five = Five { peers, scene };
@@ -116,12 +106,12 @@ fn five_nodes_that_fail_at_once_keep_their_200_and_one_alone_does_not() {
     let node = &five.peers[1].world.node;
     let began = Instant::now();
     let rules = flush(node);
-    let failed = wait(&watches[2], 503);
+    let failed = wait_healthz(&watches[2], 503);
     println!("one of five: 503 after {:.1?}", failed - began);
     five.scene.counted(1, 5);
     assert_eq!(watches[2].now().healthz, 503);
     node.nft(&rules).expect("the rules again");
-    wait(&watches[2], 200);
+    wait_healthz(&watches[2], 200);
     let curve = curve(&watches, began);
     assert!(curve.iter().all(|(_, failing)| *failing <= 1), "{curve:?}");
 }

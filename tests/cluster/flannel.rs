@@ -2,21 +2,16 @@
 //! overlay works, then dies on the other node.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
-use node_tests::built::{folder, versions};
-use node_tests::cluster::{ControlPlane, Mode, Process, install_node};
-use node_tests::manifests::Service;
-use node_tests::scene::{assert_never_503, throughout};
-use node_tests::traffic::Plan;
+use anyhow::Context as _;
+use node_tests::built::{folder, program, versions};
+use node_tests::cluster::{ControlPlane, Process, install_node};
+use node_tests::prelude::*;
 use node_tests::tunnels::path;
 use node_tests::world::layout::WORKER_NAME;
-use node_tests::world::{Family, NODE_NAME, Namespace};
-use serde_json::json;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene};
 
 /// Contains the nodes' pod ranges of both families.
 const NETWORK: &str = r#"{"Network": "10.244.0.0/16", "EnableIPv6": true,
@@ -26,15 +21,10 @@ const CALM: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_flannel_overlay_is_proven_and_is_named_when_it_dies() {
-    let test = "a_flannel_overlay_is_proven_and_is_named_when_it_dies";
-    let daemon = folder("flannel", versions::FLANNEL).join("flannel");
-    if !daemon.is_file() {
-        eprintln!("SKIPPED: {test} needs flannel (run `cargo xtask setup-cluster --all`)");
-        return;
-    }
-    let Some(mut scene) = Scene::bare(test, Mode::Nftables) else {
-        return;
-    };
+    let daemon = program(&folder("flannel", versions::FLANNEL), "flannel");
+    let daemon = daemon.context("flannel (run `cargo xtask setup-cluster --all`)");
+    let daemon = needs!(skip::needed(daemon));
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     let _daemons = overlay(&scene, &daemon);
     dial_far(&mut scene);
     scene.start_agent(&[]);

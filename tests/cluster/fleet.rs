@@ -10,9 +10,7 @@ use std::process::Output;
 use node_tests::cluster::{Api, ControlPlane, Servers, base, create, install, put_file};
 use node_tests::deploy::Tool;
 use node_tests::manifests::Manifests;
-use node_tests::skip;
-use node_tests::world::{World, agent_binary};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 /// An API server with Nodes, and the agent's binary under the name of a kubectl plugin.
 struct Desk {
@@ -42,12 +40,10 @@ impl From<Output> for Said {
 }
 
 impl Desk {
-    fn or_skip(test: &str) -> Option<Self> {
-        if skip::without_root(test) || Tool::Kubectl.skip_without(test) {
-            return None;
-        }
-        let kubectl = Tool::Kubectl.find().expect("kubectl");
-        let programs = Servers::or_skip(test)?;
+    fn start() -> Needed<Self> {
+        skip::root()?;
+        let kubectl = skip::needed(Tool::Kubectl.find())?;
+        let programs = Servers::needed()?;
         let world = World::builder().build().expect("build a world");
         let control = ControlPlane::start(&world, &programs).expect("a control plane");
         let admin = control.api().expect("a client");
@@ -63,7 +59,7 @@ impl Desk {
             world,
         };
         desk.rights();
-        Some(desk)
+        Ok(desk)
     }
 
     /// Creates accounts with none, one and both of the roles of deploy/examples.
@@ -163,9 +159,7 @@ fn line<'a>(page: &'a str, node: &str) -> &'a str {
 
 #[test]
 fn each_role_allows_its_commands() {
-    let Some(desk) = Desk::or_skip("each_role_allows_its_commands") else {
-        return;
-    };
+    let desk = needs!(Desk::start());
     rights_on_nodes_are_enough_for_the_list(&desk);
     an_exec_takes_the_second_role(&desk);
 }

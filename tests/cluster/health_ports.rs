@@ -1,21 +1,13 @@
 //! A Service's health check node port, beside a real kube-proxy that serves it too. Outside clients get our
 //! answers, and the node itself gets kube-proxy's. Both are identical while the node is healthy.
 
-use std::net::{IpAddr, SocketAddr};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
-use node_tests::cluster::Mode;
 use node_tests::http::{self, Response};
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::scene::assert_never_503;
-use node_tests::traffic::Plan;
-use node_tests::wait::settle;
-use node_tests::watch::{Change, Watch};
-use node_tests::world::{Family, Namespace};
-use rstest::rstest;
+use node_tests::prelude::*;
+use node_tests::watch::Change;
 
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush, wait_healthz};
 
 /// Health check node port of web.
 const PORT: u16 = 30_999;
@@ -107,10 +99,8 @@ fn watch(from: &Namespace, ip: IpAddr) -> Watch {
 #[case::nftables(Mode::Nftables)]
 #[case::iptables(Mode::Iptables)]
 fn answers_equal_those_of_kube_proxy(#[case] mode: Mode) {
-    let name = format!("health_ports::answers_equal_those_of_kube_proxy in {mode:?}");
-    if let Some(scene) = Scene::bare(&name, mode) {
-        agree_at_ports(scene);
-    }
+    let scene = needs!(Scene::bare(mode));
+    agree_at_ports(scene);
 }
 
 /// Both give the same answers through all changes of endpoints and Services.
@@ -164,10 +154,7 @@ pub(crate) fn agree_at_ports(mut scene: Scene) {
 /// kube-proxy answers 200 throughout, because its last sync succeeded.
 #[test]
 fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
-    let name = "health_ports::a_flushed_table_is_503";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     scene.balance();
     // The allow list applies to port 10256 alone, not to health check node ports.
     scene.start_agent(&["--flap-dwell", "0", "--healthz-allow-cidr", "127.0.0.1"]);
@@ -221,10 +208,7 @@ fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
 /// A broken node stays at 200 in audit mode, and where the agent does not serve the port.
 #[test]
 fn a_broken_node_stays_200_in_audit_and_at_unserved_ports() {
-    let name = "health_ports::a_broken_node_stays_200_in_audit_and_at_unserved_ports";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     scene.balance();
     for (options, answers) in [
         (["--enforcement", "audit"], true),
@@ -280,10 +264,7 @@ fn empty(scene: &Scene, kind: &str, service: &str) -> String {
 /// Service's rules, and a filter.
 #[test]
 fn one_broken_service_is_503_only_at_its_own_port() {
-    let name = "health_ports::one_broken_service";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     scene.balance();
     scene.start_agent(&[]);
     scene.wait_proven();
@@ -296,8 +277,7 @@ fn one_broken_service_is_503_only_at_its_own_port() {
     let address = scene.world.node_address(Family::V4);
     let port = watch(&scene.world.outside, address);
     let node = scene.watch_healthy();
-    port.wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    wait_healthz(&port, 200);
 
     // Another Service's chain, and a filter before this one's port.
     let other = empty(&scene, "service-", "demo/api");
@@ -331,9 +311,7 @@ fn one_broken_service_is_503_only_at_its_own_port() {
     assert_eq!(theirs.status, 200);
     scene.world.node.nft(&rules).expect("its rules");
     let began = Instant::now();
-    let mended = port
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    let mended = wait_healthz(&port, 200);
     println!("200 {:?} after it was mended", mended.duration_since(began));
     assert_never_503(&node);
     let changes = node.changes();

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use node_tests::cluster::{Mode, base, node_pod};
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::world::{NODE_NAME, agent_binary, write_script};
+use node_tests::cluster::{base, node_pod};
+use node_tests::prelude::*;
+use node_tests::world::write_script;
 
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush};
 
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Time to use a new token: the agent rereads its files within a minute.
@@ -62,10 +62,7 @@ fn hears(scene: &Scene, patience: std::time::Duration) {
 
 #[test]
 fn a_pod_reaches_the_api_server_whatever_the_node_does() {
-    let name = "a_pod_reaches_the_api_server_whatever_the_node_does";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     let program = pod(&scene);
     start(&mut scene, &program);
     scene.wait_proven();

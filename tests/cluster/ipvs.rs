@@ -1,17 +1,9 @@
 //! kube-proxy in ipvs mode, where cluster IPs are local addresses and IPVS translates local packets itself.
 //! Few kernels at hand have IPVS, so these tests run in the virtual machines of `cargo xtask test --kernels`.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use node_tests::prelude::*;
 
-use node_tests::cluster::Mode;
-use node_tests::scene::assert_never_503;
-use node_tests::skip;
-use node_tests::watch::Watch;
-use node_tests::world::Family;
-use serde_json::Value;
-
-use crate::scene::{PATIENCE, PORT, Scene, until};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 /// Time for a false alarm to show: twice the time of a confirmation.
 const LOOK: Duration = Duration::from_secs(6);
@@ -66,11 +58,10 @@ fn ipvsadm(scene: &Scene, words: &[&str]) -> String {
 }
 
 /// A node with traffic, proven by probes and by connections from pods and from outside.
-fn scene(name: &str) -> Option<Scene> {
-    if skip::without_root(name) || skip::without_ipvs(name) {
-        return None;
-    }
-    let mut scene = Scene::proven(name, Mode::Ipvs, &[])?;
+fn scene() -> Needed<Scene> {
+    skip::root()?;
+    skip::ipvs()?;
+    let mut scene = Scene::proven(Mode::Ipvs, &[])?;
     println!("{}", scene.proxy().rules().expect("what IPVS holds"));
     scene.traffic_at(RATE);
     scene.wait("pods and outsiders proven", |report| {
@@ -79,7 +70,7 @@ fn scene(name: &str) -> Option<Scene> {
     });
     let served = || scene.clients.iter().all(|client| client.tally().ok > 0);
     until(PATIENCE, || served().then_some(())).expect("every client is served");
-    Some(scene)
+    Ok(scene)
 }
 
 fn is_path_proven(family: &Value) -> bool {
@@ -105,10 +96,7 @@ fn blames_api(report: &Value) -> bool {
 /// A dead backend and a Service without rules are no fault of the node; a wiped table is.
 #[test]
 fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
-    let name = "a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not";
-    let Some(mut scene) = scene(name) else {
-        return;
-    };
+    let mut scene = needs!(scene());
     let watch = Watch::start(&scene.world, ASKED).expect("a poller");
     drop(scene.servers.remove("web-1"));
     thread::sleep(LOOK);

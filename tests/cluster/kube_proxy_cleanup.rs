@@ -5,11 +5,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use node_tests::cluster::{KubeProxy, Mode, Servers};
-use node_tests::skip;
-use node_tests::world::{World, agent_binary};
+use node_tests::cluster::{KubeProxy, Servers};
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene};
 
 /// Rules of kubelet, of a container engine and of administrators. Some names start like kube-proxy's.
 const OTHERS: &str = "\
@@ -149,18 +148,12 @@ fn leave_rules(scene: &Scene, programs: &Servers, mode: Mode) {
 
 #[test]
 fn the_cleanup_leaves_the_same_rules_as_the_real_one() {
-    let name = "the_cleanup_leaves_the_same_rules_as_the_real_one";
-    if Mode::ALL
-        .iter()
-        .any(|mode| skip::without_tool(name, mode.tool()))
-        || skip::without_tool(name, Mode::IptablesLegacy.tool())
-    {
-        return;
+    for mode in Mode::ALL.into_iter().chain([Mode::IptablesLegacy]) {
+        needs!(skip::tool(mode.tool()));
     }
     let modes = [Mode::Nftables, Mode::Iptables, Mode::IptablesLegacy];
-    if let Some(scene) = Scene::bare(name, modes[0]) {
-        clean(scene, &modes, &[]);
-    }
+    let scene = needs!(Scene::bare(modes[0]));
+    clean(scene, &modes, &[]);
 }
 
 /// Runs our cleanup and the real one after kube-proxy, in each of these modes. Both must leave the same
@@ -247,10 +240,8 @@ pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&s
 /// As with kube-proxy, a chain cannot be deleted while another program's rule jumps to it.
 #[test]
 fn a_foreign_rule_that_uses_a_chain_is_named() {
-    let name = "a_foreign_rule_that_uses_a_chain_is_named";
-    if skip::without_root(name) || skip::without_tool(name, "iptables-nft") {
-        return;
-    }
+    needs!(skip::root());
+    needs!(skip::tool("iptables-nft"));
     let world = World::builder().build().expect("build a world");
     let node = Node {
         world: &world,
@@ -288,11 +279,9 @@ fn a_foreign_rule_that_uses_a_chain_is_named() {
 /// iptables-nft silently omits a table that has an nft rule which iptables cannot express.
 #[test]
 fn a_table_that_iptables_cannot_show_is_named() {
-    let name = "a_table_that_iptables_cannot_show_is_named";
-    let tools = ["iptables-nft", "nft"];
-    if skip::without_root(name) || tools.iter().any(|tool| skip::without_tool(name, tool)) {
-        return;
-    }
+    needs!(skip::root());
+    needs!(skip::tool("iptables-nft"));
+    needs!(skip::tool("nft"));
     let world = World::builder().build().expect("build a world");
     let node = Node {
         world: &world,

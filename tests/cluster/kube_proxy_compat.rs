@@ -3,21 +3,18 @@
 //! kube-proxy with its health server at another port routes the Services.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Process, Servers};
+use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Process, Servers};
 use node_tests::http::{self, Response};
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::wait::settle;
-use node_tests::world::{Family, HEALTHZ_PORT, NODE_NAME, World, agent_binary, clean};
+use node_tests::prelude::*;
+use node_tests::world::{HEALTHZ_PORT, clean};
 use pathproof::kube_proxy_compat::flags::FLAGS;
-use serde_json::Value;
 
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush};
 
 /// kube-proxy's metrics port, which serves as the agent's admin port here.
 const METRICS_PORT: u16 = 10249;
@@ -113,10 +110,7 @@ fn wait_state(scene: &Scene, process: &Process, wanted: &str) {
 
 #[test]
 fn the_agent_replaces_kube_proxy_as_rke_starts_it() {
-    let name = "the_agent_replaces_kube_proxy_as_rke_starts_it";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
     // The kube-proxy that routes must not hold the agent's ports.
     drop(scene.proxy.take());
     let aside = ["--metrics-bind-address=127.0.0.1:10349"];
@@ -180,10 +174,7 @@ fn nothing_is_served_where_that_is_said(scene: &Scene) {
 
 #[test]
 fn flags_that_kube_proxy_refuses_are_refused() {
-    let name = "flags_that_kube_proxy_refuses_are_refused";
-    if node_tests::skip::without_root(name) {
-        return;
-    }
+    needs!(node_tests::skip::root());
     let world = World::builder().build().expect("build a world");
     let run = |words: &[&str]| {
         let output = command(&world).args(words).output().expect("run it");
@@ -239,9 +230,7 @@ pub(crate) fn other_flags(proxy: &Path) -> Vec<String> {
 /// The agent's table of flags must match the real kube-proxy, so that a new flag is noticed.
 #[test]
 fn the_flags_are_those_of_the_real_kube_proxy() {
-    let Some(programs) = Servers::or_skip("the_flags_are_those_of_the_real_kube_proxy") else {
-        return;
-    };
+    let programs = needs!(Servers::needed());
     let run = |words: &[&str]| {
         let output = Command::new(&programs.proxy).args(words).output();
         output.expect("run kube-proxy")

@@ -4,12 +4,9 @@
 //! modes.
 
 use std::net::TcpStream;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use node_tests::cluster::Mode;
+use node_tests::prelude::*;
 use node_tests::watch::Poll;
-use node_tests::world::Family;
 
 use crate::scene::Scene;
 
@@ -18,10 +15,7 @@ const CALM: Duration = Duration::from_secs(12);
 
 #[test]
 fn kube_proxy_changes_its_mode() {
-    let name = "kube_proxy_changes_its_mode";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
     scene.traffic();
     for (mode, before) in [
         (Mode::Iptables, Mode::Nftables),

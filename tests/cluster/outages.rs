@@ -4,16 +4,10 @@
 //! `pathproof why`. The negative controls are in `controls`.
 
 use std::fmt;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use node_tests::cluster::{Mode, Process};
+use node_tests::cluster::Process;
 use node_tests::outage::{Explanation, Felt, Words};
-use node_tests::scene::wait_answers;
-use node_tests::wait::{scaled, settled};
-use node_tests::watch::Watch;
-use node_tests::world::Place;
-use rstest::rstest;
+use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, Scene};
 use crate::uses::{AtWork, Use, rotator};
@@ -133,11 +127,11 @@ struct Outages {
 }
 
 impl Outages {
-    fn start(test: &str, mode: Mode) -> Option<Self> {
-        let scene = Scene::proven(test, mode, &["--flap-dwell", "0"])?;
+    fn start(mode: Mode) -> Needed<Self> {
+        let scene = Scene::proven(mode, &["--flap-dwell", "0"])?;
         let rotator = rotator(&scene);
         thread::sleep(settled());
-        Some(Self {
+        Ok(Self {
             watch: scene.watch_healthy(),
             _rotator: rotator,
             scene,
@@ -211,10 +205,8 @@ impl Cell {
 }
 
 /// Runs these outages in one world, one after another.
-fn assert_outages(test: &str, mode: Mode, cells: &[(Use, &[Fault])]) {
-    let Some(mut outages) = Outages::start(test, mode) else {
-        return;
-    };
+fn assert_outages(mode: Mode, cells: &[(Use, &[Fault])]) {
+    let mut outages = needs!(Outages::start(mode));
     let mut all = Vec::new();
     for (users, faults) in cells {
         let at_work = AtWork::start(&mut outages.scene, *users);
@@ -251,14 +243,13 @@ fn forwarding_dropped_and_a_frozen_proxy_are_503() {
         (Use::Outside, &[Fault::ForwardDropped]),
         (Use::OnePod, &[Fault::ProxyFrozen]),
     ];
-    let test = "forwarding_dropped_and_a_frozen_proxy_are_503";
-    assert_outages(test, Mode::Nftables, &cells);
+    assert_outages(Mode::Nftables, &cells);
 }
 
 #[test]
 fn removed_routes_are_503() {
     let cells: [(Use, &[Fault]); 1] = [(Use::PodProbe, &[Fault::RoutesRemoved])];
-    assert_outages("removed_routes_are_503", Mode::Iptables, &cells);
+    assert_outages(Mode::Iptables, &cells);
 }
 
 /// `cargo xtask test --uses` runs this.
@@ -270,6 +261,6 @@ mod nightly {
     #[case::iptables(Mode::Iptables)]
     fn each_fault_is_503_to_each_user(#[case] mode: Mode) {
         let cells = Use::ALL.map(|users| (users, &Fault::ALL[..]));
-        assert_outages("each_fault_is_503_to_each_user", mode, &cells);
+        assert_outages(mode, &cells);
     }
 }

@@ -1,15 +1,11 @@
 //! The same request to kube-proxy's health server and to ours, compared field by field: status, headers,
 //! JSON keys in their order, and every value but the times.
 
-use std::time::Duration;
-
-use node_tests::cluster::{Manner, Mode};
+use node_tests::cluster::Manner;
 use node_tests::http::Response;
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::scene::throughout;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
-use crate::scene::{NODE, PATIENCE, Scene, until};
+use crate::scene::{NODE, PATIENCE, Scene};
 
 /// Everything that a load balancer can distinguish. Times are replaced by their form, because the moments
 /// differ.
@@ -109,10 +105,7 @@ impl Scene {
 /// In nftables mode. The health server is the same in iptables mode, where `calm` compares the answers.
 #[test]
 fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
-    let name = "answers_equal_those_of_kube_proxy_in_nftables_mode";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
     scene.agree("fresh", 200);
     scene.taint(&["example.com/other"]);
     std::thread::sleep(Duration::from_secs(1));

@@ -2,11 +2,10 @@
 //! agent. They have no pods, so the sentinel's probes alone prove them.
 
 use std::fs;
-use std::time::Duration;
 
 use node_tests::cluster::{ControlPlane, KubeProxy, Relay, base, install_node, wait_proven};
-use node_tests::watch::Watch;
-use node_tests::world::{Agent, NODE_NAME, World, agent_binary};
+use node_tests::prelude::*;
+use node_tests::world::Agent;
 
 use crate::scene::{PATIENCE, Scene};
 

@@ -2,18 +2,14 @@
 //! agent's metrics, a packet capture and kube-proxy report it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
 use node_tests::capture::{Capture, Direction, Frame};
-use node_tests::cluster::Mode;
 use node_tests::http;
 use node_tests::manifests::Endpoint;
-use node_tests::traffic::Plan;
-use node_tests::world::Family;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, PORT, Scene, until};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 /// Variable for the number of changes to measure; `cargo xtask bench programming` sets more.
 const CHANGES: &str = "PATHPROOF_CHANGES";
@@ -39,10 +35,7 @@ type Sent = BTreeMap<IpAddr, Vec<i128>>;
 
 #[test]
 fn changes_are_measured_as_they_are_on_the_wire() {
-    let test = "changes_are_measured_as_they_are_on_the_wire";
-    let Some(mut scene) = Scene::proven(test, Mode::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
     for family in Family::ALL {
         let to = SocketAddr::new(scene.manifests.service("web").cluster_ip(family), 80);
         for pod in ["client-1", "client-2"] {

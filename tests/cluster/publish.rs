@@ -1,10 +1,8 @@
 //! The Node's condition and Events, written with the agent's role to a real API server.
 
-use node_tests::cluster::Mode;
-use node_tests::world::NODE_NAME;
-use serde_json::Value;
+use node_tests::prelude::*;
 
-use crate::scene::{NODE, PATIENCE, Scene, flush, until};
+use crate::scene::{NODE, PATIENCE, Scene, flush};
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
@@ -29,10 +27,7 @@ impl Scene {
 
 #[test]
 fn the_nodes_condition_follows_the_datapath() {
-    let name = "the_nodes_condition_follows_the_datapath";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
     let foreign = serde_json::json!({ "conditions": [{
         "type": "Ready", "status": "True", "reason": "Kubelet", "message": "kept",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",

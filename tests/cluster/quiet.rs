@@ -6,18 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::thread;
-use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
-use node_tests::cluster::Mode;
-use node_tests::scene::{assert_never_503, family_of, metric, path_of};
-use node_tests::skip;
-use node_tests::watch::Watch;
-use node_tests::world::{Family, Place};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::scene::{PATIENCE, Scene, flush, wait_healthz};
 
 /// Variable for the duration of the quiet time, in seconds.
 const QUIET: &str = "PATHPROOF_QUIET_SECONDS";
@@ -203,9 +197,7 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
 /// Asserts that nothing changes for `span`, neither in the cluster nor in the agent's state.
 fn keep_quiet(scene: &Scene, span: Duration) {
     let watch = Watch::start(&scene.world, Duration::from_millis(200)).expect("a poller");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    wait_healthz(&watch, 200);
     let before = versions(scene);
     let (began, start) = (Timestamp::now(), Instant::now());
     // The longest time for which the watches of Services and of slices both received nothing.
@@ -268,19 +260,13 @@ fn cut_routes(scene: &Scene) {
 
 #[test]
 fn a_silent_api_server_hides_no_fault() {
-    let name = "a_silent_api_server_hides_no_fault";
-    if skip::without_tool(name, "ss") {
-        return;
-    }
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
-    if scene.control.apiserver.is_none() {
-        eprintln!("SKIPPED: {name} restarts the API server, which runs on another machine");
-        return;
-    }
+    needs!(skip::tool("ss"));
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
+    let restarts = "an API server on this machine, to restart it";
+    drop(needs!(skip::needed(
+        scene.control.apiserver.take().context(restarts)
+    )));
     // An API server that saw no change since it started sends no bookmarks.
-    scene.control.apiserver = None;
     scene.control.start_apiserver().expect("an API server");
     // The condition's heartbeat would change the Node every 5 minutes.
     scene.start_agent(&["--publish-condition=off", "--publish-events=off"]);
@@ -291,22 +277,15 @@ fn a_silent_api_server_hides_no_fault() {
 
     let watch = scene.watch_healthy();
     let rules = flush(&scene.world.node);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503)
-        .expect("503");
+    wait_healthz(&watch, 503);
     let broken = scene.wait("a cause", |report| report["verdict"]["cause"].is_string());
     println!("flushed: {}", broken["verdict"]["cause"]);
     scene.world.node.nft(&rules).expect("the rules again");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    wait_healthz(&watch, 200);
     scene.wait_proven();
 
     scene.traffic();
-    scene.wait("pods' connections proven", |report| {
-        let proven = |family| path_of(report, family, "pod") == "proven";
-        Family::ALL.into_iter().all(proven)
-    });
+    scene.wait("pods' connections proven", are_pods_proven);
     let misrouted = || {
         let text = until(PATIENCE, || scene.agent().metrics().ok()).expect("metrics");
         let labels = ["outcome=\"misrouted\""];
@@ -314,9 +293,7 @@ fn a_silent_api_server_hides_no_fault() {
     };
     assert_eq!(misrouted(), 0);
     cut_routes(&scene);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503)
-        .expect("503");
+    wait_healthz(&watch, 503);
     let broken = scene.wait("misrouted connections", |report| {
         report["verdict"]["cause"] == "misrouted" && report["verdict"]["state"] == "broken"
     });

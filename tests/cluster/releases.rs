@@ -2,22 +2,16 @@
 //! shared ports, flags and `--cleanup`. docs/health-endpoints.md lists the differences between releases.
 //! `cargo xtask test --proxies` runs these tests.
 
-use std::thread;
-use std::time::Duration;
-
 use node_tests::built::versions::{KUBE_PROXY_1_28, KUBE_PROXY_1_32, KUBE_PROXY_1_37, Release};
-use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Servers};
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::skip;
-use rstest::rstest;
-use serde_json::json;
+use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Servers};
+use node_tests::prelude::*;
 
 use crate::faults::{Fault, hold_lock, leave, run_table};
 use crate::health_ports::agree_at_ports;
 use crate::kube_proxy_cleanup::clean;
 use crate::kube_proxy_compat::other_flags;
 use crate::parity::{Shape, shape};
-use crate::scene::{NODE, PATIENCE, Scene, until};
+use crate::scene::{NODE, PATIENCE, Scene};
 use crate::takeover::share_the_port;
 
 /// The flag for a feature that is alpha in 1.28, and off by default.
@@ -25,13 +19,12 @@ const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
 /// Chains that `--cleanup` of older releases leaves.
 const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
 
-fn programs(test: &str, release: Release) -> Option<Servers> {
-    let test = format!("releases::{test} {}", release.version);
-    skip::needed(&test, Servers::beside(release))
+fn programs(release: Release) -> Needed<Servers> {
+    skip::needed(Servers::beside(release))
 }
 
-fn bare(test: &str, release: Release, mode: Mode) -> Option<Scene> {
-    Scene::bare_with(test, mode, || programs(test, release))
+fn bare(release: Release, mode: Mode) -> Needed<Scene> {
+    Scene::bare_with(mode, programs(release))
 }
 
 fn both(scene: &Scene, path: &str) -> (Shape, Shape) {
@@ -99,9 +92,7 @@ fn answers_beside(
     #[case] options: &[&str],
     #[case] heeds: bool,
 ) {
-    let Some(mut scene) = bare("answers_beside", release, mode) else {
-        return;
-    };
+    let mut scene = needs!(bare(release, mode));
     drop(scene.proxy.take());
     scene.start_proxy_at(KUBE_PROXY_HEALTHZ_PORT, options);
     scene.start_agent(&[]);
@@ -135,9 +126,7 @@ fn answers_beside(
 #[case::v1_37_iptables(KUBE_PROXY_1_37, Mode::Iptables)]
 #[case::v1_37_nftables(KUBE_PROXY_1_37, Mode::Nftables)]
 fn faults_show_beside(#[case] release: Release, #[case] mode: Mode) {
-    let Some(mut scene) = bare("faults_show_beside", release, mode) else {
-        return;
-    };
+    let mut scene = needs!(bare(release, mode));
     scene.start_agent(&["--flap-dwell", "0"]);
     scene.wait_proven();
     let title = format!("kube-proxy {}, {}", release.version, mode.name());
@@ -151,9 +140,7 @@ fn faults_show_beside(#[case] release: Release, #[case] mode: Mode) {
 #[case::v1_37(KUBE_PROXY_1_37)]
 fn an_overdue_sync_beside(#[case] release: Release) {
     let mode = Mode::IptablesLegacy;
-    let Some(mut scene) = bare("an_overdue_sync_beside", release, mode) else {
-        return;
-    };
+    let mut scene = needs!(bare(release, mode));
     scene.start_agent(&["--flap-dwell", "0"]);
     scene.wait_proven();
     scene.traffic();
@@ -183,9 +170,8 @@ fn an_overdue_sync_beside(#[case] release: Release) {
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
 #[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables)]
 fn the_port_is_shared_with(#[case] release: Release, #[case] mode: Mode) {
-    if let Some(scene) = bare("the_port_is_shared_with", release, mode) {
-        share_the_port(scene);
-    }
+    let scene = needs!(bare(release, mode));
+    share_the_port(scene);
 }
 
 #[rstest]
@@ -193,9 +179,8 @@ fn the_port_is_shared_with(#[case] release: Release, #[case] mode: Mode) {
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
 #[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables)]
 fn health_check_node_ports_agree_with(#[case] release: Release, #[case] mode: Mode) {
-    if let Some(scene) = bare("health_check_node_ports_agree_with", release, mode) {
-        agree_at_ports(scene);
-    }
+    let scene = needs!(bare(release, mode));
+    agree_at_ports(scene);
 }
 
 /// Our cleanup removes the rules of each release, and leaves those of other programs.
@@ -208,9 +193,8 @@ fn rules_are_removed_of(
     #[case] modes: &[Mode],
     #[case] kept_by_the_real_one: &[&str],
 ) {
-    if let Some(scene) = bare("rules_are_removed_of", release, modes[0]) {
-        clean(scene, modes, kept_by_the_real_one);
-    }
+    let scene = needs!(bare(release, modes[0]));
+    clean(scene, modes, kept_by_the_real_one);
 }
 
 /// Flags that only another release has, or has with another type. The agent accepts them and names them in
@@ -220,7 +204,6 @@ fn rules_are_removed_of(
 #[case::v1_32(KUBE_PROXY_1_32, &[])]
 #[case::v1_37(KUBE_PROXY_1_37, &[])]
 fn flags_are_known_of(#[case] release: Release, #[case] others: &[&str]) {
-    if let Some(programs) = programs("flags_are_known_of", release) {
-        assert_eq!(other_flags(&programs.proxy), others);
-    }
+    let programs = needs!(programs(release));
+    assert_eq!(other_flags(&programs.proxy), others);
 }

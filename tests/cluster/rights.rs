@@ -2,15 +2,11 @@
 
 use http::Method;
 use node_tests::cluster::base::SLICE;
-use node_tests::cluster::{
-    Api, ControlPlane, Mode, Servers, base, create, install, node_token, refused,
-};
+use node_tests::cluster::{Api, ControlPlane, Servers, base, create, install, node_token, refused};
 use node_tests::manifests::Manifests;
-use node_tests::skip;
-use node_tests::world::{NODE_NAME, World};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
-use crate::scene::{NODE, PATIENCE, until};
+use crate::scene::{NODE, PATIENCE};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -52,13 +48,9 @@ fn event(namespace: &str, node: &str) -> Value {
 
 #[test]
 fn roles_give_what_is_needed_and_nothing_else() {
-    let name = "roles_give_what_is_needed_and_nothing_else";
-    if skip::without_root(name) || skip::without_tool(name, Mode::Nftables.tool()) {
-        return;
-    }
-    let Some(programs) = Servers::or_skip(name) else {
-        return;
-    };
+    needs!(skip::root());
+    needs!(skip::tool(Mode::Nftables.tool()));
+    let programs = needs!(Servers::needed());
     let world = World::builder().build().expect("build a world");
     let control = ControlPlane::start(&world, &programs).expect("a control plane");
     let admin = control.api().expect("a client");

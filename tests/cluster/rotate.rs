@@ -1,12 +1,10 @@
 //! The rotator moves the sentinel's endpoint with the rights of deploy/base, and the agent measures how
 //! long kube-proxy takes to follow.
 
-use node_tests::cluster::{Mode, Process, base};
-use node_tests::scene::assert_never_503;
-use node_tests::world::agent_binary;
-use serde_json::{Value, json};
+use node_tests::cluster::{Process, base};
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
 
@@ -32,10 +30,7 @@ fn rotator(scene: &Scene) -> Process {
 
 #[test]
 fn a_rotation_is_followed_and_its_lag_known() {
-    let name = "a_rotation_is_followed_and_its_lag_known";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(Mode::Nftables, &[]));
     let watch = scene.watch();
     let rotator = rotator(&scene);
 
@@ -100,10 +95,7 @@ fn a_rotation_is_followed_and_its_lag_known() {
 /// (docs/operations.md).
 #[test]
 fn a_flushed_chain_comes_back_with_the_next_rotation() {
-    let name = "a_flushed_chain_comes_back_with_the_next_rotation";
-    let Some(scene) = Scene::proven(name, Mode::Iptables, &[]) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(Mode::Iptables, &[]));
     let flushed = scene.proxy().iptables("-t nat -F KUBE-SERVICES");
     flushed.expect("flush the chain");
     scene.wait_for("broken", 503, PATIENCE);

@@ -1,17 +1,18 @@
 //! A node in a real cluster with kube-proxy, and the operations of tests on it.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
-use node_tests::cluster::{self, KubeProxy, Mode, Process, Servers, base, services};
+use node_tests::cluster::{self, KubeProxy, Process, Servers, base, services};
 pub(crate) use node_tests::cluster::{PATIENCE, PORT};
 use node_tests::http::Response;
-use node_tests::skip;
-use node_tests::traffic::Plan;
-pub(crate) use node_tests::wait::until;
-use node_tests::watch::Watch;
-use node_tests::world::{Family, NODE_NAME, Namespace, World, agent_binary};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
+
+/// Waits until /healthz answers with this status. Returns the time of the answer.
+#[track_caller]
+pub(crate) fn wait_healthz(watch: &Watch, status: u16) -> Instant {
+    let seen = watch.wait(PATIENCE, |codes| codes.healthz == status);
+    seen.unwrap_or_else(|why| panic!("{status}: {why:#}"))
+}
 
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
 
@@ -32,31 +33,25 @@ impl DerefMut for Scene {
 }
 
 impl Scene {
-    /// A cluster with Services and kube-proxy, without an agent. Prints why and returns `None` if the
-    /// machine lacks a tool.
-    pub(crate) fn bare(test: &str, mode: Mode) -> Option<Self> {
-        Self::bare_with(test, mode, || Servers::or_skip(test))
+    /// A cluster with Services and kube-proxy, without an agent.
+    pub(crate) fn bare(mode: Mode) -> Needed<Self> {
+        Self::bare_with(mode, Servers::needed())
     }
 
-    pub(crate) fn bare_with(
-        test: &str,
-        mode: Mode,
-        programs: impl FnOnce() -> Option<Servers>,
-    ) -> Option<Self> {
-        if skip::without_root(test) || skip::without_tool(test, mode.tool()) {
-            return None;
-        }
-        let mut scene = cluster::Scene::new(World::builder(), programs()?, mode, services);
+    pub(crate) fn bare_with(mode: Mode, programs: Needed<Servers>) -> Needed<Self> {
+        skip::root()?;
+        skip::tool(mode.tool())?;
+        let mut scene = cluster::Scene::new(World::builder(), programs?, mode, services);
         scene.start_proxy();
-        Some(Self(scene))
+        Ok(Self(scene))
     }
 
     /// [`Self::bare`] with an agent, once probes have proven the node in both families.
-    pub(crate) fn proven(test: &str, mode: Mode, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::bare(test, mode)?;
+    pub(crate) fn proven(mode: Mode, extra: &[&str]) -> Needed<Self> {
+        let mut scene = Self::bare(mode)?;
         scene.start_agent(extra);
         scene.wait_proven();
-        Some(scene)
+        Ok(scene)
     }
 
     /// Starts kube-proxy with its health server at this port, without waiting for it.

@@ -8,11 +8,9 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 use node_tests::cluster::{Api, ControlPlane, Servers, documents, namespace};
 use node_tests::deploy::{Chart, PROFILES, Tool, folder, said};
-use node_tests::skip;
-use node_tests::world::World;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
-use crate::scene::{PATIENCE, until};
+use crate::scene::PATIENCE;
 
 /// An API server without nodes, and its clients.
 struct Cluster {
@@ -24,12 +22,11 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(test: &str) -> Option<Self> {
-        let lacks = |tool: Tool| tool.skip_without(test);
-        if skip::without_root(test) || lacks(Tool::Helm) || lacks(Tool::Kubectl) {
-            return None;
-        }
-        let servers = Servers::or_skip(test)?;
+    fn start() -> Needed<Self> {
+        skip::root()?;
+        Tool::Helm.installed()?;
+        Tool::Kubectl.installed()?;
+        let servers = Servers::needed()?;
         let world = World::builder().build().expect("build a world");
         let control = ControlPlane::start(&world, &servers).expect("a control plane");
         let api = control.api().expect("a client");
@@ -37,7 +34,7 @@ impl Cluster {
         namespace(&api, "pathproof").expect("a namespace");
         let kubeconfig = world.dir().join("admin.kubeconfig");
         fs::write(&kubeconfig, control.admin_kubeconfig()).expect("a kubeconfig");
-        Some(Self {
+        Ok(Self {
             api,
             kubeconfig,
             _control: control,
@@ -97,9 +94,7 @@ impl Cluster {
 
 #[test]
 fn an_api_server_takes_what_is_shipped() {
-    let Some(cluster) = Cluster::start("an_api_server_takes_what_is_shipped") else {
-        return;
-    };
+    let cluster = needs!(Cluster::start());
     an_api_server_takes_every_profile(&cluster);
     an_api_server_takes_the_objects_of_every_values_file(&cluster);
     notes_say_what_to_do_next_with_each_profile(&cluster);

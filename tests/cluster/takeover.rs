@@ -1,17 +1,12 @@
 //! kube-proxy keeps port 10256 and its configuration. Outside clients get the agent's answer there, and the
 //! node itself gets kube-proxy's. If one of the two ends, the other answers both.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use node_tests::cluster::Mode;
 use node_tests::http;
-use node_tests::wait::scaled;
-use node_tests::world::{Family, HEALTHZ_PORT};
-use serde_json::Value;
+use node_tests::prelude::*;
+use node_tests::world::HEALTHZ_PORT;
 
 use crate::faults::flush;
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene};
 
 impl Scene {
     /// Status codes from outside in both families, and on the node itself.
@@ -45,10 +40,8 @@ impl Scene {
 
 #[test]
 fn outside_clients_get_our_answer_and_the_node_gets_kube_proxys() {
-    let name = "outside_clients_get_our_answer_and_the_node_gets_kube_proxys";
-    if let Some(scene) = Scene::bare(name, Mode::Nftables) {
-        share_the_port(scene);
-    }
+    let scene = needs!(Scene::bare(Mode::Nftables));
+    share_the_port(scene);
 }
 
 /// kube-proxy and the agent share the port, from their start to the restart of a dead kube-proxy.
@@ -88,10 +81,7 @@ pub(crate) fn share_the_port(mut scene: Scene) {
 
 #[test]
 fn a_killed_agent_leaves_the_port_as_it_was() {
-    let name = "a_killed_agent_leaves_the_port_as_it_was";
-    let Some(mut scene) = Scene::bare(name, Mode::Iptables) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare(Mode::Iptables));
     drop(scene.proxy.take());
     // The agent starts first, and must leave the port free for kube-proxy.
     scene.start_agent(&[]);

@@ -1,18 +1,13 @@
 //! A tenant who may edit one namespace cannot harm the node.
 
 use std::net::IpAddr;
-use std::thread;
-use std::time::Duration;
 
-use node_tests::cluster::{Mode, create, namespace};
+use node_tests::cluster::{create, namespace};
 use node_tests::manifests::{ports, service, slice};
-use node_tests::scene::{assert_never_503, lane_of};
-use node_tests::wait::settled;
-use node_tests::world::{Family, HEALTHZ_PORT};
-use rstest::rstest;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
+use node_tests::world::HEALTHZ_PORT;
 
-use crate::scene::{PATIENCE, PORT, Scene, until};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
@@ -119,10 +114,7 @@ enum Claim {
 #[case::nftables(Mode::Nftables)]
 #[case::iptables(Mode::Iptables)]
 fn a_tenants_claims_take_no_node_out(#[case] mode: Mode) {
-    let name = "a_tenants_claims_take_no_node_out";
-    let Some(mut scene) = Scene::proven(name, mode, &OPTIONS) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(mode, &OPTIONS));
     if mode == Mode::Nftables {
         a_tenant_who_claims_the_health_port_is_named(&scene);
     }

@@ -3,24 +3,19 @@
 //!
 //! The agent must still judge everything else, after a policy and after objects of any size.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Range;
-use std::thread;
-use std::time::Duration;
 
 use aya::maps::{Array, Map, MapData};
-use node_tests::cluster::{Mode, create, namespace};
+use node_tests::cluster::{create, namespace};
 use node_tests::manifests::{ports, service, slice};
-use node_tests::scene::{assert_never_503, blames, family_of};
-use node_tests::traffic::{Flood, Plan};
+use node_tests::prelude::*;
+use node_tests::traffic::Flood;
 use node_tests::usage;
-use node_tests::wait::settled;
-use node_tests::world::Family;
 use pathproof_wire::abi::{ABI_VERSION, MAX_PENDING, map};
 use pathproof_wire::evidence::UdpPorts;
-use serde_json::{Value, json};
 
-use crate::scene::{PATIENCE, PORT, Scene, until};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 const TENANT: &str = "tenant";
 const SERVICES: &str = "/api/v1/namespaces/tenant/services";
@@ -99,11 +94,8 @@ fn losses(report: &Value) -> Vec<String> {
 /// Runs all attacks of pods in one cluster. The location of a panic shows which part failed.
 #[test]
 fn a_tenants_pods_take_no_node_out() {
-    let name = "a_tenants_pods_take_no_node_out";
     let options = ["--flap-dwell", "0"];
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &options) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &options));
     namespace(&scene.api, TENANT).expect("a namespace");
     let before = mark_ports_of_udp_services(&scene);
     // First, because no other pod may have dialled yet.
@@ -273,10 +265,7 @@ fn udp_services_that_went_leave_no_port_marked(scene: &Scene, before: u32) {
 /// One object with a million frontends. kube-proxy is frozen, or it would build them.
 #[test]
 fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
-    let name = "a_product_of_ports_and_addresses_is_named_and_takes_no_memory";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let scene = needs!(Scene::proven(Mode::Nftables, &[]));
     namespace(&scene.api, TENANT).expect("a namespace");
     scene.proxy().freeze();
     let watch = scene.watch_healthy();
@@ -308,10 +297,7 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
 /// them.
 #[test]
 fn products_of_many_services_leave_room_for_others() {
-    let name = "products_of_many_services_leave_room_for_others";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
     namespace(&scene.api, TENANT).expect("a namespace");
     scene.proxy().freeze();
     let watch = scene.watch_healthy();

@@ -2,15 +2,12 @@
 //! were written for pods.
 
 use std::fmt;
-use std::net::SocketAddr;
 
 use node_tests::cluster::{Process, base, create};
 use node_tests::manifests::{managed, slice};
 use node_tests::outage::Users;
 use node_tests::pod_probe::{ECHO_PORT, LARGE_TRANSFER_PORT, Probes};
-use node_tests::traffic::Plan;
-use node_tests::world::{Family, Place, agent_binary};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 use crate::scene::Scene;
 

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use node_tests::deploy::{Tool, overlay, said};
-use rstest::rstest;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 use tempfile::TempDir;
 
 use crate::find::of_kind;
@@ -29,21 +28,17 @@ pub(crate) fn rules() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Promtool's result for a file. Without promtool, prints that and returns `None`.
-fn asked(arguments: &[&str], file: &Path) -> Option<Result<String>> {
-    if Tool::Promtool.skip_without("alerts") {
-        return None;
-    }
+/// Promtool's result for a file.
+fn asked(arguments: &[&str], file: &Path) -> Needed<Result<String>> {
+    Tool::Promtool.installed()?;
     let mut command = Tool::Promtool.command().expect("promtool");
-    Some(said(command.args(arguments).arg(file)))
+    Ok(said(command.args(arguments).arg(file)))
 }
 
 /// Asserts that promtool accepts the file.
 #[track_caller]
 pub(crate) fn promtool(arguments: &[&str], file: &Path) {
-    if let Some(Err(error)) = asked(arguments, file) {
-        panic!("{error:#}");
-    }
+    needs!(asked(arguments, file)).expect("promtool accepts it");
 }
 
 /// Runs this promtool test against the rules.
@@ -403,18 +398,15 @@ fn an_alert_that_is_not_expected_is_found() {
     let test = first_broken(1, 10).test("rules.yaml", &[("13m", &[])]);
     let file = dir.path().join("wrong.yaml");
     fs::write(&file, test.to_string()).expect("write the test");
-    if let Some(told) = asked(&["test", "rules"], &file) {
-        let error = format!("{:#}", told.expect_err("an alert"));
-        assert!(error.contains(BROKEN), "{error}");
-    }
+    let told = needs!(asked(&["test", "rules"], &file));
+    let error = format!("{:#}", told.expect_err("an alert"));
+    assert!(error.contains(BROKEN), "{error}");
 }
 
 /// The PodMonitor sets the labels by which the rules select.
 #[test]
 fn rules_rely_on_what_the_pod_monitor_sets() {
-    if Tool::Kubectl.skip_without("rules_rely_on_what_the_pod_monitor_sets") {
-        return;
-    }
+    needs!(Tool::Kubectl.installed());
     let objects = overlay("beside-kube-proxy", &["pod-monitor"]).expect("an overlay");
     let monitor = &of_kind(&objects, "PodMonitor")["spec"];
     let agent = of_kind(&objects, "DaemonSet");

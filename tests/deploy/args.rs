@@ -1,12 +1,11 @@
 //! The binary accepts the command lines that the chart writes.
 
 use node_tests::deploy::{Chart, PROFILES, Tool, overlay};
+use node_tests::prelude::*;
 use pathproof::args::{Args, Command};
 use pathproof::config::{Config, Surroundings};
 use pathproof_facts::owners::Declared;
 use pathproof_facts::switches::Enforcement;
-use rstest::rstest;
-use serde_json::{Value, json};
 
 use crate::find::named;
 
@@ -46,17 +45,6 @@ pub(crate) fn check(objects: &[Value]) {
             ("rotator", Command::Rotate(_)) | ("echo", Command::Echo(_)) => {}
             (_, other) => panic!("{name} runs {other:?}"),
         }
-    }
-}
-
-#[test]
-fn each_profile_runs_what_the_binary_understands() {
-    if Tool::Helm.skip_without("each_profile_runs_what_the_binary_understands") {
-        return;
-    }
-    for profile in PROFILES {
-        let objects = Chart::with(json!({ "profile": profile })).render();
-        check(&objects.expect("the chart"));
     }
 }
 
@@ -100,9 +88,7 @@ fn each_profile_runs_what_the_binary_understands() {
 )]
 #[case(json!({ "extraArgs": ["--attach=tcx"] }), "--attach=tcx")]
 fn a_value_becomes_the_option(#[case] agent: Value, #[case] options: &str) {
-    if Tool::Helm.skip_without("a_value_becomes_the_option") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = Chart::with(json!({ "agent": agent })).render();
     let objects = objects.expect("the chart");
     let args = args_of(&objects, "agent").expect("arguments");
@@ -123,33 +109,16 @@ fn the_profile_declares_the_datapath(
     #[case] datapath: &str,
     #[case] expected: Option<Declared>,
 ) {
-    if Tool::Helm.skip_without("the_profile_declares_the_datapath") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let chart = Chart::with(json!({ "profile": profile, "agent": { "datapath": datapath } }));
     let config = config(&chart.render().expect("the chart"));
     let declared = config.sentinel.and_then(|sentinel| sentinel.datapath);
     assert_eq!(declared, expected);
 }
 
-/// The binary enforces by default, but the chart only if the user chooses it.
-#[rstest]
-#[case(json!({}), Enforcement::Audit)]
-#[case(json!({ "agent": { "enforcement": "audit" } }), Enforcement::Audit)]
-#[case(json!({ "agent": { "enforcement": "enforce" } }), Enforcement::Enforce)]
-fn enforcing_is_a_choice(#[case] values: Value, #[case] expected: Enforcement) {
-    if Tool::Helm.skip_without("enforcing_is_a_choice") {
-        return;
-    }
-    let objects = Chart::with(values).render().expect("the chart");
-    assert_eq!(enforcement(&objects), expected);
-}
-
 #[test]
 fn the_base_audits_and_a_component_enforces() {
-    if Tool::Kubectl.skip_without("the_base_audits_and_a_component_enforces") {
-        return;
-    }
+    needs!(Tool::Kubectl.installed());
     for profile in PROFILES.into_iter().filter(|profile| *profile != "rke1") {
         for (components, expected) in [
             (&[][..], Enforcement::Audit),
@@ -181,9 +150,7 @@ fn config(objects: &[Value]) -> Config {
 /// Both processes, the slices, the bindings and the policies must use the same ones.
 #[test]
 fn everything_follows_the_namespace_and_the_addresses() {
-    if Tool::Helm.skip_without("everything_follows_the_namespace_and_the_addresses") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let sentinel = json!({ "endpointIPv4": "192.0.2.2", "clientIPv4": "192.0.2.1" });
     let agent = json!({ "healthzBindAddress": ":10300", "admin": { "port": 19300 } });
     let chart = Chart::with(json!({ "sentinel": sentinel, "agent": agent }));
@@ -256,9 +223,7 @@ fn policies_follow(objects: &[Value]) {
 /// The kubelet's probes use loopback, whatever `allowCidrs` contains.
 #[test]
 fn probes_follow_the_admin_port_and_stay_on_loopback() {
-    if Tool::Helm.skip_without("probes_follow_the_admin_port_and_stay_on_loopback") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let admin = json!({ "port": 19300, "allowCidrs": ["10.0.0.0/8"] });
     let objects = Chart::with(json!({ "agent": { "admin": admin } })).render();
     let objects = objects.expect("the chart");

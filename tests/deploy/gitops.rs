@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use node_tests::built::versions::KUBERNETES;
 use node_tests::cluster::documents;
-use node_tests::deploy::{Chart, Tool, folder, identity};
-use serde_json::{Value, json};
+use node_tests::deploy::{Chart, PROFILES, Tool, folder, identity};
+use node_tests::prelude::*;
 
 use crate::args;
 use crate::same::RELEASE_LABELS;
@@ -73,11 +73,12 @@ fn the_newest_schemas_are_those_of_the_release_that_is_tried() {
 
 #[test]
 fn there_are_twenty_and_each_passes_lint() {
-    if Tool::Helm.skip_without("there_are_twenty_and_each_passes_lint") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let files = files();
     assert!(files.len() >= 20, "{}", files.len());
+    let profile = |values: &Value| values["profile"].as_str().unwrap_or(PROFILES[0]).to_owned();
+    let profiles: BTreeSet<String> = files.iter().map(|(_, values)| profile(values)).collect();
+    assert!(profiles.iter().eq(PROFILES), "{profiles:?}");
     for (name, values) in files {
         assert!(
             name.ends_with("-values.yaml"),
@@ -92,9 +93,7 @@ fn there_are_twenty_and_each_passes_lint() {
 
 #[test]
 fn objects_have_the_fields_of_the_api() {
-    if Tool::Helm.skip_without("objects_have_the_fields_of_the_api") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let schemas = RELEASES.map(|release| (release, Schemas::of(release)));
     for Rendering {
         name,
@@ -129,9 +128,7 @@ fn is_label_value(value: &Value) -> bool {
 
 #[test]
 fn every_object_has_the_recommended_labels() {
-    if Tool::Helm.skip_without("every_object_has_the_recommended_labels") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     for Rendering {
         name,
         values,
@@ -183,9 +180,7 @@ fn every_object_has_the_recommended_labels() {
 /// that users add.
 #[test]
 fn selectors_never_change() {
-    if Tool::Helm.skip_without("selectors_never_change") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let mut seen = 0;
     for Rendering { name, objects, .. } in renderings() {
         for object in objects {
@@ -215,9 +210,7 @@ fn selectors_never_change() {
 /// Pods, bindings and policies name only objects that the chart or the user creates.
 #[test]
 fn accounts_and_roles_fit_together() {
-    if Tool::Helm.skip_without("accounts_and_roles_fit_together") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     for Rendering {
         name,
         values,

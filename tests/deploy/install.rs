@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use node_tests::deploy::{Chart, Tool};
+use node_tests::needs;
 
 use crate::references::document;
 
 #[test]
 fn the_check_waits_for_every_workload() {
     const WAIT: &str = "kubectl -n pathproof rollout status ";
-    if Tool::Helm.skip_without("the_check_waits_for_every_workload") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let page = document("install.md");
     let listed = page.lines().filter_map(|line| line.strip_prefix(WAIT));
     let listed: BTreeSet<String> = listed.map(str::to_owned).collect();

@@ -1,8 +1,7 @@
 //! Alerts of fleets: many nodes at once, the brake, and several clusters in one Prometheus. Each fires for
 //! its fault and not for the negative control, and suppresses the other alerts of the same fault.
 
-use rstest::rstest;
-use serde_json::json;
+use node_tests::prelude::*;
 
 use crate::alerts::{
     CRITICAL, WARNING, broken, expect, expect_every, expect_words, first_broken, stay_broken,

@@ -1,8 +1,7 @@
 //! Values that users expect of any chart, and where each appears in the objects.
 
 use node_tests::deploy::{Chart, Tool, identity};
-use rstest::rstest;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 use crate::find::named;
 
@@ -127,9 +126,7 @@ fn a_value_arrives(
     #[case] pointer: &str,
     #[case] expected: Value,
 ) {
-    if Tool::Helm.skip_without("a_value_arrives") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = rendered(values);
     let (kind, name) = object.split_once('/').expect("a kind and a name");
     let found = named(&objects, kind, name).pointer(pointer);
@@ -139,9 +136,7 @@ fn a_value_arrives(
 /// Objects that agents and rotators find by name keep their names.
 #[test]
 fn names_that_the_binary_knows_stay() {
-    if Tool::Helm.skip_without("names_that_the_binary_knows_stay") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = rendered(json!({ "fullnameOverride": "net" }));
     for (kind, name) in [
         ("Service", "pathproof-sentinel"),
@@ -165,9 +160,7 @@ fn names_that_the_binary_knows_stay() {
 
 #[test]
 fn rights_and_accounts_can_be_created_elsewhere() {
-    if Tool::Helm.skip_without("rights_and_accounts_can_be_created_elsewhere") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let account = json!({ "create": false, "name": "theirs" });
     let objects = rendered(json!({
         "rbac": { "create": false },
@@ -198,9 +191,7 @@ fn monitors_have_what_prometheus_operator_offers(
     #[case] kind: &str,
     #[case] endpoints: &str,
 ) {
-    if Tool::Helm.skip_without("monitors_have_what_prometheus_operator_offers") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let relabeling = json!({ "targetLabel": "cluster", "replacement": "east" });
     let dropped = json!({ "action": "drop", "regex": "x" });
     let monitor = json!({
@@ -250,9 +241,7 @@ fn alerts(rule: Value) -> Vec<Value> {
 
 #[test]
 fn severities_and_times_of_alerts_are_values() {
-    if Tool::Helm.skip_without("severities_and_times_of_alerts_are_values") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let shipped = alerts(json!({ "enabled": true }));
     let ours = alerts(json!({
         "enabled": true,

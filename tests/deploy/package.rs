@@ -5,8 +5,7 @@ use std::process::Command;
 
 use node_tests::cluster::documents;
 use node_tests::deploy::{Tool, folder, overlay, said};
-use rstest::rstest;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 use crate::find::of_kind;
 
@@ -84,9 +83,7 @@ fn images_of_the_cleanup_are_named_in_its_comment() {
 /// container.
 #[test]
 fn the_cleanup_is_accepted_below_1_30() {
-    if Tool::Kubectl.skip_without("the_cleanup_is_accepted_below_1_30") {
-        return;
-    }
+    needs!(Tool::Kubectl.installed());
     let objects = overlay("../cleanup", &["cleanup-before-1.30"]).expect("an overlay");
     let set = of_kind(&objects, "DaemonSet");
     assert!(!set.to_string().contains("appArmorProfile"), "{set}");
@@ -152,9 +149,7 @@ fn annotations_are_what_artifact_hub_reads() {
 
 #[test]
 fn the_package_holds_what_it_needs_and_no_more() {
-    if Tool::Helm.skip_without("the_package_holds_what_it_needs_and_no_more") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let dir = tempfile::tempdir().expect("a folder");
     let mut package = Tool::Helm.command().expect("helm");
     package

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use node_tests::deploy::{Chart, Tool};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 use crate::alerts::promtool;
 use crate::find::of_kind;
@@ -74,9 +74,7 @@ fn metrics_and_labels_of_the_queries_are_documented() {
 /// `minReadySeconds`.
 #[test]
 fn times_of_a_rollout_are_those_of_the_chart() {
-    if Tool::Helm.skip_without("times_of_a_rollout_are_those_of_the_chart") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = Chart::default().render().expect("the chart");
     let spec = &of_kind(&objects, "DaemonSet")["spec"];
     let update = &spec["updateStrategy"]["rollingUpdate"];

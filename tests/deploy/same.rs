@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use node_tests::built::versions::KUBERNETES;
 use node_tests::deploy::{Chart, PROFILES, Tool, folder, identity, overlay};
-use rstest::rstest;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 /// Ranges that the component pod-monitor allows.
 const PRIVATE: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
@@ -81,8 +80,9 @@ fn of_chart(chart: Chart) -> Objects {
     by_identity(objects)
 }
 
-fn without_tools(test: &str) -> bool {
-    Tool::Helm.skip_without(test) || Tool::Kubectl.skip_without(test)
+fn tools() -> Needed {
+    Tool::Helm.installed()?;
+    Tool::Kubectl.installed()
 }
 
 /// Asserts that the overlay with these components gives the chart's objects.
@@ -105,9 +105,7 @@ fn take_namespace(objects: &mut Objects) {
 fn the_chart_and_the_overlay_are_the_same(
     #[values("beside-kube-proxy", "cilium", "rke1", "standalone")] profile: &str,
 ) {
-    if without_tools("the_chart_and_the_overlay_are_the_same") {
-        return;
-    }
+    needs!(tools());
     let chart = of_chart(Chart::with(json!({ "profile": profile })));
     assert_same(&chart, profile, &[]);
 }
@@ -131,9 +129,7 @@ fn components_are_values(
     #[case] components: &[&str],
     #[case] mut values: Value,
 ) {
-    if without_tools("components_are_values") {
-        return;
-    }
+    needs!(tools());
     values["profile"] = json!(profile);
     assert_same(&of_chart(Chart::with(values)), profile, components);
 }
@@ -150,9 +146,7 @@ fn components_for_missing_features_equal_the_chart(
     #[case] mut values: Value,
     #[values("beside-kube-proxy", "rke1")] profile: &str,
 ) {
-    if without_tools("components_for_missing_features_equal_the_chart") {
-        return;
-    }
+    needs!(tools());
     // This profile has no agents. It refuses their values, and components have nothing to patch.
     if profile == "rke1" {
         values["agent"] = json!({});
@@ -165,9 +159,7 @@ fn components_for_missing_features_equal_the_chart(
 /// For tools that apply rendered objects the chart can include the Namespace. Helm keeps it at an uninstall.
 #[test]
 fn the_namespace_is_the_same() {
-    if without_tools("the_namespace_is_the_same") {
-        return;
-    }
+    needs!(tools());
     let mut chart = of_chart(Chart::with(json!({ "namespace": { "create": true } })));
     let namespace = chart.get_mut("Namespace /pathproof").expect("a Namespace");
     let metadata = namespace["metadata"].as_object_mut().expect("metadata");
@@ -180,14 +172,7 @@ fn the_namespace_is_the_same() {
 
 #[test]
 fn the_dashboard_is_the_same_file() {
-    let name = "the_dashboard_is_the_same_file";
-    if without_tools(name) {
-        return;
-    }
-    if !folder().join("chart/files/dashboard.json").is_file() {
-        eprintln!("SKIPPED: {name} needs deploy/chart/files/dashboard.json");
-        return;
-    }
+    needs!(tools());
     let values = json!({ "metrics": { "dashboard": { "enabled": true } } });
     let chart = of_chart(Chart::with(values));
     assert_same(&chart, "beside-kube-proxy", &["dashboard"]);

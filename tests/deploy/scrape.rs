@@ -3,6 +3,7 @@
 use std::fs;
 
 use node_tests::deploy::{Chart, Tool, said};
+use node_tests::needs;
 use serde_json::{Map, Value, json};
 
 use crate::find::of_kind;
@@ -59,10 +60,7 @@ fn configuration(monitor: &Value, pods: &[(&str, &str)]) -> Value {
 /// A headless Service already has the port, so a ServiceMonitor only sets the labels.
 #[test]
 fn a_service_monitor_gives_the_same_labels() {
-    let name = "a_service_monitor_gives_the_same_labels";
-    if Tool::Helm.skip_without(name) {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let monitor = |kind: &str, value: &str, endpoints: &str| {
         let objects = Chart::with(json!({
             "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } },
@@ -83,10 +81,8 @@ fn a_service_monitor_gives_the_same_labels() {
 
 #[test]
 fn agents_are_scraped_at_their_admin_port_by_the_nodes_name() {
-    let name = "agents_are_scraped_at_their_admin_port_by_the_nodes_name";
-    if Tool::Helm.skip_without(name) || Tool::Promtool.skip_without(name) {
-        return;
-    }
+    needs!(Tool::Helm.installed());
+    needs!(Tool::Promtool.installed());
     let admin = json!({ "port": 19300, "allowCidrs": ["10.0.0.0/8"] });
     let values = json!({
         "agent": { "admin": admin },

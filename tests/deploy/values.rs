@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use node_tests::deploy::{Chart, Tool};
-use rstest::rstest;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 use crate::find::{named, of_kind};
 
@@ -189,9 +188,7 @@ fn refused(values: Value, words: &[&str]) {
     &["--sentinel-client-address", "sentinel.clientIPv4"]
 )]
 fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&str]) {
-    if Tool::Helm.skip_without("values_that_contradict_each_other") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     refused(values, words);
 }
 
@@ -215,28 +212,10 @@ fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&st
 #[case::no_option(json!({ "agent": { "extraArgs": ["attach=tcx"] } }), "extraArgs")]
 #[case::two_words(json!({ "agent": { "extraArgs": ["--attach tcx"] } }), "extraArgs")]
 fn the_schema_refuses(#[case] values: Value, #[case] name: &str) {
-    if Tool::Helm.skip_without("the_schema_refuses") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     refused(
         values,
         &["values don't meet the specifications of the schema", name],
-    );
-}
-
-#[test]
-fn the_chart_passes_lint() {
-    if Tool::Helm.skip_without("the_chart_passes_lint") {
-        return;
-    }
-    let said = Chart::default().lint().expect("a sound chart");
-    assert!(
-        said.contains("1 chart(s) linted, 0 chart(s) failed"),
-        "{said}"
-    );
-    assert!(
-        !said.contains("[WARNING]") && !said.contains("[ERROR]"),
-        "{said}"
     );
 }
 
@@ -277,9 +256,7 @@ fn consistent_values_are_rendered(
     #[case] there: &[&str],
     #[case] absent: &[&str],
 ) {
-    if Tool::Helm.skip_without("consistent_values_are_rendered") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = Chart::with(values).render().expect("the chart");
     let kinds = kinds(&objects);
     let has = |part: &str| kinds.iter().any(|kind| kind.contains(part));
@@ -294,9 +271,7 @@ fn consistent_values_are_rendered(
 /// Fields that an API server does not know are replaced by older ones, or omitted.
 #[test]
 fn older_clusters_get_only_fields_they_know() {
-    if Tool::Helm.skip_without("older_clusters_get_only_fields_they_know") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let key = "container.apparmor.security.beta.kubernetes.io/agent";
     for (version, is_new) in [("1.29.5", false), ("1.30.0", true), ("1.36.3-gke.1", true)] {
         let objects = Chart::default().kubernetes(version).render();
@@ -345,9 +320,7 @@ fn without_a_policy_agents_write_nothing(
     #[case] values: Value,
     #[case] publishes: bool,
 ) {
-    if Tool::Helm.skip_without("without_a_policy_agents_write_nothing") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = Chart::with(values).kubernetes(version).render();
     let objects = objects.expect("the chart");
     let role = named(&objects, "ClusterRole", "pathproof-agent");
@@ -374,9 +347,7 @@ fn the_folder_of_the_pins_alone_is_mounted(
     #[case] option: Value,
     #[case] mounted: Value,
 ) {
-    if Tool::Helm.skip_without("the_folder_of_the_pins_alone_is_mounted") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let objects = Chart::with(json!({ "agent": { "pins": pins } })).render();
     let objects = objects.expect("the chart");
     let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
@@ -399,9 +370,7 @@ fn the_folder_of_the_pins_alone_is_mounted(
 
 #[test]
 fn an_image_is_named_by_tag_or_digest() {
-    if Tool::Helm.skip_without("an_image_is_named_by_tag_or_digest") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let digest = format!("sha256:{}", "0".repeat(64));
     let other = json!({ "repository": "example.com/p", "tag": "2" });
     let exact = json!({ "tag": "2", "digest": digest });
@@ -430,9 +399,7 @@ fn alerts(values: &Value) -> String {
 /// value.
 #[test]
 fn alerts_follow_the_values() {
-    if Tool::Helm.skip_without("alerts_follow_the_values") {
-        return;
-    }
+    needs!(Tool::Helm.installed());
     let rotation = "PathproofRotationStopped";
     let mut values = json!({ "metrics": { "prometheusRule": { "enabled": true } } });
     assert!(alerts(&values).contains(rotation));

@@ -1,17 +1,12 @@
 //! Faults of a node, observed by clients of a node port and by load balancers at 10256.
 
-use std::net::SocketAddr;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use node_tests::cluster::flush_services;
 use node_tests::outage::{Explanation, Users, Words};
+use node_tests::prelude::*;
 use node_tests::real_node::PATIENCE;
-use node_tests::traffic::{Client, Plan};
-use node_tests::wait::scaled;
-use node_tests::watch::{Change, Codes, Watch};
-use node_tests::world::{Family, World, agent_binary};
+use node_tests::watch::Change;
 
 use crate::scene::{SOUND, Scene};
 
@@ -27,10 +22,7 @@ const RATE: f64 = 10.0;
 
 #[test]
 fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
-    let name = "a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200";
-    let Some(mut scene) = Scene::installed(name) else {
-        return;
-    };
+    let mut scene = needs!(Scene::installed());
     scene.node.serve().expect("a Service with pods");
     let client = scene.client();
     scene.assert_served(&client);
@@ -65,10 +57,7 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
 
 #[test]
 fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
-    let name = "clients_and_10256_survive_the_ends_of_kubelet_and_agent";
-    let Some(mut scene) = Scene::installed(name) else {
-        return;
-    };
+    let mut scene = needs!(Scene::installed());
     scene.node.serve().expect("a Service with pods");
     let client = scene.client();
     scene.assert_served(&client);
@@ -123,10 +112,7 @@ fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
 /// the pod probe. kube-proxy's health server reports none of these total outages.
 #[test]
 fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
-    let name = "an_ingress_node_is_503_in_each_outage_and_200_after_it";
-    let Some(scene) = Scene::with_chart(name) else {
-        return;
-    };
+    let scene = needs!(Scene::with_chart());
     scene.node.serve_ingress().expect("an ingress pod");
     let users = Users::start(sources(&scene.node.world));
     users.wait_served();

@@ -1,13 +1,10 @@
 //! From the shipped manifests to the first 200, with exactly the rights in them.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::Ipv4Addr;
 
 use node_tests::http;
-use node_tests::scene::path_of;
-use node_tests::wait::until;
-use node_tests::world::{ADMIN_PORT, Family};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
+use node_tests::world::ADMIN_PORT;
 
 use crate::scene::{PATIENCE, Scene};
 
@@ -20,10 +17,7 @@ const OWN_FILTERS: u32 = 3;
 
 #[test]
 fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
-    let name = "the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name";
-    let Some(scene) = Scene::shipped(name) else {
-        return;
-    };
+    let scene = needs!(Scene::shipped());
     scene.wait_codes(200, 200);
     scene.wait_condition("True");
     scene.kubectl("-n pathproof rollout status deployment/pathproof-rotator --timeout 60s");

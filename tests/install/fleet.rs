@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Output;
 
 use node_tests::cluster::flush_services;
+use node_tests::prelude::*;
 use node_tests::real_node::Desk;
-use node_tests::world::{NODE_NAME, agent_binary};
-use serde_json::Value;
 
 use crate::scene::Scene;
 
@@ -18,10 +17,7 @@ const ASKERS: &str = "pathproof-fleet-agents";
 
 #[test]
 fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
-    let name = "kubectl_pathproof_runs_commands_of_the_nodes_agent";
-    let Some(scene) = Scene::installed(name) else {
-        return;
-    };
+    let scene = needs!(Scene::installed());
     let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/fleet-rbac.yaml");
     scene.kubectl_with(&["apply", "-f", rights.to_str().expect("UTF-8")]);
     let lister = Person::new(&scene, "lister", &[LISTERS]);

@@ -1,15 +1,13 @@
 //! A leaving node answers 503 at /healthz and 200 at /livez, for every way to remove it.
 
+use node_tests::prelude::*;
 use serde_json::json;
 
 use crate::scene::{NODE, Scene};
 
 #[test]
 fn a_node_that_is_taken_away_gets_no_new_connections() {
-    let name = "a_node_that_is_taken_away_gets_no_new_connections";
-    let Some(scene) = Scene::installed(name) else {
-        return;
-    };
+    let scene = needs!(Scene::installed());
     scene.kubectl("taint node node-1 ToBeDeletedByClusterAutoscaler=1:NoSchedule");
     scene.wait_codes(503, 200);
     scene.kubectl("taint node node-1 ToBeDeletedByClusterAutoscaler-");

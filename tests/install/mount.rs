@@ -1,6 +1,7 @@
 //! The agent mounts only its folder of pins from the node's bpffs, and takes over pins of agents that
 //! mounted all of it.
 
+use node_tests::prelude::*;
 use serde_json::json;
 
 use crate::scene::Scene;
@@ -33,10 +34,7 @@ impl Scene {
 
 #[test]
 fn the_agent_mounts_only_its_pins_and_takes_over_old_ones() {
-    let name = "the_agent_mounts_only_its_pins_and_takes_over_old_ones";
-    let Some(scene) = Scene::with_chart(name) else {
-        return;
-    };
+    let scene = needs!(Scene::with_chart());
     scene.wait_rolled_out();
     let prober = scene.node.watch().expect("a prober");
     let others = format!("{BPFFS}/others");
@@ -67,10 +65,7 @@ fn the_agent_mounts_only_its_pins_and_takes_over_old_ones() {
 
 #[test]
 fn without_bpffs_an_event_names_the_folder_and_a_value_helps() {
-    let name = "without_bpffs_an_event_names_the_folder_and_a_value_helps";
-    let Some(scene) = Scene::bare(name) else {
-        return;
-    };
+    let scene = needs!(Scene::bare());
     scene.node.run("umount", &[BPFFS]).expect("no bpffs");
     scene
         .helm(&["install", "--create-namespace"])

@@ -1,16 +1,13 @@
 //! Removal: kube-proxy answers at 10256 again at once, and nothing stays on the node after the cleanup.
 
 use node_tests::deploy;
-use node_tests::wait::until;
+use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, Scene};
 
 #[test]
 fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
-    let name = "an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing";
-    let Some(scene) = Scene::with_chart(name) else {
-        return;
-    };
+    let scene = needs!(Scene::with_chart());
     let prober = scene.node.watch().expect("a prober");
     let devices = || scene.node.world.node.ip("-o link show").expect("devices");
     assert!(devices().contains("pathproof"), "the sentinel has devices");

@@ -1,6 +1,7 @@
 //! A capability of the manifests is missing: the agent names it, and either ends or judges the node without
 //! the sentinel.
 
+use node_tests::prelude::*;
 use serde_json::json;
 
 use crate::scene::Scene;
@@ -9,10 +10,7 @@ const ADDED: &str = "/spec/template/spec/containers/0/securityContext/capabiliti
 
 #[test]
 fn a_missing_capability_is_named_and_the_old_agent_keeps_answering() {
-    let name = "a_missing_capability_is_named_and_the_old_agent_keeps_answering";
-    let Some(scene) = Scene::installed(name) else {
-        return;
-    };
+    let scene = needs!(Scene::installed());
     let before = scene.agent()["metadata"]["uid"].clone();
     let prober = scene.node.watch().expect("a prober");
     for missing in ["BPF", "PERFMON", "NET_ADMIN"] {

@@ -2,13 +2,11 @@
 //! the page's queries.
 
 use std::path::Path;
-use std::time::Instant;
 
 use node_tests::cluster::flush_services;
 use node_tests::deploy;
-use node_tests::scene::metric;
+use node_tests::prelude::*;
 use node_tests::watch::Change;
-use serde_json::{Value, json};
 
 use crate::scene::{AGENT, NODE, Scene};
 
@@ -122,10 +120,7 @@ impl Scene {
 
 #[test]
 fn the_way_from_shadow_to_enforce_is_as_the_page_says() {
-    let name = "the_way_from_shadow_to_enforce_is_as_the_page_says";
-    let Some(mut scene) = Scene::bare(name) else {
-        return;
-    };
+    let mut scene = needs!(Scene::bare());
     let page = Page::read();
     let [hold, release] = &page.commands("Back at once")[..] else {
         panic!("the emergency brake is two commands");

@@ -2,20 +2,16 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::Result;
 use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use node_tests::cluster::base;
 use node_tests::deploy;
+use node_tests::prelude::*;
 pub(crate) use node_tests::real_node::PATIENCE;
 use node_tests::real_node::{RealNode, is_forgotten, is_ready};
-use node_tests::scene::is_probed;
-use node_tests::wait::until;
-use node_tests::watch::{Codes, Watch};
 use node_tests::world::layout::UPLINK;
-use serde_json::{Value, json};
 
 pub(crate) const AGENT: &str = "daemonset/pathproof-agent";
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
@@ -33,39 +29,39 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A ready node without pathproof. Prints why and returns `None` if the machine lacks a tool.
-    pub(crate) fn bare(test: &str) -> Option<Self> {
-        RealNode::possible(test)?;
+    /// A ready node without pathproof.
+    pub(crate) fn bare() -> Needed<Self> {
+        RealNode::possible()?;
         let pod = Path::new(env!("CARGO_BIN_EXE_pod"));
         let node = RealNode::start(pod).expect("a real node");
-        Some(Self { node })
+        Ok(Self { node })
     }
 
     /// A proven node with deploy/base as shipped, in audit mode.
-    pub(crate) fn shipped(test: &str) -> Option<Self> {
-        let scene = Self::bare(test)?;
+    pub(crate) fn shipped() -> Needed<Self> {
+        let scene = Self::bare()?;
         scene.install(&base::folder());
         scene.wait_proven();
-        Some(scene)
+        Ok(scene)
     }
 
     /// The same, enforcing.
-    pub(crate) fn installed(test: &str) -> Option<Self> {
-        let scene = Self::bare(test)?;
+    pub(crate) fn installed() -> Needed<Self> {
+        let scene = Self::bare()?;
         let overlay = deploy::overlay_folder("beside-kube-proxy", &["enforce"]);
         scene.install(overlay.expect("an overlay").path());
         scene.wait_proven();
-        Some(scene)
+        Ok(scene)
     }
 
     /// The same with the chart, enforcing too.
-    pub(crate) fn with_chart(test: &str) -> Option<Self> {
-        let scene = Self::bare(test)?;
+    pub(crate) fn with_chart() -> Needed<Self> {
+        let scene = Self::bare()?;
         scene
             .helm(&["install", "--create-namespace"])
             .expect("an install");
         scene.wait_proven();
-        Some(scene)
+        Ok(scene)
     }
 
     /// Runs a helm verb with options on the release `pathproof`, enforcing.

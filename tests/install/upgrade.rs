@@ -1,15 +1,13 @@
 //! An upgrade, a rollback and an upgrade that does not become ready: load balancers notice none of them.
 
+use node_tests::prelude::*;
 use serde_json::Value;
 
 use crate::scene::Scene;
 
 #[test]
 fn upgrades_and_rollbacks_never_show_at_10256() {
-    let name = "upgrades_and_rollbacks_never_show_at_10256";
-    let Some(scene) = Scene::with_chart(name) else {
-        return;
-    };
+    let scene = needs!(Scene::with_chart());
     let prober = scene.node.watch().expect("a prober");
     scene.wait_rolled_out();
     let first = scene.agent();

@@ -2,12 +2,11 @@
 //! connections is not sampled, even beside a busy one.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::Ipv4Addr;
 
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, Packet};
+use node_tests::prelude::*;
 use node_tests::traffic::dns::{answer, question};
 use pathproof_facts::time::Mono;
 use pathproof_wire::abi::{RETRANSMIT_NS, map};
@@ -17,7 +16,6 @@ use pathproof_wire::gate::{Marks, WHOLE};
 use pathproof_wire::service::Family::V4;
 use pathproof_wire::service::{endpoint_flag, frontend_flag};
 use pathproof_wire::transition::Failed;
-use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};
 

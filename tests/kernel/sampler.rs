@@ -1,10 +1,10 @@
 //! The sampler reads the evidence while the kernel refuses some calls, and while a flood fills the map.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
+use std::net::Ipv4Addr;
 
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, Packet};
+use node_tests::prelude::*;
 use node_tests::world::OldKernel;
 use pathproof_facts::cause::Failure;
 use pathproof_facts::time::Mono;
@@ -13,7 +13,6 @@ use pathproof_wire::abi::FOLLOW_ALL;
 use pathproof_wire::evidence::{Fault, Outcome};
 use pathproof_wire::service::{ExpectedHandling, PEER_SHIFT, endpoint_flag};
 use pathproof_witness::evidence::Place;
-use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, cluster_ip, on_stage};
 

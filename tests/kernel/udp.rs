@@ -1,8 +1,7 @@
 //! Datagrams for UDP Services are counted per Service, and separately from connections.
 
-use std::net::SocketAddr;
-
 use node_tests::packet::{self, Extension, Packet, VLAN};
+use node_tests::prelude::*;
 use node_tests::traffic::dns::{self, question};
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::evidence::Fault;
@@ -14,7 +13,6 @@ use pathproof_wire::service::{
     ExpectedHandling, FrontendKind, FrontendValue, endpoint_flag, frontend_flag,
 };
 use pathproof_wire::transition::Failed;
-use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, choose, cluster_ip, failures, on_stage};
 

@@ -1,13 +1,7 @@
 //! Attaching the observer without pins, and with clsact filters instead of TCX links.
 
-use std::time::Duration;
-
 use aya::programs::TcAttachType;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, device_of, eventually, lacks, repairs, throughout};
-use node_tests::skip;
-use node_tests::world::{Family, Place};
-use rstest::rstest;
+use node_tests::prelude::*;
 
 use crate::agent_kernel::programs_at;
 
@@ -141,9 +135,7 @@ fn an_ingress_qdisc_is_left_alone() {
 /// If the killed agent's filters stayed beside the links, every packet would be counted twice.
 #[test]
 fn links_follow_the_filters_of_a_killed_agent() {
-    if skip::without_linux("links_follow_the_filters_of_a_killed_agent", skip::TCX) {
-        return;
-    }
+    needs!(skip::linux(skip::TCX));
     let mut scene = Scene::new(Backend::Nftables, &["--attach", "clsact"]);
     scene.take_agent().kill().expect("kill");
     assert_eq!(filters(&scene, "eth0"), 2);
@@ -208,10 +200,9 @@ fn qdiscs_go_with_their_agent(#[case] killed: bool) {
 #[case::tcx("auto")]
 #[case::clsact("clsact")]
 fn an_index_that_is_given_again_is_another_interface(#[case] attach: &str) {
-    let name = "an_index_that_is_given_again_is_another_interface";
     let has_tcx = attach == "auto";
-    if has_tcx && skip::without_linux(name, skip::TCX) {
-        return;
+    if has_tcx {
+        needs!(skip::linux(skip::TCX));
     }
     let mut scene = Scene::bare(Backend::Nftables);
     let peer = "index 4000 type veth peer name veth-peer";

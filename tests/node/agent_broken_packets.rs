@@ -1,8 +1,7 @@
 //! Malformed packets are passed on unchanged, and counted.
 
 use node_tests::capture::{Capture, Direction, Frame};
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until};
+use node_tests::prelude::*;
 use node_tests::traffic::RawSender;
 
 const SYN: u8 = 0x02;

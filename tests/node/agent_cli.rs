@@ -2,15 +2,9 @@
 //! leave nothing behind.
 
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
-use node_tests::manifests::Sentinel;
+use node_tests::prelude::*;
 use node_tests::process;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually};
-use node_tests::world::{NODE_NAME, World};
-use serde_json::Value;
 
 use crate::commands::{assert_says, object, pathproof, told};
 

@@ -1,12 +1,9 @@
 //! Setting the clock, as NTP does after a boot with a wrong time. Runs only in a virtual machine.
 
 use std::io;
-use std::thread;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, eventually, wait_answers};
+use node_tests::prelude::*;
 
 /// Environment variable that allows tests to change the whole machine.
 const OWN_CLOCK: &str = "PATHPROOF_TEST_OWN_CLOCK";
@@ -15,13 +12,7 @@ const HOUR: i64 = 3600;
 
 #[test]
 fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
-    let name = "a_clock_that_is_set_makes_no_fault_and_hides_none";
-    if std::env::var_os(OWN_CLOCK).is_none() {
-        eprintln!(
-            "SKIPPED: {name} is left out here: it sets the clock; `cargo xtask test --kernels` runs it in a virtual machine"
-        );
-        return;
-    }
+    needs!(skip::own_machine(OWN_CLOCK));
     let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     wait_answers(&watch, 200);

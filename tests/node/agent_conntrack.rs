@@ -2,16 +2,9 @@
 //! virtual machine.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::thread;
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
 
-use node_tests::rules::Backend;
-use node_tests::scene::{
-    PATIENCE, Scene, assert_never_503, eventually, family_of, metric, throughout, wait_answers,
-};
-use node_tests::wait::{scaled, settled, until};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 /// Environment variable that allows tests to change the whole machine.
 const OWN_MACHINE: &str = "PATHPROOF_TEST_OWN_CLOCK";
@@ -33,13 +26,7 @@ fn the_table_of_connections_is_read() {
 
 #[test]
 fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
-    let name = "a_full_conntrack_table_is_named_and_stays_503_until_there_is_room";
-    if std::env::var_os(OWN_MACHINE).is_none() {
-        eprintln!(
-            "SKIPPED: {name} is left out here: it sets the machine's limit; `cargo xtask test --kernels` runs it in a virtual machine"
-        );
-        return;
-    }
+    needs!(skip::own_machine(OWN_MACHINE));
     let scene = Scene::idle(Backend::Nftables, &[]);
     leave_out_agent(&scene);
     let watch = scene.watch();

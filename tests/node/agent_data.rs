@@ -1,10 +1,7 @@
 //! Data after the handshake is dropped: of real connections but not of the sentinel, and as the negative
 //! control only of the sentinel, as by an inline filter that does not recognize its bytes.
 
-use std::time::Duration;
-
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, in_both, throughout, wait_answers};
+use node_tests::prelude::*;
 
 /// Drops data packets that match these conditions, as a rule for INVALID packets does.
 fn drop_data(scene: &Scene, conditions: [&str; 2]) {

@@ -1,18 +1,9 @@
 //! Interfaces that come and go, interfaces that are not observed, and hooks that other programs remove.
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use aya::programs::TcAttachType;
-use node_tests::rules::Backend;
-use node_tests::scene::{
-    PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
-};
-use node_tests::traffic::{Plan, Server};
-use node_tests::world::{Family, Place};
-use rstest::rstest;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::agent_kernel::{Foreign, detach, device_of_kind, link, link_id, links, programs_at};
 
@@ -110,12 +101,9 @@ fn an_excluded_interface_is_left_alone() {
 /// The observer cannot parse packets of such an interface, and the agent reports the gap in its coverage.
 #[test]
 fn an_interface_of_an_unsupported_kind_is_reported() {
-    let name = "an_interface_of_an_unsupported_kind_is_reported";
     let scene = Scene::new(Backend::Nftables, &[]);
     let node = &scene.world.node;
-    let Some(modem) = device_of_kind(name, node, "ppp7", libc::ARPHRD_PPP) else {
-        return;
-    };
+    let modem = needs!(device_of_kind(node, "ppp7", libc::ARPHRD_PPP));
     assert!(!lacks(&scene.report(), "left_out"));
     node.ip("link set ppp7 up").expect("up");
     let report = scene.wait("told as coverage", |report| lacks(report, "left_out"));

@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually};
-use node_tests::world::agent_binary;
+use node_tests::prelude::*;
 use pathproof::datapath::load;
 use pathproof::datapath::pins::Pins;
 use pathproof_wire::abi::map;

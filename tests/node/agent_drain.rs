@@ -2,12 +2,9 @@
 
 use std::process::Command;
 
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
+use node_tests::prelude::*;
 use node_tests::traffic::Tally;
-use node_tests::world::{Family, layout};
-use serde_json::Value;
+use node_tests::world::layout;
 
 use crate::commands::{assert_says, object, pathproof, told};
 

@@ -2,15 +2,8 @@
 //! tracepoint is attached.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, throughout};
-use node_tests::skip;
-use node_tests::wait::{scaled, until};
-use node_tests::world::{Family, Namespace};
-use rstest::rstest;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::commands::{assert_says, pathproof, told};
 
@@ -162,10 +155,7 @@ fn the_kernels_reason_is_named(
     #[case] families: &[&str],
     #[case] expected: &[&str],
 ) {
-    let name = "the_kernels_reason_is_named";
-    if skip::without_linux(name, LINUX) {
-        return;
-    }
+    needs!(skip::linux(LINUX));
     let scene = Scene::busy(Backend::Nftables, &[]);
     let began = Instant::now();
     fault(&scene);
@@ -204,10 +194,7 @@ fn nothing_is_attached_where_nothing_is_lost() {
 
 #[test]
 fn the_tracepoint_is_attached_only_while_packets_are_lost() {
-    let name = "the_tracepoint_is_attached_only_while_packets_are_lost";
-    if skip::without_linux(name, LINUX) {
-        return;
-    }
+    needs!(skip::linux(LINUX));
     let scene = Scene::busy(Backend::Nftables, &[]);
     forward(&scene);
     let report = scene.wait("attached", |report| watch(report) == "on");

@@ -1,12 +1,8 @@
 //! Faults of the datapath, made with real rules and routes, and the agent's answers to them.
 
-use std::thread;
-use std::time::Duration;
-
-use node_tests::manifests::{Manifests, Service};
-use node_tests::rules::{Backend, Rules};
-use node_tests::scene::{Scene, blames, eventually, in_both, path_of, services, wait_answers};
-use node_tests::world::Family;
+use node_tests::manifests::Manifests;
+use node_tests::prelude::*;
+use node_tests::rules::Rules;
 
 /// The fault that this project began with: the chain of all Services is flushed.
 #[test]

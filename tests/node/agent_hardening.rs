@@ -7,14 +7,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
-use std::time::Duration;
 
 use node_tests::cluster::Process;
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use node_tests::skip;
-use node_tests::world::agent_binary;
-use serde_json::{Value, json};
+use node_tests::prelude::*;
 
 /// Bits of the capabilities that the agent keeps (linux/capability.h).
 const NET_ADMIN: u64 = 1 << 12;
@@ -149,10 +144,7 @@ fn without_hardening_no_privilege_is_dropped() {
 /// reports the refusal; without hardening it reads the file.
 #[test]
 fn files_elsewhere_are_out_of_reach() {
-    let name = "files_elsewhere_are_out_of_reach";
-    if skip::without_landlock(name) {
-        return;
-    }
+    needs!(skip::landlock());
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let elsewhere = tempfile::tempdir().expect("a folder");
     let file = elsewhere.path().join("later.yaml");

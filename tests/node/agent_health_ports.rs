@@ -2,16 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use node_tests::http;
 use node_tests::manifests::Manifests;
-use node_tests::scene::PATIENCE;
+use node_tests::prelude::*;
 use node_tests::usage;
-use node_tests::wait::until;
-use node_tests::world::{Agent, Family, World, agent_binary};
+use node_tests::world::Agent;
 
 const SERVICES: u16 = 1_000;
 const FIRST: u16 = 30_000;

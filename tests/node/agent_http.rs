@@ -1,16 +1,12 @@
 //! The listeners on a real node, and the commands that query them.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
-use std::thread;
-use std::time::Duration;
+use std::net::TcpStream;
 
 use node_tests::abuse::raise_open_files;
 use node_tests::http;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
-use node_tests::world::{Family, HEALTHZ_PORT, agent_binary};
-use serde_json::Value;
+use node_tests::prelude::*;
+use node_tests::world::HEALTHZ_PORT;
 
 use crate::agent_http_abuse::{Probes, open};
 use crate::commands::{assert_says, object, pathproof, told};
@@ -63,31 +59,6 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
         .outside
         .run(|| http::get(admin, "/metrics", Duration::from_secs(2)));
     assert!(asked.is_err(), "{asked:?}");
-}
-
-#[test]
-fn sources_beyond_the_allow_list_are_cut_off() {
-    // The outside namespace sends with the router's addresses.
-    let extra = ["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"];
-    let scene = Scene::new(Backend::Nftables, &extra);
-    for family in Family::ALL {
-        let answer = scene.get("/healthz", family);
-        assert_eq!(answer.status, 200);
-        let address = SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT);
-        let ask = || http::get(address, "/healthz", Duration::from_secs(3));
-        let refused = scene.world.worker.run(ask);
-        assert!(refused.is_err(), "{refused:?}");
-        assert!(
-            scene.world.node.run(ask).is_err(),
-            "the node itself is not on the list"
-        );
-    }
-    let text = scene.metrics();
-    let labels = ["listener=\"healthz\"", "event=\"denied\""];
-    assert!(
-        metric(&text, "pathproof_http_connections_total", &labels) >= 4,
-        "{text}"
-    );
 }
 
 /// Probes are answered beside 10,000 idle connections.
@@ -155,21 +126,4 @@ fn status_and_version_tell() {
     let complaint = told(pathproof(&["status", "--admin-address", nobody]), 1);
     assert_says(&complaint, &[nobody]);
     told(pathproof(&["status", "--output", "pictures"]), 64);
-}
-
-/// A restart of the agent on a healthy node leaves a gap in the answers, but never causes a 503.
-#[test]
-fn a_restart_answers_nothing_but_the_verdict() {
-    let mut scene = Scene::proven(Backend::Nftables, &[]);
-    let watch = scene.watch();
-    scene.take_agent().terminate().expect("an end in order");
-    thread::sleep(Duration::from_millis(200));
-    scene.start(&[]);
-    let first = until(PATIENCE, || scene.agent().verdict().ok()).expect("a verdict");
-    assert_eq!(
-        first["verdict"]["state"], "proven",
-        "it begins from what it knew: {first:#}"
-    );
-    scene.wait_proven();
-    node_tests::scene::assert_never_503(&watch);
 }

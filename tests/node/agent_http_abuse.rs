@@ -2,18 +2,14 @@
 //! probes without an answer within a load balancer's timeout; `cargo xtask bench http` measures latency.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::TcpStream;
 
 use node_tests::abuse::{Crowd, burn};
 use node_tests::http;
 use node_tests::little_memory::MemoryGroup;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
-use node_tests::skip;
+use node_tests::prelude::*;
 use node_tests::usage;
-use node_tests::wait::scaled;
-use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
+use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
 
 fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
@@ -200,11 +196,8 @@ fn pipelined_requests_are_answered_in_order() {
 /// their sockets in the kernel.
 #[test]
 fn strangers_fit_into_the_memory_that_is_left() {
-    let name = "strangers_fit_into_the_memory_that_is_left";
     let scene = Scene::new(Backend::Nftables, &[]);
-    let Some(group) = skip::needed(name, MemoryGroup::new()) else {
-        return;
-    };
+    let group = needs!(skip::needed(MemoryGroup::new()));
     group.take(scene.agent().pid()).expect("a group");
     group.limit((128 - 72) << 20).expect("a limit");
     let before = group.held().expect("bytes");

@@ -2,14 +2,8 @@
 //! audit mode and in an unknown state.
 
 use std::fs;
-use std::thread;
-use std::time::Duration;
 
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, lacks, metric, throughout};
-use rstest::rstest;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 fn problems(report: &Value) -> Vec<String> {
     let problems = report["cluster"]["problems"]

@@ -6,14 +6,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{SchedClassifier, TcAttachType};
 use node_tests::bpf;
-use node_tests::scene::{PATIENCE, until};
-use node_tests::world::{Namespace, World};
+use node_tests::prelude::*;
 use pathproof::datapath::load;
 use pathproof_wire::abi::{self, ABI_VERSION, map};
 use pathproof_wire::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
@@ -158,16 +158,13 @@ impl Foreign {
     }
 }
 
-/// Makes a device of this kind (ARPHRD), which exists while the file is open. Without /dev/net/tun it prints
-/// that the test is skipped and returns `None`.
-pub(crate) fn device_of_kind(test: &str, ns: &Namespace, name: &str, kind: u16) -> Option<File> {
+/// Makes a device of this kind (ARPHRD), which exists while the file is open.
+pub(crate) fn device_of_kind(ns: &Namespace, name: &str, kind: u16) -> Needed<File> {
     const TUNSETLINK: libc::Ioctl = 0x4004_54cd;
     let path = "/dev/net/tun";
     // The device appears in the namespace in which the file was opened.
-    let Ok(file) = ns.run(|| File::options().read(true).write(true).open(path)) else {
-        eprintln!("SKIPPED: {test} needs {path}");
-        return None;
-    };
+    let file = ns.run(|| File::options().read(true).write(true).open(path));
+    let file = skip::needed(file.context(path))?;
     ns.run(|| {
         // SAFETY: an all-zero ifreq is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -182,5 +179,5 @@ pub(crate) fn device_of_kind(test: &str, ns: &Namespace, name: &str, kind: u16) 
         let set = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETLINK, libc::c_ulong::from(kind)) };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
     });
-    Some(file)
+    Ok(file)
 }

@@ -1,19 +1,8 @@
 //! Obstacles for real traffic that the kernel itself shows, while the sentinel's probes pass: policy rules,
 //! the reverse path filter, neighbours that do not answer. Each has a negative control.
 
-use std::net::SocketAddr;
-use std::thread;
-use std::time::Duration;
-
-use node_tests::manifests::{Sentinel, Service};
 use node_tests::outage::Users;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, wait_answers};
-use node_tests::traffic::Plan;
-use node_tests::wait::settle;
-use node_tests::watch::Watch;
-use node_tests::world::{Family, Namespace, World};
-use rstest::rstest;
+use node_tests::prelude::*;
 
 /// Endpoints of two Services in different namespaces.
 const DEMO: [&str; 2] = ["web-1", "web-2"];

@@ -1,12 +1,9 @@
 //! Kernels without features that the observer needs. The agent reports that nothing is observed, which is no
 //! fault of the node, and still answers 503 while the node is being removed.
 
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, device_of, eventually, in_both, lacks, metric, throughout};
-use node_tests::world::{Family, OldKernel};
+use node_tests::prelude::*;
+use node_tests::world::OldKernel;
 use pathproof_wire::evidence::Outcome;
-use serde_json::Value;
 
 use crate::agent_kernel::counted;
 

@@ -1,21 +1,17 @@
 //! Connections from outside that are open during a node's removal: their number, and drains that wait.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use aya::sys::{Stats, enable_stats};
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, PORT, Scene, until};
-use node_tests::traffic::{Manner, Server};
+use node_tests::prelude::*;
+use node_tests::traffic::Manner;
 use node_tests::usage;
-use node_tests::wait::{bound, scaled};
+use node_tests::wait::bound;
 use node_tests::worker::Worker;
-use node_tests::world::{Family, Namespace};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::agent_drain::{drain, drainz};

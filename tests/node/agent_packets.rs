@@ -1,14 +1,9 @@
 //! Crafted packets on real devices: a flood must neither become evidence of a fault nor hide one.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::Duration;
+use std::net::Ipv4Addr;
 
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::{PORT, Scene, assert_never_503, blames, eventually, lacks};
+use node_tests::prelude::*;
 use node_tests::traffic::RawSender;
-use node_tests::world::Family;
 
 use crate::agent_kernel::pending;
 

@@ -1,11 +1,9 @@
 //! The pin directory: pins of other programs, and pins of another version of pathproof.
 
 use std::fs;
-use std::time::Duration;
 
 use aya::programs::TcAttachType;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, lacks, throughout};
+use node_tests::prelude::*;
 use pathproof_wire::abi::{ABI_VERSION, map};
 
 use crate::agent_kernel::{Foreign, link, programs_at};

@@ -4,17 +4,11 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use aya::programs::TcAttachType;
+use node_tests::prelude::*;
 use node_tests::process::Process;
-use node_tests::rules::Backend;
-use node_tests::scene::{
-    PATIENCE, Scene, assert_never_503, eventually, lacks, repairs, throughout,
-};
-use node_tests::world::agent_binary;
 use pathproof_wire::abi::ABI_VERSION;
-use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
 

@@ -1,15 +1,8 @@
 //! Healthy nodes: every kind of connection is proven, and counted exactly once.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::thread;
-use std::time::Duration;
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, metric, name, path_of};
-use node_tests::traffic::Plan;
-use node_tests::world::Family;
-use rstest::rstest;
+use node_tests::prelude::*;
 
 const FAILURES: [&str; 5] = ["refused", "leaked", "misrouted", "stale", "lost"];
 

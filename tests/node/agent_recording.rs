@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, wait_answers};
+use node_tests::prelude::*;
 
 use crate::commands::{assert_says, object, pathproof, told};
 

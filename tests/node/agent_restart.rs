@@ -1,22 +1,15 @@
 //! The agent ends, is killed, restarted or removed. The node works as before, and observation continues.
 
 use std::fs;
-use std::net::SocketAddr;
-use std::thread;
-use std::time::Duration;
 
 use aya::programs::TcAttachType;
 use node_tests::http;
-use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
-use node_tests::skip;
+use node_tests::prelude::*;
 use node_tests::traffic::Tally;
 use node_tests::wait::slowness;
-use node_tests::world::{Family, HEALTHZ_PORT, Place};
+use node_tests::world::HEALTHZ_PORT;
 use pathproof_wire::abi::{ABI_VERSION, map};
 use pathproof_wire::evidence::Outcome;
-use rstest::rstest;
 
 use crate::agent_attach::{filters, has_clsact};
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
@@ -61,43 +54,31 @@ fn assert_all_counted(scene: &mut Scene) {
     }
 }
 
+/// A restart on a healthy node leaves a gap in the answers, but never causes a 503.
 #[test]
 fn a_restart_misses_no_connection() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     fast_clients(&mut scene);
+    scene.wait_proven();
+    let watch = scene.watch();
     for _ in 0..2 {
         thread::sleep(Duration::from_millis(700));
         let status = scene.take_agent().terminate().expect("an end in order");
         assert_eq!(status.code(), Some(0));
         thread::sleep(Duration::from_millis(300));
         scene.start(&[]);
+        let first = scene.report();
+        let state = &first["verdict"]["state"];
+        assert_eq!(state, "proven", "it begins from what it knew: {first:#}");
         scene.wait_proven();
     }
+    assert_never_503(&watch);
     assert_all_counted(&mut scene);
-}
-
-/// An agent that ends leaves links but no filters. The next one concludes from the pins if there is a gap.
-#[rstest]
-#[case::links("tcx", true)]
-#[case::filters("clsact", false)]
-fn the_next_agent_knows_whether_there_was_a_gap(#[case] attach: &str, #[case] continues: bool) {
-    let name = "the_next_agent_knows_whether_there_was_a_gap";
-    if attach == "tcx" && skip::without_linux(name, skip::TCX) {
-        return;
-    }
-    let mut scene = Scene::new(Backend::Nftables, &["--attach", attach]);
-    scene.take_agent().terminate().expect("an end in order");
-    let maps = format!("v{ABI_VERSION}/maps");
-    let pin = scene.world.pin_dir().join(maps).join(map::PROOFS);
-    assert_eq!(pin.exists(), continues, "{}", pin.display());
 }
 
 #[test]
 fn a_killed_agent_leaves_the_node_as_it_was() {
-    let name = "a_killed_agent_leaves_the_node_as_it_was";
-    if skip::without_linux(name, skip::TCX) {
-        return;
-    }
+    needs!(skip::linux(skip::TCX));
     let mut scene = Scene::new(Backend::Nftables, &[]);
     fast_clients(&mut scene);
     thread::sleep(Duration::from_millis(500));
@@ -258,9 +239,8 @@ fn a_dead_link_under_a_living_index_is_replaced() {
 #[case::filters("clsact", false)]
 #[case::filters_of_a_killed_agent("clsact", true)]
 fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
-    let name = "cleanup_removes_everything";
-    if attach == "tcx" && skip::without_linux(name, skip::TCX) {
-        return;
+    if attach == "tcx" {
+        needs!(skip::linux(skip::TCX));
     }
     let mut scene = Scene::new(Backend::Nftables, &["--attach", attach]);
     let state = scene.world.dir().join("state");
@@ -271,6 +251,9 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     } else {
         let status = agent.terminate().expect("an end in order");
         assert_eq!(status.code(), Some(0));
+        // An agent that ends leaves links but no filters. The next one concludes from the pins if there is a gap.
+        let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
+        assert_eq!(maps.join(map::PROOFS).exists(), attach == "tcx");
     }
     let links = programs_at(&scene.world.node, "eth0", TcAttachType::Ingress);
     assert_eq!(links.is_empty(), attach == "clsact", "{links:?}");

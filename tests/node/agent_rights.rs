@@ -5,12 +5,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, until};
-use node_tests::skip;
-use node_tests::world::{agent_binary, copy_program};
+use node_tests::prelude::*;
+use node_tests::world::copy_program;
 use pathproof_wire::abi::ABI_VERSION;
-use rstest::rstest;
 
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 

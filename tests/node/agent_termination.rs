@@ -4,13 +4,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
-use node_tests::manifests::{AUTOSCALER_TAINT, Service};
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, throughout, wait_answers};
-use node_tests::watch::{Codes, Watch};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 fn wait_leaving(watch: &Watch) {
     let leaving = |codes: Codes| codes.healthz == 503 && codes.livez == 200;

@@ -1,16 +1,7 @@
 //! Negative controls: failures of traffic that resemble a fault of the datapath never cause a 503.
 
-use std::thread;
-use std::time::Duration;
-
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::{
-    PATIENCE, PORT, Scene, assert_never_503, blames, eventually, until, wait_answers,
-};
-use node_tests::traffic::{Failure, Plan};
-use node_tests::world::Family;
-use rstest::rstest;
+use node_tests::prelude::*;
+use node_tests::traffic::Failure;
 
 /// Twice as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);

@@ -1,19 +1,13 @@
 //! UDP Services through real rules: the counts for each fault and its negative control. UDP evidence never
 //! changes the verdict.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Duration;
 
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, eventually, name};
+use node_tests::prelude::*;
 use node_tests::traffic::dns::{self, question};
 use node_tests::traffic::{DnsClient, Manner};
 use node_tests::worker::Worker;
-use node_tests::world::Family;
-use serde_json::Value;
 
 use crate::commands::{assert_says, pathproof, told};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser;
-use node_tests::skip;
+use node_tests::prelude::*;
 use pathproof::args::{Args, Command as Said};
 use pathproof::config::{Config, Surroundings};
 use pathproof::confine::{Confined, confine};
@@ -97,9 +97,7 @@ fn is_refused<T>(result: io::Result<T>) -> bool {
 
 #[test]
 fn files_are_the_agents_own_alone() {
-    if skip::without_landlock("files_are_the_agents_own_alone") {
-        return;
-    }
+    needs!(skip::landlock());
     let scene = Scene::new();
     let secret = scene.elsewhere.path().join("secret");
     let new = scene.elsewhere.path().join("new");
@@ -157,9 +155,7 @@ fn reader(config: Config) -> impl Fn(&Path) -> io::Result<String> {
 /// Manifests are replaced as in a mounted ConfigMap, and by renaming the whole folder.
 #[test]
 fn what_is_read_may_be_replaced() {
-    if skip::without_landlock("what_is_read_may_be_replaced") {
-        return;
-    }
+    needs!(skip::landlock());
     let scene = Scene::new();
     let folder = scene.manifests();
     let write = |version: &str, text: &str| {
@@ -197,9 +193,7 @@ fn kubeconfig(scene: &Scene, user: &str) -> PathBuf {
 /// A token file that the kubeconfig names, in any folder, may be renewed by a rename.
 #[test]
 fn a_token_may_be_renewed() {
-    if skip::without_landlock("a_token_may_be_renewed") {
-        return;
-    }
+    needs!(skip::landlock());
     let scene = Scene::new();
     let token = scene.elsewhere.path().join("token");
     fs::write(&token, "old").expect("a token");

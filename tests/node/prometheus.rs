@@ -3,18 +3,13 @@
 
 mod check;
 
-use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use check::evaluate;
 use node_tests::dashboard::Dashboard;
 use node_tests::deploy::Tool;
-use node_tests::manifests::{AUTOSCALER_TAINT, Sentinel};
+use node_tests::prelude::*;
 use node_tests::prometheus::{Prometheus, Span};
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, lane_of};
-use node_tests::watch::Watch;
-use node_tests::world::Family;
 
 /// Expressions that may give no data: with a folder as cluster view, nothing is written to an API server, and
 /// packets that the programs cannot parse occur by chance.
@@ -37,10 +32,8 @@ struct Fleet {
 
 impl Fleet {
     /// Starts healthy nodes with a sentinel and traffic. The second excludes an interface.
-    fn start(test: &str) -> Option<Self> {
-        if Tool::Prometheus.skip_without(test) {
-            return None;
-        }
+    fn start() -> Needed<Self> {
+        Tool::Prometheus.installed()?;
         let mut nodes: Vec<_> = NODES.map(|_| Scene::bare(Backend::Nftables)).into();
         let names = NODES.into_iter().zip(&nodes);
         let targets: Vec<_> = names
@@ -66,7 +59,7 @@ impl Fleet {
             let scraped = prometheus.label_values("node", "pathproof_build_info");
             scraped.is_ok_and(|names| names.len() == NODES.len())
         });
-        Some(Self {
+        Ok(Self {
             prometheus,
             _watches: nodes.iter().map(Scene::watch).collect(),
             nodes,
@@ -148,9 +141,7 @@ fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn the_dashboard_shows_a_fleet_with_faults() {
-    let Some(mut fleet) = Fleet::start("the_dashboard_shows_a_fleet_with_faults") else {
-        return;
-    };
+    let mut fleet = needs!(Fleet::start());
     play(&mut fleet);
     let dashboard = Dashboard::read().expect("the dashboard");
     let (empty, problems) = over(&fleet, &dashboard);

@@ -7,10 +7,8 @@ mod others;
 use std::fs;
 use std::future::Future;
 use std::net::{IpAddr, UdpSocket};
-use std::thread;
-use std::time::Duration;
 
-use node_tests::world::World;
+use node_tests::prelude::*;
 use pathproof::config::SentinelConfig;
 use pathproof::sentinel::devices::{
     DeviceError, Role, SentinelDevices, ensure, remove, verify, written,
@@ -22,6 +20,27 @@ use pathproof_wire::service::Family;
 /// Prefix of the devices' names.
 const PREFIX: &str = "pathproof";
 
+/// The shipped addresses, and these for the path of pods.
+pub(crate) fn config(pod: [Option<IpAddr>; 2]) -> SentinelConfig {
+    let ip = |text: &str| text.parse().expect("an address");
+    SentinelConfig {
+        service: ObjectName::new("pathproof", "pathproof-sentinel"),
+        devices: PREFIX.to_owned(),
+        client: [ip("198.18.0.1"), ip("2001:2::1")],
+        echo: [ip("198.18.0.2"), ip("2001:2::2")],
+        pod,
+        datapath: None,
+    }
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(work)
+}
+
 /// A node without pods.
 pub(crate) struct Node {
     pub(crate) world: World,
@@ -31,27 +50,13 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new() -> Self {
         let world = World::builder().build().expect("build a world");
-        let ip = |text: &str| text.parse().expect("an address");
-        let config = SentinelConfig {
-            service: ObjectName::new("pathproof", "pathproof-sentinel"),
-            devices: "pathproof".to_owned(),
-            client: [ip("198.18.0.1"), ip("2001:2::1")],
-            echo: [ip("198.18.0.2"), ip("2001:2::2")],
-            pod: [None, None],
-            datapath: None,
-        };
+        let config = config([None, None]);
         Self { world, config }
     }
 
     /// Runs on a thread inside the node.
     pub(crate) fn run<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
-        self.world.node.run(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(work())
-        })
+        self.world.node.run(|| block_on(work()))
     }
 
     pub(crate) fn try_ensure(&self) -> Result<SentinelDevices, DeviceError> {

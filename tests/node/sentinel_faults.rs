@@ -2,21 +2,11 @@
 //! node. Each fault is reported with its cause.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
 
 use node_tests::capture::{Capture, Frame};
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{
-    PORT, Scene, assert_never_503, blames, eventually, family_of, in_both, lane_of, metric,
-    throughout, wait_answers,
-};
-use node_tests::traffic::{Client, Plan};
-use node_tests::world::Family;
-use rstest::rstest;
+use node_tests::prelude::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -257,10 +247,8 @@ fn only_the_host_path_is_degraded(scene: &Scene) {
         scene.nft(&script);
     }
     scene.wait("degraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            family_of(report, *family)["state"] == "degraded"
-                && lane_of(report, *family, "host", "tcp")["state"] == "failing"
-        })
+        in_both(report, |family| family["state"] == "degraded")
+            && lanes_are(report, "host", "tcp", "failing")
     });
     assert_eq!(scene.asked("/healthz"), 200);
 }
@@ -272,11 +260,9 @@ fn udp_is_judged_apart(scene: &Scene) {
         "chain udp_rules { type filter hook prerouting priority -300; udp dport 80 notrack; }",
     );
     scene.wait("UDP failing, TCP passing", |report| {
-        Family::ALL.iter().all(|family| {
-            lane_of(report, *family, "off_cluster", "udp")["state"] == "failing"
-                && lane_of(report, *family, "off_cluster", "tcp")["state"] == "passing"
-                && family_of(report, *family)["state"] == "degraded"
-        })
+        lanes_are(report, "off_cluster", "udp", "failing")
+            && lanes_are(report, "off_cluster", "tcp", "passing")
+            && in_both(report, |family| family["state"] == "degraded")
     });
     assert_eq!(scene.asked("/healthz"), 200);
 }

@@ -1,5 +1,5 @@
 //! The agent and its sentinel change no packet of users: with and without them, the same traffic gives the
-//! same bytes at every device. The sentinel's packets stay on its devices.
+//! same bytes at every device. The sentinel's packets stay on its devices: elsewhere no frame is added.
 //!
 //! All traffic consists of crafted frames. Each is sent when the one before has arrived, and the kernels of
 //! both ends are kept silent. Nothing is random: Services have one endpoint each, masquerade keeps the port,
@@ -7,17 +7,11 @@
 //! time (ARP, neighbour discovery, multicast listener reports), and the sentinel's devices.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use node_tests::capture::{Capture, Direction, Frame};
-use node_tests::manifests::{Sentinel, Service};
 use node_tests::packet::{self, Hardware, Packet, flag};
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, PORT, Scene, eventually, metric};
+use node_tests::prelude::*;
 use node_tests::traffic::RawSender;
-use node_tests::world::{Family, Namespace, World};
-use rstest::rstest;
 
 /// Number of times that all flows are sent, so that probes are sent among them.
 const ROUNDS: u16 = 12;
@@ -356,44 +350,4 @@ fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]
     let at_node = without.keys().filter(|(place, ..)| place == node);
     // Uplink, two pods, the bridge and its port, in both directions.
     assert_eq!(at_node.count(), 10, "{:?}", places(&without));
-}
-
-/// Whether a frame is the sentinel's: by its addresses, or by its node port.
-fn is_sentinels(frame: &Frame) -> bool {
-    let own = |(address, port): (IpAddr, u16)| {
-        let range = match address {
-            IpAddr::V4(v4) => matches!(v4.octets(), [198, 18 | 19, ..]),
-            IpAddr::V6(v6) => v6.segments()[..3] == [0x2001, 2, 0],
-        };
-        let cluster_ips = Family::ALL.map(Sentinel::cluster_ip);
-        range || cluster_ips.contains(&address) || port == 30_999
-    };
-    frame.ends().is_some_and(|ends| ends.into_iter().any(own))
-}
-
-#[test]
-fn the_sentinels_packets_stay_on_its_devices() {
-    let mut scene = scene(Backend::Nftables);
-    scene.start(&[]);
-    scene.wait_probed();
-    let mut stage = Stage::new(&scene.world);
-    let before = probes(&scene);
-    eventually("many probes", || probes(&scene) >= before + 100);
-    let mut own = BTreeMap::new();
-    for capture in &mut stage.captures {
-        capture.drain();
-        assert_eq!(capture.missed(), 0, "missed in {}", capture.name);
-        for frame in capture.frames.iter().filter(|frame| is_sentinels(frame)) {
-            assert!(
-                is_sentinels_device(&frame.device),
-                "in {}: {frame:?}",
-                capture.name
-            );
-            *own.entry(frame.device.as_str()).or_insert(0) += 1;
-        }
-    }
-    for device in ["c0", "c1", "s0", "s1"] {
-        let seen = own.get(format!("pathproof-{device}").as_str());
-        assert!(seen.is_some_and(|seen| *seen > 100), "{own:?}");
-    }
 }

@@ -1,12 +1,6 @@
 //! Conditions that disable the sentinel or change its work. The agent names each in a sentence and runs on.
 
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{
-    PATIENCE, Scene, eventually, family_of, lane_of, path_of, until, wait_answers,
-};
-use node_tests::wait::settle;
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 fn scene() -> Scene {
     let scene = Scene::bare(Backend::Nftables);
@@ -17,11 +11,7 @@ fn scene() -> Scene {
 /// Asserts that the agent judges by real traffic, and logs why the sentinel is off.
 fn is_off(scene: &mut Scene, words: &str) {
     scene.pod_traffic();
-    scene.wait("pods' traffic proven", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| path_of(report, *family, "pod") == "proven")
-    });
+    scene.wait("pods' traffic proven", are_pods_proven);
     eventually("the reason is told", || scene.agent().log().contains(words));
     assert_eq!(scene.asked("/healthz"), 200);
 }
@@ -80,10 +70,8 @@ fn without_node_ports_the_rest_is_probed() {
     });
     scene.start(&[]);
     let report = scene.wait("cluster IPs probed", |report| {
-        Family::ALL.iter().all(|family| {
-            lane_of(report, *family, "off_cluster", "tcp")["state"] == "passing"
-                && lane_of(report, *family, "host", "tcp")["state"] == "passing"
-        })
+        let passes = |path: &&str| lanes_are(report, path, "tcp", "passing");
+        ["off_cluster", "host"].iter().all(passes)
     });
     assert_eq!(report["verdict"]["state"], "proven");
     let lane = lane_of(&report, Family::V4, "node_port", "tcp");
@@ -105,10 +93,8 @@ fn a_node_port_that_never_worked_is_no_fault() {
         .expect("the sentinel");
     scene.start(&[]);
     let report = scene.wait("node ports never worked", |report| {
-        Family::ALL.iter().all(|family| {
-            lane_of(report, *family, "node_port", "tcp")["state"] == "never_worked"
-                && lane_of(report, *family, "off_cluster", "tcp")["state"] == "passing"
-        })
+        lanes_are(report, "node_port", "tcp", "never_worked")
+            && lanes_are(report, "off_cluster", "tcp", "passing")
     });
     assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
     assert_eq!(scene.asked("/healthz"), 200);
@@ -137,9 +123,7 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
     let mut scene = scene();
     scene.start(&["--sentinel-pod-address", "10.244.0.250,fd00:10:244::fa"]);
     scene.wait("pods' path probed", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| lane_of(report, *family, "pod", "tcp")["state"] == "passing")
+        lanes_are(report, "pod", "tcp", "passing")
     });
     // Probes from the pod address show that a filter drops only the range of the off-cluster probes.
     settle();
@@ -149,10 +133,8 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
              ip6 saddr 2001:2::1 drop; }\n}\n",
     );
     scene.wait("our range is filtered", |report| {
-        Family::ALL.iter().all(|family| {
-            family_of(report, *family)["state"] == "degraded"
-                && lane_of(report, *family, "pod", "tcp")["state"] == "passing"
-        })
+        in_both(report, |family| family["state"] == "degraded")
+            && lanes_are(report, "pod", "tcp", "passing")
     });
     assert_eq!(scene.asked("/healthz"), 200);
 }

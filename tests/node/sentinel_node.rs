@@ -1,11 +1,10 @@
 //! A node with a working sentinel: the agent's devices, programs and prober, and nftables rules that
 //! translate like a proxy's.
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
 use node_tests::observer::index_of;
-use node_tests::world::World;
+use node_tests::prelude::*;
 use pathproof::clock;
 use pathproof::config::SentinelConfig;
 use pathproof::datapath::Observer;
@@ -14,7 +13,6 @@ use pathproof::datapath::devices::Device;
 use pathproof::datapath::probes::{ProbeEnds, ProbeHooks};
 use pathproof::sentinel::devices::{Role, SentinelDevices, ensure};
 use pathproof::sentinel::prober::Prober;
-use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::SourcePrefix;
 use pathproof_facts::trace::{
     Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport,
@@ -28,6 +26,8 @@ use pathproof_wire::service::{
     FrontendValue, SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::sentinel_devices::{block_on, config};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TCP_PORT: u16 = 80;
@@ -85,18 +85,6 @@ fn pod_client(family: Family) -> IpAddr {
     ip(choose(family, "10.244.0.254", "fd00:10:244::fe"))
 }
 
-/// The configuration of a sentinel with a reserved pod address.
-fn config() -> SentinelConfig {
-    SentinelConfig {
-        service: ObjectName::new("pathproof", "pathproof-sentinel"),
-        devices: "pathproof".to_owned(),
-        client: [ip("198.18.0.1"), ip("2001:2::1")],
-        echo: [ip("198.18.0.2"), ip("2001:2::2")],
-        pod: Family::ALL.map(|family| Some(pod_client(family))),
-        datapath: None,
-    }
-}
-
 fn echo(config: &SentinelConfig, family: Family) -> SocketAddr {
     SocketAddr::new(config.echo[family as usize], ECHO_PORT)
 }
@@ -135,7 +123,7 @@ impl Node {
     pub(crate) fn new() -> Self {
         let world = World::builder().build().expect("build a world");
         world.node.nft(RULES).expect("the proxy's rules");
-        let config = config();
+        let config = config(Family::ALL.map(|family| Some(pod_client(family))));
         let (sender, results) = unbounded_channel();
         let (observer, hooks, prober) = world.node.run(|| {
             let devices = block_on(ensure(&config, &Family::ALL)).expect("the devices");
@@ -214,14 +202,6 @@ impl Node {
         let all: usize = tracked.iter().map(|all| all.lines().count()).sum();
         assert!(all < 1_000, "{all} entries");
     }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(work)
 }
 
 fn followed(devices: &SentinelDevices) -> Vec<Device> {

@@ -1,13 +1,7 @@
 //! The sentinel's endpoint moves from one generation to the next. The agent measures the lag of the rules,
 //! and a rotation causes no failure. `pathproof_judge::verdict` tests that rules are stale after two minutes.
 
-use std::time::{Duration, Instant};
-
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, lane_of, wait_answers};
-use node_tests::world::Family;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 const PATHS: [&str; 3] = ["off_cluster", "node_port", "host"];
 

@@ -1,18 +1,10 @@
 //! Negative controls: events that fail the sentinel's probes, or could, and are no fault of the datapath.
 //! They never cause a 503.
 
-use std::net::SocketAddr;
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both, repairs};
-use node_tests::traffic::{Client, Failure, Plan};
-use node_tests::wait::settled;
-use node_tests::world::Family;
-use rstest::rstest;
+use node_tests::prelude::*;
+use node_tests::traffic::Failure;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;

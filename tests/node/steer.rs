@@ -3,16 +3,13 @@
 //! that answers HTTP imitates kube-proxy.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use node_tests::http;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
+use node_tests::prelude::*;
 use node_tests::worker::Worker;
-use node_tests::world::{Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
-use rstest::rstest;
+use node_tests::world::{HEALTHZ_PORT, OldKernel};
 
 /// Body of the owner's answer.
 const OWNER: &str = "owner";
@@ -241,19 +238,32 @@ fn one_address_is_one_address() {
 #[test]
 fn the_allow_list_holds_for_what_is_steered() {
     let mut scene = Scene::bare(Backend::Nftables);
-    let _owner = Owner::start(&scene.world.node);
+    let owner = Owner::start(&scene.world.node);
+    // The outside namespace sends with the router's addresses.
     scene.start(&["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"]);
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     for family in Family::ALL {
         let refused = who(&scene.world.worker, node_address(&scene, family));
         assert_eq!(refused, Who::Nobody, "denied, and not passed to the owner");
     }
-    let text = scene.metrics();
     let labels = ["listener=\"healthz\"", "event=\"denied\""];
-    assert_eq!(
-        metric(&text, "pathproof_http_connections_total", &labels),
-        2
-    );
+    let denied = || {
+        metric(
+            &scene.metrics(),
+            "pathproof_http_connections_total",
+            &labels,
+        )
+    };
+    assert_eq!(denied(), 2);
+    // Without an owner the node itself gets to the agent, and it is not on the list either.
+    drop(owner);
+    eventually("the node itself is denied", || {
+        for family in Family::ALL {
+            let refused = who(&scene.world.node, node_address(&scene, family));
+            assert_eq!(refused, Who::Nobody);
+        }
+        denied() >= 4
+    });
 }
 
 /// Linux before 5.7 has no links to a network namespace. The agent binds the port instead and reports that.

@@ -1,21 +1,16 @@
 //! Upgrades of the agent under constant requests from outside: one agent or the other answers each of them.
 
 use std::fs::File;
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::programs::SkLookup;
 use node_tests::http;
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
-use node_tests::wait::{scaled, slowness};
+use node_tests::prelude::*;
+use node_tests::wait::slowness;
 use node_tests::watch::Poll;
-use node_tests::world::{Agent, Family, HEALTHZ_PORT};
+use node_tests::world::{Agent, HEALTHZ_PORT};
 use pathproof::datapath::load;
 use pathproof_wire::abi::program;
-use rstest::rstest;
 
 use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;

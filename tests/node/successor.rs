@@ -4,17 +4,12 @@
 use std::fs;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::Duration;
 
 use aya::maps::{HashMap, Map};
-use node_tests::manifests::{AUTOSCALER_TAINT, Service};
-use node_tests::rules::Backend;
-use node_tests::scene::{PATIENCE, Scene, eventually, family_of, repairs, throughout, until};
-use node_tests::world::{Agent, Family, agent_binary};
+use node_tests::prelude::*;
+use node_tests::world::Agent;
 use pathproof_wire::abi::map;
 use pathproof_wire::service::{FrontendKey, FrontendValue};
-use rstest::rstest;
-use serde_json::Value;
 
 use crate::agent_kernel::map_data;
 

@@ -1,16 +1,10 @@
 //! Tests of the test world itself, on which all other tests rely. No agent runs.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use node_tests::traffic::{Answer, Client, Failure, Plan, Server};
-use node_tests::world::{Family, World};
-use rstest::rstest;
+use node_tests::prelude::*;
+use node_tests::traffic::{Answer, Failure};
 
 /// Long enough for a loaded machine, and short enough for tests that wait for a timeout.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -161,61 +155,6 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
     }
 }
 
-#[rstest]
-#[case::nftables(Backend::Nftables)]
-#[case::iptables_legacy(Backend::IptablesLegacy)]
-#[case::iptables_nft(Backend::IptablesNft)]
-fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
-    let mut scene = scene(backend);
-    for family in Family::ALL {
-        let inside = from_pod(&scene, "client-1", scene.cluster_ip("web", family));
-        let outside = from_outside(&scene, scene.node_port(30080, family));
-        let sound = |skip: u16| {
-            assert!(inside.once(skip).is_ok(), "{family:?} from a pod, {skip}");
-            assert!(
-                outside.once(skip).is_ok(),
-                "{family:?} from outside, {skip}"
-            );
-        };
-        sound(0);
-
-        // With the Service chain flushed, ClusterIPs leave by the uplink and the node refuses node ports.
-        scene.rules.flush_services().expect("flush");
-        assert_eq!(inside.once(1), Err(Failure::Timeout));
-        assert_eq!(outside.once(1), Err(Failure::Refused));
-        scene.rules.install().expect("install again");
-        sound(2);
-
-        scene.world.set_forwarding(false).expect("forwarding off");
-        assert!(inside.once(3).is_err());
-        scene.world.set_forwarding(true).expect("forwarding on");
-        // Switching forwarding off and on loses no IPv6 default route in this world.
-        sound(4);
-
-        scene.world.block_forwarding(true).expect("block");
-        assert_eq!(inside.once(5), Err(Failure::Timeout));
-        scene.world.block_forwarding(false).expect("unblock");
-        sound(6);
-
-        // With endpoints' rules rewritten to a pod of another Service, the wrong pod answers.
-        let wrong = scene.world.pod("db-1").endpoint(family, 8080);
-        for pod in ["web-1", "web-2", "web-3"] {
-            let endpoint = scene.world.pod(pod).endpoint(family, 8080);
-            scene.rules.redirect(endpoint, wrong).expect("redirect");
-        }
-        assert_eq!(inside.once(7).expect("an answer").server, "db-1");
-        scene.rules.repair().expect("repair");
-        sound(8);
-    }
-    // Without the route to one endpoint, only that endpoint is unreachable.
-    let target = scene.world.pod("web-1").endpoint(Family::V4, 8080);
-    let plan = from_pod(&scene, "client-1", target);
-    scene.world.cut_route("web-1").expect("cut");
-    assert_eq!(plan.once(0), Err(Failure::Timeout));
-    scene.world.mend_route("web-1").expect("mend");
-    assert!(plan.once(1).is_ok());
-}
-
 #[test]
 fn rules_follow_the_manifests() {
     let mut scene = scene(Backend::Nftables);
@@ -242,58 +181,4 @@ fn rules_follow_the_manifests() {
     scene.manifests.change("far", fade).expect("change");
     scene.rules.install().expect("install");
     assert_eq!(many(&plan, 5).0, set(&["web-1".to_owned()]));
-    // Source ranges apply at the load balancer's address.
-    let vip = scene.manifests.service("web").load_balancer_ip(Family::V4);
-    let outside = from_outside(&scene, SocketAddr::new(vip, 80));
-    let change = |ranges: &[&str], scene: &mut Scene| {
-        let ranges = ranges.iter().map(|range| (*range).to_owned()).collect();
-        scene
-            .manifests
-            .change("web", |service| service.source_ranges = ranges)
-            .expect("change");
-        scene.rules.install().expect("install");
-    };
-    change(&["203.0.113.12/32", "2001:db8:ffff::/64"], &mut scene);
-    assert_eq!(outside.once(0), Err(Failure::Timeout));
-    change(&["203.0.113.11/32", "2001:db8:ffff::/64"], &mut scene);
-    assert!(outside.once(1).is_ok());
-}
-
-#[test]
-fn steady_clients_report_their_failures() {
-    let scene = scene(Backend::Nftables);
-    let start = |plan: Plan| plan.rate(50.0).start().expect("start a client");
-    let clients: Vec<Client> = Family::ALL
-        .into_iter()
-        .flat_map(|family| {
-            [
-                start(from_pod(
-                    &scene,
-                    "client-1",
-                    scene.cluster_ip("web", family),
-                )),
-                start(from_outside(&scene, scene.node_port(30080, family))),
-            ]
-        })
-        .collect();
-    thread::sleep(Duration::from_millis(500));
-    for client in &clients {
-        let tally = client.tally();
-        assert!(
-            tally.ok >= 10 && tally.failed() == 0,
-            "{}: {tally:?}",
-            client.plan.target
-        );
-        assert!(client.servers().len() >= 2);
-    }
-    scene.rules.flush_services().expect("flush");
-    // Connections under way may succeed. All later ones fail.
-    thread::sleep(Duration::from_millis(100));
-    let before: Vec<_> = clients.iter().map(Client::tally).collect();
-    thread::sleep(PATIENCE + Duration::from_millis(300));
-    for (client, before) in clients.into_iter().zip(before) {
-        let target = client.plan.target;
-        let tally = client.finish() - before;
-        assert!(tally.ok == 0 && tally.failed() >= 5, "{target}: {tally:?}");
-    }
 }

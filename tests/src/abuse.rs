@@ -2,18 +2,16 @@
 //! them.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
+use crate::prelude::*;
 use crate::worker::Worker;
-use crate::world::Namespace;
 
 /// Threads that hold the connections.
 const HOLDERS: usize = 4;

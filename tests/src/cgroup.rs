@@ -5,12 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::skip;
-use crate::wait::until;
+use crate::prelude::*;
 
 /// Processes leave their group a moment after they were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,15 +21,14 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// Makes a group below this process's group in the unified hierarchy. It accepts single threads,
-    /// because clients in several pods are threads of this process. Returns `None`, and reports why, if
-    /// no such group can be made.
-    pub fn of_threads(test: &str) -> Option<Self> {
+    /// because clients in several pods are threads of this process.
+    pub fn of_threads() -> Needed<Self> {
         let made = || -> Result<Self> {
             let cgroup = Self::below(&Hierarchy::unified()?.own)?;
             cgroup.set("cgroup.type", "threaded")?;
             Ok(cgroup)
         };
-        skip::needed(test, made().context("a cgroup that takes threads"))
+        skip::needed(made().context("a cgroup that takes threads"))
     }
 
     /// Makes a group that this controller can limit, and returns its hierarchy as well. In v2 the group

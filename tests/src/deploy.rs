@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::built::versions::KUBERNETES;
 use crate::cluster::documents;
 use crate::real_node;
-use crate::skip;
+use crate::skip::{self, Needed};
 
 /// The four profiles, named like the chart's value and the overlays.
 pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
@@ -36,9 +36,8 @@ impl Tool {
         real_node::find(&format!("{self:?}").to_lowercase())
     }
 
-    /// Whether the test must be skipped because the tool is missing. Reports the skip.
-    pub fn skip_without(self, test: &str) -> bool {
-        skip::needed(test, self.find()).is_none()
+    pub fn installed(self) -> Needed {
+        skip::needed(self.find().map(drop))
     }
 
     pub fn command(self) -> Result<Command> {

@@ -5,18 +5,14 @@ mod fault;
 mod figures;
 mod stage;
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
 pub use fault::{Fault, drop_range, kill_backend};
 pub use figures::{Figure, ms};
 pub use stage::{Load, Stage, Undo};
 
 use crate::http;
-use crate::scene::metric;
+use crate::prelude::*;
 use crate::watch::Poll;
-use crate::world::{Family, World};
 
 /// Timeout of one request.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -24,6 +24,7 @@ pub mod observer;
 pub mod outage;
 pub mod packet;
 pub mod pod_probe;
+pub mod prelude;
 pub mod process;
 pub mod prometheus;
 pub mod promises;

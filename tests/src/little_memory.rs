@@ -91,17 +91,12 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::skip;
+    use crate::{needs, skip};
 
     #[test]
     fn a_process_is_squeezed_and_let_go() {
-        let name = "a_process_is_squeezed_and_let_go";
-        if skip::without_root(name) {
-            return;
-        }
-        let Some(group) = skip::needed(name, MemoryGroup::new()) else {
-            return;
-        };
+        needs!(skip::root());
+        let group = needs!(skip::needed(MemoryGroup::new()));
         let sleep = || Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
         let mut child = group.inside(sleep).expect("inside").expect("sleep");
         let held = group.group.get("cgroup.procs").expect("processes");

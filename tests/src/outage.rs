@@ -3,11 +3,9 @@
 use std::fmt;
 use std::ops::AddAssign;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use crate::traffic::{Client, Ended, Plan, Tally};
-use crate::wait::until;
+use crate::prelude::*;
+use crate::traffic::{Ended, Tally};
 
 /// Longer than any client waits until it is served, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,15 +5,13 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::wait::{scaled, until};
+use crate::prelude::*;
 
 /// Log lines that a failed test prints: few enough that the test's messages above them stay visible.
 const TAIL: usize = 12;

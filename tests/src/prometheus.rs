@@ -3,18 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
 
 use crate::cluster::{Relay, read_documents};
 use crate::deploy::{self, Tool};
 use crate::http;
+use crate::prelude::*;
 use crate::process::Process;
-use crate::world::{ADMIN_PORT, Namespace};
+use crate::world::ADMIN_PORT;
 
 /// Port inside the namespace.
 const PORT: u16 = 9090;

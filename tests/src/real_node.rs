@@ -17,24 +17,19 @@ mod tools;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 pub use desk::Desk;
 use machine::Machine;
 pub use rollout::{is_forgotten, is_ready};
-use serde_json::{Value, json};
 pub use tools::check;
 pub(crate) use tools::find;
 
-use crate::cluster::{Api, ControlPlane, KubeProxy, Mode, Servers};
+use crate::cluster::{Api, ControlPlane, KubeProxy, Servers};
+use crate::http;
+use crate::prelude::*;
 use crate::process::{Process, path_with};
-use crate::wait::{scaled, until};
-use crate::watch::Watch;
-use crate::world::{
-    ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, Namespace, World, agent_binary, layout,
-};
-use crate::{http, skip};
+use crate::world::{ADMIN_PORT, HEALTHZ_PORT, layout};
 
 /// Limit for steps that take seconds, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -63,14 +58,12 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Returns `None`, and reports why, if this machine cannot run such a node.
-    pub fn possible(test: &str) -> Option<()> {
-        if skip::without_root(test) {
-            return None;
-        }
-        let version = skip::needed(test, cgroups::version())?;
-        println!("{test} uses cgroup v{version}");
-        skip::needed(test, check())
+    /// What such a node needs of this machine.
+    pub fn possible() -> Needed {
+        skip::root()?;
+        let version = skip::needed(cgroups::version())?;
+        println!("cgroup v{version}");
+        skip::needed(check())
     }
 
     /// Starts everything, and waits until the node is ready and kube-proxy answers 200. `pod` is the

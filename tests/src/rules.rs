@@ -14,15 +14,13 @@ mod nft;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use chains::Chains;
-use serde_json::Value;
 
 use crate::cluster::documents;
-use crate::world::{Family, Namespace, World};
+use crate::prelude::*;
 
 /// The program that does the NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

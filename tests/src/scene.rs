@@ -107,10 +107,7 @@ impl Scene {
     pub fn busy(backend: Backend, extra: &[&str]) -> Self {
         let mut scene = Self::idle(backend, extra);
         scene.traffic();
-        scene.wait("pods' traffic proven", |report| {
-            let proven = |family| path_of(report, family, "pod") == "proven";
-            Family::ALL.into_iter().all(proven)
-        });
+        scene.wait("pods' traffic proven", are_pods_proven);
         scene
     }
 
@@ -201,20 +198,15 @@ impl Scene {
 
     /// Starts the clients in two pods, which dial ClusterIPs.
     pub fn pod_traffic(&mut self) {
-        for service in ["web", "api", "db"] {
-            for family in Family::ALL {
-                for pod in ["client-1", "client-2"] {
-                    self.dial(pod, service, family, 7.0);
-                }
-            }
-        }
+        self.traffic_of("client-1");
+        self.traffic_of("client-2");
     }
 
     /// Starts the clients in one pod, which dial ClusterIPs.
-    pub fn one_pod_traffic(&mut self) {
+    pub fn traffic_of(&mut self, pod: &str) {
         for service in ["web", "api", "db"] {
             for family in Family::ALL {
-                self.dial("client-1", service, family, 7.0);
+                self.dial(pod, service, family, 7.0);
             }
         }
     }
@@ -312,8 +304,8 @@ impl Scene {
 
     pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
-            let proven = |family| family_of(report, family)["state"] == "proven";
-            Family::ALL.into_iter().all(proven) && report["verdict"]["state"] == "proven"
+            in_both(report, |family| family["state"] == "proven")
+                && report["verdict"]["state"] == "proven"
         })
     }
 
@@ -429,6 +421,18 @@ pub fn lane_of<'a>(report: &'a Value, family: Family, path: &str, transport: &st
 pub fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
     let paths = &family_of(report, family)["paths"];
     &one(paths, |one| one["path"] == path)["state"]
+}
+
+/// Whether connections of pods are proven in both families.
+pub fn are_pods_proven(report: &Value) -> bool {
+    let is_proven = |family| path_of(report, family, "pod") == "proven";
+    Family::ALL.into_iter().all(is_proven)
+}
+
+/// Whether this lane of the sentinel is in this state in both families.
+pub fn lanes_are(report: &Value, path: &str, transport: &str, state: &str) -> bool {
+    let is = |family| lane_of(report, family, path, transport)["state"] == state;
+    Family::ALL.into_iter().all(is)
 }
 
 pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {

@@ -2,40 +2,73 @@
 //! well. The tests of tests/kernel, tests/node and tests/worlds fail instead, so `cargo xtask` leaves
 //! them out and lists them as skipped.
 
-/// Returns something that a test needs. If this machine lacks it, prints why the test is skipped, and
-/// returns `None`.
-pub fn needed<T>(test: &str, found: anyhow::Result<T>) -> Option<T> {
-    let skipped = |missing| eprintln!("SKIPPED: {test} needs {missing:#}");
-    found.map_err(skipped).ok()
-}
+use std::fmt;
 
-/// Whether a test must be skipped; prints the reason.
-fn skips(test: &str, has: bool, what: &str) -> bool {
-    if !has {
-        eprintln!("SKIPPED: {test} needs {what}");
+/// Something that a test needs and this machine lacks. No other error converts into it, so a failure
+/// cannot pass as a skipped test.
+#[derive(Debug)]
+pub struct Missing(String);
+
+pub type Needed<T = ()> = Result<T, Missing>;
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "needs {}", self.0)
     }
-    !has
 }
 
-/// Whether the test must be skipped because it needs root (namespaces, rules, eBPF).
-/// Use as `if skip::without_root("name") { return; }`.
-pub fn without_root(test: &str) -> bool {
-    skips(test, is_root(), "root (run `cargo xtask test` with sudo)")
+/// What a test needs. If it is [`Missing`], prints that and ends the test, which `cargo xtask` then counts
+/// as skipped.
+#[macro_export]
+macro_rules! needs {
+    ($found:expr) => {
+        match $found {
+            Ok(found) => found,
+            Err(missing) => {
+                eprintln!("SKIPPED: {missing}");
+                return;
+            }
+        }
+    };
 }
 
-/// Whether the test must be skipped because a tool such as `nft` is not in PATH.
-pub fn without_tool(test: &str, tool: &str) -> bool {
+/// Something that a test needs, or its error as the reason to skip the test.
+pub fn needed<T>(found: anyhow::Result<T>) -> Needed<T> {
+    found.map_err(|missing| Missing(format!("{missing:#}")))
+}
+
+fn present(has: bool, what: impl Into<String>) -> Needed {
+    has.then_some(()).ok_or_else(|| Missing(what.into()))
+}
+
+/// Root, for namespaces, rules and eBPF.
+pub fn root() -> Needed {
+    present(is_root(), "root (run `cargo xtask test` with sudo)")
+}
+
+/// A tool such as `nft` in PATH.
+pub fn tool(tool: &str) -> Needed {
     let found = crate::world::tool(tool).is_some();
-    skips(test, found, &format!("{tool}, which is not in PATH"))
+    present(found, format!("{tool}, which is not in PATH"))
 }
 
-/// Whether the test must be skipped because the kernel lacks IPVS.
-pub fn without_ipvs(test: &str) -> bool {
+pub fn ipvs() -> Needed {
+    tool("ipvsadm")?;
     // ipvsadm loads the kernel module if it exists.
-    let mut command = std::process::Command::new("ipvsadm");
-    let mut works = || command.output().is_ok_and(|output| output.status.success());
-    let kernel = "a kernel with IPVS (see `cargo xtask test --kernels`)";
-    without_tool(test, "ipvsadm") || skips(test, works(), kernel)
+    let shown = std::process::Command::new("ipvsadm").output();
+    let works = shown.is_ok_and(|output| output.status.success());
+    present(
+        works,
+        "a kernel with IPVS (see `cargo xtask test --kernels`)",
+    )
+}
+
+/// A variable that allows a test to change what is everybody's on a machine.
+pub fn own_machine(variable: &str) -> Needed {
+    present(
+        std::env::var_os(variable).is_some(),
+        format!("{variable}, which `cargo xtask test --kernels` sets in a virtual machine"),
+    )
 }
 
 /// The first Linux that attaches programs to devices by TCX. The agent finds out by trying; tests use the
@@ -50,10 +83,10 @@ pub fn is_linux((major, minor): (u32, u32)) -> bool {
     (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
-/// Whether the test must be skipped because the kernel is older.
-pub fn without_linux(test: &str, version: (u32, u32)) -> bool {
+/// This version of the kernel or a later one.
+pub fn linux(version: (u32, u32)) -> Needed {
     let (major, minor) = version;
-    skips(test, is_linux(version), &format!("Linux {major}.{minor}"))
+    present(is_linux(version), format!("Linux {major}.{minor}"))
 }
 
 /// Whether the kernel reports Landlock. The agent's report must not decide which tests of the agent run.
@@ -65,9 +98,8 @@ pub fn has_landlock() -> bool {
     version > 0
 }
 
-/// Whether the test must be skipped because the kernel lacks Landlock.
-pub fn without_landlock(test: &str) -> bool {
-    skips(test, has_landlock(), "a kernel with Landlock")
+pub fn landlock() -> Needed {
+    present(has_landlock(), "a kernel with Landlock")
 }
 
 pub fn is_root() -> bool {

@@ -1,17 +1,15 @@
 //! Polling on a thread that keeps every change of the answer with its time. [`Watch`] polls /healthz and
 //! /livez from outside, like a load balancer.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::http;
-use crate::wait::{scaled, until};
+use crate::prelude::*;
 use crate::worker::Worker;
-use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
+use crate::world::HEALTHZ_PORT;
 
 /// Timeout of one request: the minimum of common load balancers.
 const PATIENCE: Duration = Duration::from_secs(1);

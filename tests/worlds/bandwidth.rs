@@ -4,15 +4,12 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
+use anyhow::Context as _;
 use node_tests::built;
 use node_tests::built::versions::CNI;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, device_of, lacks};
-use node_tests::world::{Family, Namespace, Place, Pod};
-use serde_json::{Value, json};
+use node_tests::prelude::*;
+use node_tests::world::Pod;
 
 use crate::parts::{everybody_is_served, idle_then_busy, packets};
 
@@ -21,7 +18,7 @@ const HOST_PORT: u16 = 18_080;
 
 #[test]
 fn a_detour_through_an_ifb_is_no_leak() {
-    let Some(plugins) = plugins() else { return };
+    let plugins = needs!(plugins());
     let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let here = scene.world.pods().filter(|pod| pod.place != Place::Remote);
     for pod in here {
@@ -42,7 +39,7 @@ fn a_detour_through_an_ifb_is_no_leak() {
 /// plugin adds a conflicting one a moment later.
 #[test]
 fn the_plugin_finds_no_qdisc_of_the_agent() {
-    let Some(plugins) = plugins() else { return };
+    let plugins = needs!(plugins());
     let mut scene = Scene::busy(Backend::IptablesNft, &["--attach", "clsact"]);
     let watch = scene.watch();
     let names = ["plain", "shaped"];
@@ -93,16 +90,13 @@ fn rate() -> Value {
     })
 }
 
-/// Folder of the plugins. Prints a message and returns `None` if they were not built.
-fn plugins() -> Option<PathBuf> {
+/// Folder of the plugins, which `cargo xtask test --worlds` builds.
+fn plugins() -> Needed<PathBuf> {
     let folder = built::folder("cni", CNI);
-    let missing = ["bandwidth", "portmap"].map(|name| folder.join(name));
-    if let Some(missing) = missing.iter().find(|file| !file.is_file()) {
-        let missing = missing.display();
-        eprintln!("SKIPPED: bandwidth needs {missing} (run `cargo xtask test --worlds`)");
-        return None;
+    for name in ["bandwidth", "portmap"] {
+        skip::needed(built::program(&folder, name).context(name))?;
     }
-    Some(folder)
+    Ok(folder)
 }
 
 /// Runs a plugin for a pod, as a container runtime does after it created the pod's device.

@@ -1,8 +1,7 @@
 //! Conntrack zones: the node tracks connections in a separate zone, as OpenFlow-based CNIs do (Antrea,
 //! OVN-Kubernetes), and not in the default zone. Imitated with nftables.
 
-use node_tests::rules::Backend;
-use node_tests::scene::eventually;
+use node_tests::prelude::*;
 
 use crate::parts::healthy;
 

@@ -1,8 +1,7 @@
 //! A default-deny policy for all pods: on a node with little traffic every connection from a pod to any
 //! Service is dropped.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 
 use crate::parts::denied;
 

@@ -1,9 +1,7 @@
 //! A quiet node: a scanner dials two filtered node ports, and a network policy denies one pod a Service.
 //! There are no other clients.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::parts::{NAMED, everybody_is_served, flushed, policy, some_fail, stays};
 

@@ -1,10 +1,7 @@
 //! TCP Fast Open: clients send their request in the SYN, and the SYN-ACK acknowledges both. Uses the kernel's
 //! implementation, without cookies, so that the first connection carries data too.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use node_tests::traffic::Plan;
-use node_tests::world::{Family, Namespace};
+use node_tests::prelude::*;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 

@@ -1,9 +1,7 @@
 //! A filter drops the benchmarking ranges, as bogon lists do, and with them the sentinel's addresses. A
 //! policy also denies one pod a Service. At first there are no other clients.
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, lane_of};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::parts::{NAMED, policy, some_fail, stays};
 
@@ -28,11 +26,8 @@ fn filtered_probes_and_one_denied_pod_accuse_nobody() {
     some_fail(&scene);
     // Probe failures count only once the agent has run for 10 s.
     scene.wait("suspect, the probes filtered", |report| {
-        let lane = |family| &lane_of(report, family, "off_cluster", "tcp")["state"];
-        let filtered = Family::ALL
-            .into_iter()
-            .all(|family| lane(family) == "failing");
-        filtered && report["verdict"]["state"] == "suspect"
+        lanes_are(report, "off_cluster", "tcp", "failing")
+            && report["verdict"]["state"] == "suspect"
     });
     stays(&scene, &watch, &["suspect"]);
     for family in Family::ALL {

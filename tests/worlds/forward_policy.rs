@@ -4,10 +4,7 @@
 //! as nftables. kube-proxy is in nftables mode, because in iptables mode it accepts packets that it marked
 //! for masquerading.
 
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, lane_of};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 use node_tests::world::layout::CLUSTER_CIDRS;
 
 use crate::parts::{everybody_is_served, flushed, policy, stays};
@@ -35,9 +32,7 @@ fn a_sentinel_that_was_always_filtered_accuses_nobody() {
     scene.add_sentinel(&Sentinel::default());
     scene.start(&[]);
     scene.wait("the lanes never worked", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| lane_of(report, *family, "off_cluster", "tcp")["state"] == "never_worked")
+        lanes_are(report, "off_cluster", "tcp", "never_worked")
     });
     let watch = scene.watch();
     // An idle node whose probes never passed stays unknown.

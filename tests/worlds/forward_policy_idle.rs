@@ -2,8 +2,7 @@
 //! probes of node ports show a flush. After the repair no probe passes, and yet the node must recover,
 //! since users are served.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 
 use crate::forward_policy::pods_only;
 use crate::parts::{flushed, stays};

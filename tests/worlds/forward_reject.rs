@@ -5,8 +5,7 @@
 //! firewalld accepts translated packets unless `StrictForwardPorts=yes` (2.3 and newer). Imitated with the
 //! forward chain that Debian's firewalld 1.3.3 wrote, with and without that rule.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 
 use crate::forward_policy::pods_only;
 use crate::parts::{everybody_is_served, flushed, healthy, stays};

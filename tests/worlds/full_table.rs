@@ -1,12 +1,9 @@
 //! The node is also a router, and a BGP daemon has added a million routes, about as many as the internet
 //! has. An agent that read all of them for each lookup would never finish.
 
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503};
+use node_tests::prelude::*;
 use node_tests::usage;
 use node_tests::world::layout::{ROUTER, pick};
-use node_tests::world::{Family, Namespace};
 
 use crate::measured::settled;
 use crate::parts::flushed;

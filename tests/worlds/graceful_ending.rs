@@ -1,9 +1,7 @@
 //! A proxy is frozen while an endpoint terminates gracefully: it is removed from its slice, and still gets
 //! and answers connections.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use serde_json::Value;
+use node_tests::prelude::*;
 
 use crate::parts::{NAMED, everybody_is_served, flushed, stays};
 

@@ -2,8 +2,7 @@
 //! returns them. The `ip` rules and marks are those of GKE's netd (pkg/config/config_policy_routing.go);
 //! the network is this world's router.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 use node_tests::world::layout::{NODE, NODE_POD_CIDRS, ROUTER, WORKER, WORKER_POD_CIDRS};
 
 use crate::parts::healthy;

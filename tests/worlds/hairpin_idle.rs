@@ -2,8 +2,7 @@
 //! packets arrive by a device that is not the uplink, so they follow the policy routing of
 //! [`hairpin`](crate::hairpin) too.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 
 use crate::hairpin::turn_back;
 use crate::parts::{SOUND, flushed, stays};

@@ -1,12 +1,6 @@
 //! A late proxy: pods of a quiet node dial two new Services at once, and the rules follow 5 s later.
 
-use std::thread;
-use std::time::Duration;
-
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::parts::{NAMED, SOUND, flushed, some_fail, stays};
 

@@ -1,11 +1,7 @@
 //! A partial fault: another firewall rewrote POSTROUTING and removed the masquerade rule. Answers of
 //! endpoints on other nodes bypass this node, while those of local endpoints still return.
 
-use std::time::Duration;
-
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, in_both};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::measured::{Fault, settled};
 use crate::parts::{NAMED, SOUND, everybody_is_served, flushed, stays};

@@ -2,12 +2,9 @@
 //! answered 503 and 200 again. Prints the times, and asserts wide bounds for busy machines.
 
 use std::cell::Cell;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 use node_tests::traffic::Ended;
-use node_tests::watch::Watch;
 
 /// Delay that a busy machine may add to a promised time.
 const SPARE: Duration = Duration::from_secs(8);

@@ -3,16 +3,13 @@
 //! dial a Service; outside clients dial as usual.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Duration;
 
 use node_tests::packet::mapped;
-use node_tests::rules::Backend;
-use node_tests::scene::{PORT, Scene};
+use node_tests::prelude::*;
 use node_tests::worker::Worker;
-use node_tests::world::{Family, Pod};
+use node_tests::world::Pod;
 
 use crate::parts::idle_then_busy;
 

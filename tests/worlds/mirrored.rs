@@ -2,8 +2,7 @@
 //! another device, at ingress and at egress. Imitated with tc's mirred; the copies re-enter the node by the
 //! far end of the monitor's device.
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, wait_answers};
+use node_tests::prelude::*;
 
 use crate::measured::settled;
 use crate::parts::{idle_then_busy, packets, pod_devices, tc};

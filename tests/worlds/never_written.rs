@@ -1,9 +1,7 @@
 //! A total fault: the proxy has not written a rule since the node started, because its credentials are
 //! refused or the API is unreachable. No connection ever succeeded.
 
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, throughout, wait_answers};
+use node_tests::prelude::*;
 
 use crate::measured::Fault;
 

@@ -2,11 +2,9 @@
 //! serves node ports, and the primary one refuses them. Imitated by the rules of the tests' proxy, with
 //! that address in their match.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, lane_of, wait_answers};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::parts::{everybody_is_served, stays};
 
@@ -51,8 +49,7 @@ fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
     let watch = scene.watch();
     narrow(&scene);
     scene.wait("node ports are refused to probes", |report| {
-        let failing = |family| lane_of(report, family, "node_port", "tcp")["state"] == "failing";
-        Family::ALL.into_iter().all(failing) && report["verdict"]["state"] == "degraded"
+        lanes_are(report, "node_port", "tcp", "failing") && report["verdict"]["state"] == "degraded"
     });
     stays(&scene, &watch, &["degraded"]);
     scene.pod_traffic();

@@ -2,10 +2,7 @@
 //! the node ports at the primary address, four times each. There are no other clients of that address, and
 //! pods are served.
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually};
-use node_tests::traffic::Plan;
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::node_port_addresses::{narrow, second_addresses};
 use crate::parts::{everybody_is_served, stays};

@@ -2,15 +2,10 @@
 //! It bypasses connection tracking, so kube-proxy's rules never match. The rules are node-cache's
 //! (kubernetes/dns, cmd/node-cache/app/cache_app.go). Its two ports are two Services here.
 
-use std::net::SocketAddr;
-
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, path_of};
+use node_tests::prelude::*;
 use node_tests::traffic::dns::serve_at;
-use node_tests::traffic::{DnsClient, Manner, Server};
+use node_tests::traffic::{DnsClient, Manner};
 use node_tests::worker::Worker;
-use node_tests::world::Family;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 

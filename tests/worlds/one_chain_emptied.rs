@@ -2,12 +2,7 @@
 //! Service fail, and everything else works. That is no fault of the node, and the log must not repeat it
 //! every few seconds.
 
-use std::time::{Duration, Instant};
-
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, blames, family_of, throughout};
-use node_tests::world::Family;
-use rstest::rstest;
+use node_tests::prelude::*;
 
 use crate::measured::{Fault, settled};
 

@@ -1,12 +1,8 @@
 //! A dead overlay: packets that enter the tunnel of [`node_tests::tunnels`] never come out. That is no
 //! fault of this node's Service rules, but it must not prove them either.
 
-use node_tests::manifests::Service;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, path_of};
+use node_tests::prelude::*;
 use node_tests::tunnels::{path, tunnels};
-use node_tests::world::Family;
-use rstest::rstest;
 
 use crate::parts::{NAMED, SOUND, named_until_mended, some_fail, stays};
 
@@ -19,7 +15,7 @@ fn a_dead_overlay_proves_nothing() {
     for family in Family::ALL {
         scene.dial("client-1", "far", family, 10.0);
     }
-    wait_pods_proven(&scene);
+    scene.wait("the pods' path proven", are_pods_proven);
     let watch = scene.watch();
     scene
         .world
@@ -81,7 +77,7 @@ fn dial_three_nodes(scene: &mut Scene) {
     scene.wait("three nodes dialled, none silent", |report| {
         report["peers"]["dialled"] == 3 && report["peers"]["silent"] == serde_json::json!([])
     });
-    wait_pods_proven(scene);
+    scene.wait("the pods' path proven", are_pods_proven);
 }
 
 #[rstest]
@@ -121,11 +117,4 @@ fn silent_nodes_are_named_while_another_answers() {
 
 fn counts(scene: &Scene, outcome: &str) -> [u64; 2] {
     Family::ALL.map(|family| scene.count("far", family, "pod", outcome))
-}
-
-fn wait_pods_proven(scene: &Scene) {
-    scene.wait("the pods' path proven", |report| {
-        let proven = |family| path_of(report, family, "pod") == "proven";
-        Family::ALL.into_iter().all(proven)
-    });
 }

@@ -1,13 +1,7 @@
 //! Checks that worlds share.
 
-use std::time::{Duration, Instant};
-
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, blames, eventually, throughout, wait_answers};
+use node_tests::prelude::*;
 use node_tests::traffic::Tally;
-use node_tests::watch::Watch;
-use node_tests::world::Namespace;
-use serde_json::Value;
 
 /// Time for which a healthy world is watched, idle and busy.
 const WATCHED: Duration = Duration::from_secs(30);

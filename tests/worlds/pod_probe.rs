@@ -1,12 +1,9 @@
 //! The pod probe (`pathproof echo`) on a node without other traffic, with other nodes behind real tunnels.
 
 use node_tests::pod_probe::{Probes, service};
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, path_of};
+use node_tests::prelude::*;
 use node_tests::tunnels::{LARGE, path, tunnels};
 use node_tests::usage;
-use node_tests::world::{Family, agent_binary};
-use rstest::rstest;
 
 use crate::parts::{SOUND, named_until_mended, stays};
 
@@ -50,10 +47,7 @@ fn probed(narrow: bool) -> (Scene, Probes) {
 fn the_pod_probe_proves_the_path_of_pods_on_an_idle_node() {
     let (scene, started) = probed(false);
     let watch = scene.watch();
-    scene.wait("pods proven", |report| {
-        let proven = |family| path_of(report, family, "pod") == "proven";
-        Family::ALL.into_iter().all(proven)
-    });
+    scene.wait("pods proven", are_pods_proven);
     stays(&scene, &watch, &SOUND);
     for pid in started.pids() {
         let held = usage::memory(pid).expect("memory").anonymous_kib * 1024;

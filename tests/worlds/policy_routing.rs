@@ -2,11 +2,9 @@
 //! packets use its routing table. The Node has no pod range. Imitated with the CNI's rules and its mark
 //! 0x80, which returns answers of node ports by the uplink of the request.
 
-use node_tests::manifests::{NODE_FILE, Sentinel};
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::manifests::NODE_FILE;
+use node_tests::prelude::*;
 use node_tests::world::layout::{ROUTER, WORKER, WORKER_POD_CIDRS, pick};
-use node_tests::world::{Family, Place, World};
 
 use crate::parts::idle_then_busy;
 

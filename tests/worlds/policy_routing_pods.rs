@@ -1,8 +1,7 @@
 //! Policy routing per pod without the sentinel, so that only connections of pods can show a fault. The Node
 //! has no pod range, so the agent must recognise pods by the devices from which their packets arrive.
 
-use node_tests::scene::path_of;
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 use crate::policy_routing::two_uplinks;

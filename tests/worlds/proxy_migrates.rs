@@ -1,12 +1,8 @@
 //! kube-proxy migrates from iptables to nftables under traffic. The rules are those of the tests' proxy, with
 //! kube-proxy's tables and chains.
 
-use std::thread;
-use std::time::Duration;
-
-use node_tests::rules::{Backend, Rules};
-use node_tests::scene::{Scene, wait_answers};
-use rstest::rstest;
+use node_tests::prelude::*;
+use node_tests::rules::Rules;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 
@@ -59,17 +55,4 @@ fn the_second_cleans_up_first(#[case] busy: bool) {
     scene.wait_probed();
     scene.rules = second;
     flushed(&scene, &watch);
-}
-
-#[rstest]
-#[case::idle(false)]
-#[case::busy(true)]
-fn nobody_takes_over(#[case] busy: bool) {
-    let (scene, second) = scene(busy);
-    let watch = scene.watch();
-    thread::sleep(SETTLED);
-    scene.rules.remove().expect("the rules of the first go");
-    wait_answers(&watch, 503);
-    second.install().expect("rules of the second, late");
-    wait_answers(&watch, 200);
 }

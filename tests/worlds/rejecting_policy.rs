@@ -1,8 +1,7 @@
 //! Network policies that reject, like those of kube-router in k3s: the node answers denied packets with an
 //! ICMP error. Imitated with nftables.
 
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::prelude::*;
 
 use crate::parts::denied;
 

@@ -1,9 +1,7 @@
 //! A total fault: the routes to local and remote pods are missing, while the default route stays.
 //! Translated packets leave by the uplink and get no answer.
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, family_of, lane_of, wait_answers};
-use node_tests::world::Family;
+use node_tests::prelude::*;
 
 fn cut(scene: &Scene) {
     for pod in ["web-1", "web-2", "api-1", "spare", "client-1", "client-2"] {
@@ -23,9 +21,7 @@ fn pods_without_routes_are_a_fault() {
     cut(&scene);
     wait_answers(&watch, 503);
     eventually("both families are broken", || {
-        let report = scene.report();
-        let broken = |family| family_of(&report, family)["state"] == "broken";
-        Family::ALL.into_iter().all(broken)
+        in_both(&scene.report(), |family| family["state"] == "broken")
     });
     // The sentinel's path works, so real traffic decided the verdict.
     let report = scene.report();

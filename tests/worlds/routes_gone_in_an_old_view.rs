@@ -2,11 +2,8 @@
 //! count then, because endpoints may have moved, but the pods of this node cannot have.
 
 use std::fs;
-use std::time::Duration;
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, lacks, throughout};
-use rstest::rstest;
+use node_tests::prelude::*;
 
 use crate::measured::{Fault, settled};
 

@@ -2,11 +2,8 @@
 //! has to match pods' addresses, because the translation of an answer is reverted only after its route was
 //! selected. Clients are served as usual.
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, wait_answers};
+use node_tests::prelude::*;
 use node_tests::world::layout::{CLUSTER_CIDRS, outside_client, pick};
-use node_tests::world::{Family, World};
-use rstest::rstest;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 

@@ -2,10 +2,8 @@
 //! outside the ranges, and serves the others. The rules are those of the tests' proxy, which are like
 //! kube-proxy's.
 
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, blames};
-use node_tests::traffic::{Client, Plan, Tally};
-use node_tests::world::Family;
+use node_tests::prelude::*;
+use node_tests::traffic::Tally;
 
 use crate::parts::{SOUND, flushed, stays};
 

@@ -2,11 +2,7 @@
 //! a Service's connections to the old endpoint, whose server is gone. `graceful_ending` is the negative
 //! control, with an old server that still answers.
 
-use std::time::Duration;
-
-use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use rstest::rstest;
+use node_tests::prelude::*;
 
 use crate::measured::{Fault, settled};
 

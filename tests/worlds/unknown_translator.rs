@@ -4,10 +4,7 @@
 
 use aya::Ebpf;
 use aya::programs::TcAttachType;
-use node_tests::manifests::Sentinel;
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, in_both, wait_answers};
-use node_tests::skip;
+use node_tests::prelude::*;
 use pathproof::datapath::load;
 use pathproof_wire::abi::program;
 
@@ -15,9 +12,7 @@ use crate::parts::{everybody_is_served, stays};
 
 #[test]
 fn an_unknown_successor_of_kube_proxy_is_no_fault() {
-    if skip::without_linux("unknown_translator", skip::TCX) {
-        return;
-    }
+    needs!(skip::linux(skip::TCX));
     let mut scene = Scene::bare(Backend::Nftables);
     // Taken before the sentinel exists, so that it is not served.
     let users = scene.rules.scripts().expect("rules of all Services");

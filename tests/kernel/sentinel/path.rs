@@ -4,11 +4,11 @@
 //! These tests make the devices with `ip`. tests/node shows how the agent makes them.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{IpAddr, TcpStream};
 
 use node_tests::observer::{Observer, in_sandbox, index_of, run};
 use node_tests::packet::{self, Packet, mapped};
+use node_tests::prelude::*;
 use node_tests::traffic::RawSender;
 use pathproof::datapath;
 use pathproof::datapath::attach::{Mechanism, Mode};
@@ -23,7 +23,6 @@ use pathproof_wire::probe::{
 };
 use pathproof_wire::service::Family::{self, V4};
 use pathproof_wire::service::TCP;
-use rstest::rstest;
 
 use super::{client, echo, host, key, payload, probes, tcp_data};
 use crate::stage::{at, choose};

@@ -1,13 +1,12 @@
 //! Which datagrams are not followed, and limits for those that are.
 
-use std::net::SocketAddr;
-
 use node_tests::observer::monotonic;
 use node_tests::packet::udp;
+use node_tests::prelude::*;
 use pathproof_wire::abi::{BUDGET_WINDOW_SHIFT, UDP_PER_SERVICE, UDP_PER_WINDOW, map};
 use pathproof_wire::evidence::Fault;
 use pathproof_wire::evidence::Outcome::{Answered, Arrived, Forwarded};
-use pathproof_wire::service::Family::{V4, V6};
+use pathproof_wire::service::Family::V4;
 
 use super::{NAMES, asked, ends, outcomes, question, stage, stage_with};
 use crate::stage::{Stage, at, cluster_ip};
@@ -23,17 +22,6 @@ fn payloads_below_eight_bytes_are_not_matchable() {
             assert_eq!(outcomes(stage), []);
             assert_eq!(stage.faults(), [(Fault::UdpNotMatchable, 1)]);
         }
-    });
-}
-
-/// An IPv6 packet cannot reach an IPv4 frontend.
-#[test]
-fn an_ipv4_address_in_an_ipv6_header() {
-    stage(|stage| {
-        let to = at("[::ffff:10.96.0.10]:53");
-        stage.comes(&asked(ends(V6).client, to, 7), stage.at.client);
-        assert_eq!(outcomes(stage), []);
-        assert_eq!(stage.faults(), [(Fault::Malformed, 1)]);
     });
 }
 

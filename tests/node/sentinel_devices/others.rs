@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use node_tests::scene::eventually;
+use node_tests::prelude::*;
 use pathproof::sentinel::devices::{DeviceError, address_conflict};
 use pathproof_wire::service::Family;
 use socket2::{Domain, Protocol, Socket, Type};

@@ -9,8 +9,7 @@ use std::io::Read as _;
 
 use anyhow::{Context as _, Result, ensure};
 use node_tests::cluster::{ControlPlane, Servers};
-use node_tests::skip;
-use node_tests::world::World;
+use node_tests::prelude::*;
 
 fn main() -> Result<()> {
     ensure!(skip::is_root(), "run as root");

@@ -81,10 +81,7 @@ fn features(sandbox: &Sandbox) {
     let pinned = Pins::open(folder).map(drop);
     let _ = Pins::remove_all(folder);
     report("pins in bpffs", pinned.map_err(Into::into));
-    let ipvs = match skip::without_ipvs("this feature") {
-        true => Err(anyhow!("not in this kernel")),
-        false => Ok(()),
-    };
+    let ipvs = skip::ipvs().map_err(|_| anyhow!("not in this kernel"));
     report("IPVS", ipvs);
 }
 

@@ -1,19 +1,15 @@
 //! A blocking client of the cluster's API, inside a namespace of the world.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use http::{Method, Request};
 use kube::client::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
-use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::control_plane::kubeconfig;
+use crate::prelude::*;
 use crate::traffic::runtime;
-use crate::world::Namespace;
 
 /// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -2,18 +2,16 @@
 //! would take minutes for them, they run on another machine.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
 
 use super::{Api, Process, Relay, Servers, base, node_token};
-use crate::wait::until;
-use crate::world::{Namespace, World, layout};
+use crate::prelude::*;
+use crate::world::layout;
 
 const PORT: u16 = 6443;
 const ETCD: &str = "http://127.0.0.1:2379";

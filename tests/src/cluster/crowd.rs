@@ -3,13 +3,11 @@
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
 
 use super::{Api, namespace};
+use crate::prelude::*;
 use crate::scale::{self, SERVICES, address, name, slice};
 
 const NAMESPACES: usize = 40;

@@ -2,18 +2,16 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::Servers;
 use crate::http::{self, Response};
+use crate::prelude::*;
 use crate::process::{Process, path_with};
-use crate::wait::until;
-use crate::world::{self, Family, Namespace, World, layout};
+use crate::world::{self, layout};
 
 /// Port of /healthz and /livez of kube-proxy in these tests; the agent has 10256.
 pub const HEALTHZ_PORT: u16 = 10356;

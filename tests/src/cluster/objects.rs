@@ -3,16 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
 
 use super::api::path_of;
 use super::{Api, base};
 use crate::manifests::{Manifests, NODE_FILE};
-use crate::wait::until;
-use crate::world::NODE_NAME;
+use crate::prelude::*;
 
 /// The API server creates its own namespaces a moment after it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);

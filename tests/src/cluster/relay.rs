@@ -2,10 +2,7 @@
 //! server and the test's connection to it work.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::io::copy_bidirectional;
@@ -13,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::time::{sleep, timeout};
 
+use crate::prelude::*;
 use crate::traffic::runtime;
 use crate::wait::bound;
 use crate::worker::Worker;
-use crate::world::Namespace;
 
 /// Time until a new manner is in force.
 const CHANGE: Duration = Duration::from_millis(40);

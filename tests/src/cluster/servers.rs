@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use super::control_plane::elsewhere;
 use crate::built;
 use crate::built::versions::Release;
-use crate::{skip, world};
+use crate::skip::{self, Needed};
+use crate::world;
 
 #[derive(Clone, Debug)]
 pub struct Servers {
@@ -36,9 +37,8 @@ impl Servers {
         })
     }
 
-    /// Finds the programs. Returns `None`, and reports it, if one is missing.
-    pub fn or_skip(test: &str) -> Option<Self> {
-        skip::needed(test, Self::find())
+    pub fn needed() -> Needed<Self> {
+        skip::needed(Self::find())
     }
 
     /// The programs, with the kube-proxy of another release.

@@ -1,23 +1,17 @@
 //! `demo --cluster`: a real one-node Kubernetes, the chart, a fault, an alert in a real Prometheus, the
 //! repair and the uninstall.
 
-use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 use super::teller::{Teller, time};
 use super::timeline::{ACT, NOTE, SEEN, Timeline};
 use crate::cluster::flush_services;
 use crate::deploy;
+use crate::prelude::*;
 use crate::prometheus::Prometheus;
 use crate::real_node::{self, RealNode};
-use crate::traffic::{Client, Plan};
-use crate::wait::until;
-use crate::watch::Codes;
-use crate::world::{Family, NODE_NAME};
 
 /// Node port of the Service.
 const NODE_PORT: u16 = 30080;

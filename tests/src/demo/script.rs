@@ -1,19 +1,15 @@
 //! The script of the demo: its actions, the expected results, and their time limits.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::teller::Teller;
 use super::timeline::{ACT, DIM, NOTE, Timeline, paint};
 use crate::deploy::said;
-use crate::manifests::{AUTOSCALER_TAINT, Sentinel};
 use crate::pod_probe::{self, Placed, Probes};
-use crate::rules::Backend;
-use crate::scene::{Scene, blames};
+use crate::prelude::*;
 use crate::tunnels::{path, tunnels};
-use crate::world::agent_binary;
 
 /// More options of the agent. Without the short dwell the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];

@@ -1,14 +1,12 @@
 //! Prints the observations of a node while a script runs, and keeps a table row for each expected result.
 
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
 
 use super::timeline::{self, DIM, GREEN, Kind, RED, Timeline, paint};
 use super::view::{self, Verdict, View, codes_line};
-use crate::traffic::{Client, Ended, Tally};
-use crate::watch::{Codes, Poll, Watch};
-use crate::world::World;
+use crate::prelude::*;
+use crate::traffic::{Ended, Tally};
+use crate::watch::Poll;
 
 /// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(10);

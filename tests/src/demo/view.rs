@@ -1,15 +1,12 @@
 //! The node as the demo sees it: the answers to a load balancer, and the agent's verdict.
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
-use serde_json::Value;
 
 use super::timeline::{GREEN, RED, YELLOW, paint};
 use crate::http;
-use crate::watch::{Codes, Poll};
-use crate::world::{ADMIN_PORT, World};
+use crate::prelude::*;
+use crate::watch::Poll;
+use crate::world::ADMIN_PORT;
 
 /// Pause between two requests.
 pub(super) const EVERY: Duration = Duration::from_millis(20);

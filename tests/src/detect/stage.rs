@@ -1,15 +1,12 @@
 //! The node under measurement: a scene with a sentinel and the agent, idle or with traffic.
 
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::manifests::{Manifests, Sentinel};
-use crate::rules::Backend;
-use crate::scene::{Scene, is_probed};
-use crate::wait::until;
-use crate::world::{Agent, World};
+use crate::manifests::Manifests;
+use crate::prelude::*;
+use crate::world::Agent;
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,7 +67,7 @@ impl Stage {
             Load::Idle => {}
             Load::Busy => scene.traffic(),
             Load::Outside => scene.outside_traffic(),
-            Load::OnePod => scene.one_pod_traffic(),
+            Load::OnePod => scene.traffic_of("client-1"),
         }
         Ok(Self {
             agent,

@@ -5,15 +5,13 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::Value;
 
 use super::tools;
 use crate::deploy::said;
+use crate::prelude::*;
 use crate::process::{Process, path_with};
-use crate::world::{Namespace, World};
 
 /// Limit for a command that queries the API server.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,15 +6,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::cgroups::{Groups, enter};
 use crate::deploy::said;
+use crate::prelude::*;
 use crate::process::{Process, signal};
-use crate::wait::until;
-use crate::world::{NODE_NAME, Namespace, World};
 
 const SCRIPT: &str = include_str!("box.sh");
 /// Limit for short steps.
@@ -104,17 +102,12 @@ fn child_of(parent: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::skip;
+    use crate::{needs, skip};
 
     #[test]
     fn everything_on_it_ends_with_it() {
-        let name = "everything_on_it_ends_with_it";
-        if skip::without_root(name) {
-            return;
-        }
-        if skip::needed(name, super::super::cgroups::version()).is_none() {
-            return;
-        }
+        needs!(skip::root());
+        needs!(skip::needed(super::super::cgroups::version()));
         let world = World::builder().build().expect("a world");
         let folder = world.quick_dir().expect("a folder");
         let machine = Machine::start(&world, &folder).expect("a machine");

@@ -2,11 +2,9 @@
 //! Services and their slices.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use serde_json::Value;
-
-use crate::world::Family;
+use crate::prelude::*;
 use crate::world::layout::{self, NODE_NAME};
 
 /// The chain of all Services, which the fault empties.

@@ -6,11 +6,9 @@
 //! - Never silent for as long as load balancers tolerate, unless the agent is away.
 //! - /healthz alone is 503 exactly while the node is marked, as far as the agent can know.
 
-use std::time::Duration;
-
 use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, Users, World};
 use crate::detect::Figure;
-use crate::watch::Codes;
+use crate::prelude::*;
 
 /// Time after a repair in which 503 is accepted: 1 s without failures, and the time until connections and
 /// answers complete.

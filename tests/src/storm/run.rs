@@ -2,8 +2,6 @@
 
 use std::fs;
 use std::process::ExitCode;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -15,11 +13,10 @@ use super::plan::{Action, Harmless, Step, Users, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
 use crate::detect::Stage;
 use crate::little_memory::MemoryGroup;
+use crate::prelude::*;
 use crate::promises::Missed;
-use crate::rules::Backend;
-use crate::traffic::Client;
 use crate::usage;
-use crate::watch::{Change, Codes, Watch};
+use crate::watch::Change;
 
 /// Interval between polls of /healthz and /livez.
 const EVERY: Duration = Duration::from_millis(50);

@@ -5,21 +5,18 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
-use serde_json::{Value, json};
 
 use super::action::{Injector, Undo, on_stage, then};
 use super::plan::{Action, Tenant, Users};
 use super::worlds;
 use crate::detect::Stage;
-use crate::manifests::{self, Sentinel, slice, yaml};
-use crate::scene::PORT;
-use crate::traffic::{Client, Flood, Plan};
-use crate::world::{Family, Place, layout};
+use crate::manifests::{self, slice, yaml};
+use crate::prelude::*;
+use crate::traffic::Flood;
+use crate::world::layout;
 
 pub(super) const NAMESPACE: &str = "tenant";
 /// File of the tenant's permanent Services.

@@ -3,21 +3,19 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use seccompiler::apply_filter;
 
 use super::{Family, Namespace, OldKernel, World, layout, remains};
 use crate::http::{self, Response};
+use crate::prelude::*;
 use crate::process::Process;
-use crate::scene::metric;
-use crate::wait::{self, scaled};
+use crate::wait::{self};
 
 /// Port of /healthz and /livez.
 pub const HEALTHZ_PORT: u16 = 10256;

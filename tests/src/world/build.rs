@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::layout::{self, BRIDGE, NODE, NODE_NAME, Place, ROUTER, UPLINK, WORKER};
 use super::remains::{self, Remains};
 use super::{Namespace, Pod, World};
-use crate::skip;
-use crate::wait::until;
+use crate::prelude::*;
 
 /// Link-local gateway of pods with host routes, as with Calico. No device has this address: a static
 /// neighbour entry in the pod maps it to the node's end of the veth.

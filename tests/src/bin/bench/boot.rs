@@ -4,20 +4,18 @@
 //! work is a missed promise.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
 
 use anyhow::{Context, Result, ensure};
 use node_tests::cluster::{
-    ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, PATIENCE, PORT, namespace, put_file,
+    ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, PATIENCE, PORT, namespace, put_file,
 };
 use node_tests::detect::{Figure, health};
-use node_tests::manifests::{Manifests, Service};
+use node_tests::manifests::Manifests;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head};
-use node_tests::traffic::Server;
-use node_tests::wait::until;
 use node_tests::watch::Poll;
-use node_tests::world::{Family, HEALTHZ_PORT};
+use node_tests::world::HEALTHZ_PORT;
 
 use crate::site::Site;
 

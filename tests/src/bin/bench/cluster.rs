@@ -2,21 +2,14 @@
 //! The peers in the same run are kube-proxy's memory, and the API server's processor use while endpoints
 //! change without an agent.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result};
-use node_tests::cluster::{Api, ControlPlane, KubeProxy, MapEye, Mode, crowd};
+use node_tests::cluster::{Api, ControlPlane, KubeProxy, MapEye, crowd};
 use node_tests::detect::Figure;
-use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head};
 use node_tests::scale::{ENDPOINTS, SERVICES, address};
-use node_tests::scene::wait_report;
 use node_tests::usage;
-use node_tests::wait::until;
-use node_tests::watch::Watch;
-use node_tests::world::{Agent, NODE_NAME};
-use serde_json::{Value, json};
+use node_tests::world::Agent;
 
 use crate::mib;
 use crate::site::Site;

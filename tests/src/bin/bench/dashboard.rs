@@ -6,19 +6,16 @@
 
 use std::fmt::Write;
 use std::io::{Read, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 use node_tests::dashboard::Dashboard;
 use node_tests::deploy::{Tool, said};
-use node_tests::manifests::Sentinel;
+use node_tests::prelude::*;
 use node_tests::prometheus::{self, Expression, JOB, Prometheus, Span};
 use node_tests::promises::{Missed, head, median};
-use node_tests::rules::Backend;
-use node_tests::scene::{Scene, until};
-use serde_json::{Value, json};
 
 /// Runs of each query.
 const ROUNDS: usize = 5;

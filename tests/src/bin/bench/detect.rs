@@ -3,13 +3,12 @@
 //! came. The peer, kube-proxy's healthz, shows none of these faults: it reports only whether rules were
 //! synced.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::Ipv4Addr;
 
 use anyhow::Result;
 use node_tests::detect::{Fault, Figure, Load, Stage, failed_probes, health, ms};
 use node_tests::http;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head};
 use node_tests::watch::Poll;
 use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};

@@ -2,19 +2,15 @@
 //! connections, and beside busy processors. The peer in the same run is a bare server of the HTTP library
 //! that the agent uses, without any limits.
 
-use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result};
 use node_tests::abuse::{Crowd, burn, raise_open_files};
 use node_tests::cgroup::Cgroup;
 use node_tests::detect::{Figure, Load};
 use node_tests::http;
+use node_tests::prelude::*;
 use node_tests::process::Process;
 use node_tests::promises::{Missed, head};
-use node_tests::wait::until;
-use node_tests::world::{Family, HEALTHZ_PORT, Namespace, World};
+use node_tests::world::HEALTHZ_PORT;
 
 use crate::stage;
 

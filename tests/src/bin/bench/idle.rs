@@ -1,13 +1,10 @@
 //! `cargo xtask bench idle`: processor time of the agent on a node without traffic, with every path of
 //! both families probed. The peer in the same run is the agent without a sentinel.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{Result, ensure};
 use node_tests::detect::Load;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head};
-use node_tests::scene::metric;
 use node_tests::usage;
 
 use crate::stage;

@@ -5,21 +5,14 @@
 //!   byte of each packet. Clients wait for their answers (closed loop) or do not (open loop).
 //! - A SYN flood from a million sources: the memory of the maps stays bounded, and the verdict holds.
 
-use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{Result, ensure};
 use aya::programs::TcAttachType;
-use node_tests::manifests::Sentinel;
 use node_tests::observer::Observer;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head, median};
-use node_tests::rules::Backend;
-use node_tests::scene::{PORT, Scene};
 use node_tests::traffic::Flood;
 use node_tests::usage;
-use node_tests::wait::until;
-use node_tests::world::{Agent, Family, World};
+use node_tests::world::Agent;
 use pathproof::datapath::load;
 use pathproof_wire::abi::program;
 

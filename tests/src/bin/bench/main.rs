@@ -3,13 +3,11 @@
 //! and exits 1 if a promise is missed. `PATHPROOF_AGENT` names the agent's binary.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use node_tests::detect::{Load, Stage};
+use node_tests::prelude::*;
 use node_tests::promises::Missed;
-use node_tests::rules::Backend;
-use node_tests::world::agent_binary;
 
 mod boot;
 mod cluster;

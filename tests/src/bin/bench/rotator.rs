@@ -2,15 +2,12 @@
 //! and with Nodes as large as a kubelet's. The peer in the same run is `kubectl get nodes --watch`, which
 //! keeps no Nodes either. Then the cost of rotations at that server ([`events`]).
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result};
 use node_tests::cluster::{Process, base, each};
 use node_tests::deploy::Tool;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head};
 use node_tests::usage;
-use node_tests::wait::until;
-use serde_json::{Value, json};
 
 use crate::mib;
 use crate::site::Site;

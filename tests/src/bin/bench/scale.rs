@@ -3,14 +3,12 @@
 //! the agent with an empty view.
 
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head, median};
 use node_tests::scale::{self, ENDPOINTS, SERVICES};
 use node_tests::usage;
-use node_tests::world::{World, agent_binary};
 
 use crate::mib;
 

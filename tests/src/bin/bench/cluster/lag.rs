@@ -1,18 +1,15 @@
 //! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent reports it, and as a packet
 //! capture shows it for test connections that start every 10 ms.
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use node_tests::capture::Capture;
 use node_tests::cluster::{KubeProxy, base};
 use node_tests::detect::Figure;
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head};
-use node_tests::scene::family_of;
-use node_tests::wait::until;
-use node_tests::world::{Agent, Family};
-use serde_json::Value;
+use node_tests::world::Agent;
 
 use crate::boot::dial;
 use crate::site::Site;

@@ -2,14 +2,11 @@
 //! starts again. Also one connection for bulk data.
 
 use std::io::{self, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use node_tests::scene::Scene;
-use node_tests::world::{Family, Namespace};
+use node_tests::prelude::*;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Number of clients in a pod, and of clients outside.

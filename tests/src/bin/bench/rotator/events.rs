@@ -6,17 +6,13 @@
 //! of a processor would be lost in the server's other work. The peer is the same server with the same
 //! watches and no writes.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use node_tests::cluster::{Watches, base};
+use node_tests::prelude::*;
 use node_tests::promises::{Missed, head, median};
 use node_tests::usage;
-use node_tests::wait::until;
 use pathproof_facts::freshness::next_generation;
 use pathproof_rotator::rotation::{INTERVAL, interval};
-use serde_json::json;
 
 use crate::site::Site;
 
