@@ -4,39 +4,36 @@
 use pathproof_wire::service::FAMILIES;
 use serde::{Deserialize, Serialize};
 
-use crate::cause::firsts;
+use crate::named;
 
-/// Something that translates Service traffic on this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Owner {
-    KubeProxyIptables,
-    KubeProxyNftables,
-    /// kube-proxy's virtual servers.
-    Ipvs,
-    Cilium,
-    /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
-    /// Also Open vSwitch of OVN-Kubernetes.
-    Unknown,
-    /// Cilium's programs in place of kube-proxy, also for node ports and connections of the node itself.
-    CiliumReplacement,
+named! {
+    /// Something that translates Service traffic on this node.
+    #[repr(u8)]
+    pub enum Owner {
+        KubeProxyIptables = "kube_proxy_iptables",
+        KubeProxyNftables = "kube_proxy_nftables",
+        /// kube-proxy's virtual servers.
+        Ipvs = "ipvs",
+        Cilium = "cilium",
+        /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
+        /// Also Open vSwitch of OVN-Kubernetes.
+        Unknown = "unknown",
+        /// Cilium's programs in place of kube-proxy, also for node ports and connections of the node itself.
+        CiliumReplacement = "cilium_replacement",
+    }
 }
 
 impl Owner {
-    /// Names for sentences.
-    const LABELS: [(Owner, &'static str); 6] = [
-        (Owner::KubeProxyIptables, "kube-proxy (iptables)"),
-        (Owner::KubeProxyNftables, "kube-proxy (nftables)"),
-        (Owner::Ipvs, "kube-proxy (ipvs)"),
-        (Owner::Cilium, "Cilium"),
-        (Owner::Unknown, "an unknown program"),
-        (Owner::CiliumReplacement, "Cilium's kube-proxy replacement"),
-    ];
-    pub const ALL: [Owner; 6] = firsts(&Self::LABELS);
-
+    /// Name in sentences.
     pub fn label(self) -> &'static str {
-        Self::LABELS[self as usize].1
+        match self {
+            Owner::KubeProxyIptables => "kube-proxy (iptables)",
+            Owner::KubeProxyNftables => "kube-proxy (nftables)",
+            Owner::Ipvs => "kube-proxy (ipvs)",
+            Owner::Cilium => "Cilium",
+            Owner::Unknown => "an unknown program",
+            Owner::CiliumReplacement => "Cilium's kube-proxy replacement",
+        }
     }
 }
 

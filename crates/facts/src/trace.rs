@@ -1,5 +1,5 @@
 //! Facts about one probe of the sentinel, as plain values. `sentinel` (the I/O) makes a
-//! [`ProbeTrace`]; [`pathproof_witness::probes`] judges it.
+//! [`ProbeTrace`]; `pathproof_witness::probes` judges it.
 
 use std::net::SocketAddr;
 
@@ -7,61 +7,33 @@ use pathproof_wire::probe::STAGES;
 use pathproof_wire::service::Family;
 use serde::{Deserialize, Serialize};
 
-use crate::cause::firsts;
 use crate::cluster::ObjectName;
+use crate::named;
 use crate::time::Mono;
 
-/// Path of a probe through the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProbePath {
-    /// From an address of this node's podCIDR to the cluster IP; only if an address is reserved.
-    Pod,
-    /// From outside the cluster's ranges to the cluster IP. It is masqueraded, and may be accepted
-    /// where pods are dropped, so it never represents pods.
-    OffCluster,
-    /// From outside to a node port on an address of this node.
-    NodePort,
-    /// From the node itself to the cluster IP: it does not test forwarding.
-    Host,
-}
-
-pub const PROBE_PATHS: usize = 4;
-
-impl ProbePath {
-    /// Names as metrics and `/verdict` show them.
-    const NAMES: [(ProbePath, &'static str); PROBE_PATHS] = [
-        (ProbePath::Pod, "pod"),
-        (ProbePath::OffCluster, "off_cluster"),
-        (ProbePath::NodePort, "node_port"),
-        (ProbePath::Host, "host"),
-    ];
-    pub const ALL: [ProbePath; PROBE_PATHS] = firsts(&Self::NAMES);
-
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize].1
+named! {
+    /// Path of a probe through the datapath.
+    pub enum ProbePath {
+        /// From an address of this node's podCIDR to the cluster IP; only if an address is reserved.
+        Pod = "pod",
+        /// From outside the cluster's ranges to the cluster IP. It is masqueraded, and may be accepted
+        /// where pods are dropped, so it never represents pods.
+        OffCluster = "off_cluster",
+        /// From outside to a node port on an address of this node.
+        NodePort = "node_port",
+        /// From the node itself to the cluster IP: it does not test forwarding.
+        Host = "host",
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// A handshake, then data.
-    Tcp,
-    /// One datagram each way.
-    Udp,
-}
+pub const PROBE_PATHS: usize = ProbePath::ALL.len();
 
-impl Transport {
-    pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Udp];
-
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Tcp => "tcp",
-            Transport::Udp => "udp",
-        }
+named! {
+    pub enum Transport {
+        /// A handshake, then data.
+        Tcp = "tcp",
+        /// One datagram each way.
+        Udp = "udp",
     }
 }
 

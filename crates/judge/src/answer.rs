@@ -61,6 +61,16 @@ pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
     }
 }
 
+/// Which failures `/healthz` and `/livez` answer with 503.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refuses {
+    All,
+    /// The wait of a boot. The [brake](super::brake) holds back other failures of the datapath.
+    BootOnly,
+    /// None of the datapath: audit mode.
+    Nothing,
+}
+
 /// Answer for the datapath, after [damping](super::damping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
@@ -73,27 +83,30 @@ pub struct Served {
 
 /// The answer on one of the two paths. `served` is the result of [damping](super::damping) for this
 /// verdict. `waits` means that the node is Starting, or failed without ever having been more than
-/// that. `may_refuse` is false in audit mode and under the [brake](super::brake), which hold back a
-/// 503 for the datapath. `anchor` translates the times of proofs.
+/// that. `anchor` translates the times of proofs.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
     served: &Served,
     waits: bool,
     policy: UnknownPolicy,
-    may_refuse: bool,
+    refuses: Refuses,
     anchor: &Anchor,
 ) -> Answer {
     let waits = endpoint == Endpoint::Healthz && waits;
-    let sound = served.healthy && !waits;
-    let healthy = sound || !may_refuse;
+    let answered = |healthy: bool| match refuses {
+        Refuses::All => healthy && !waits,
+        Refuses::BootOnly => !waits,
+        Refuses::Nothing => true,
+    };
+    let healthy = answered(served.healthy);
     let node_eligible = match endpoint {
         Endpoint::Healthz => Some(is_eligible(&verdict.eligibility, policy)),
         Endpoint::Livez => None,
     };
     let of_family = |judged: &FamilyVerdict| FamilyAnswer {
         family: judged.family,
-        healthy: !may_refuse || (served.families[judged.family as usize] && !waits),
+        healthy: answered(served.families[judged.family as usize]),
         last_updated: judged.last_proof.map(|at| anchor.wall_of(at)),
     };
     let refused = !healthy || node_eligible == Some(false);
@@ -102,7 +115,7 @@ pub fn answer(
         healthy,
         node_eligible,
         families: verdict.families.iter().map(of_family).collect(),
-        would_fail: !sound,
+        would_fail: waits || !served.healthy,
     }
 }
 

@@ -11,7 +11,7 @@ use pathproof_facts::limits::{
 };
 use pathproof_facts::switches::Switches;
 use pathproof_facts::time::{Anchor, Mono};
-use pathproof_judge::answer::{Endpoint, UnknownPolicy, answer};
+use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer};
 use pathproof_judge::brake::Brake;
 use pathproof_judge::damping::{Damping, UpgradeGate};
 use pathproof_judge::drain::Drain;
@@ -409,13 +409,14 @@ impl Judge {
             .brake
             .step(fails, verdict.finding.is_certain(), verdict.at);
         let held = held.filter(|_| audit.is_none());
-        let may_refuse = audit.is_none() && held.is_none();
-        let waits = self.waits || verdict.state == State::Starting;
-        let answer_of = |endpoint| {
-            answer(
-                endpoint, verdict, &served, waits, policy, may_refuse, anchor,
-            )
+        let refuses = match (&audit, &held) {
+            (Some(_), _) => Refuses::Nothing,
+            (None, Some(_)) => Refuses::BootOnly,
+            (None, None) => Refuses::All,
         };
+        let waits = self.waits || verdict.state == State::Starting;
+        let answer_of =
+            |endpoint| answer(endpoint, verdict, &served, waits, policy, refuses, anchor);
         Answers {
             healthz: answer_of(Endpoint::Healthz),
             livez: answer_of(Endpoint::Livez),

@@ -69,6 +69,11 @@ pub enum MapChange {
         key: EndpointKey,
         value: EndpointValue,
     },
+    /// Change the value of a current endpoint.
+    UpdateEndpoint {
+        key: EndpointKey,
+        value: EndpointValue,
+    },
     /// Put a frontend, or change its expected handling.
     PutFrontend {
         key: FrontendKey,
@@ -272,8 +277,9 @@ impl Planner {
         let before = if standing.is_some() { before } else { None };
         let endpoints = before.map_or(&[][..], |port| &port.endpoints);
         for endpoint in &after.endpoints {
-            if find_endpoint(endpoints, endpoint) != Some(endpoint) {
-                self.put_endpoint(endpoint.key(id), endpoint.value(), draft);
+            let known = find_endpoint(endpoints, endpoint);
+            if known != Some(endpoint) {
+                self.put_endpoint(id, endpoint, known.is_some(), draft);
             }
         }
         self.registry.set_endpoints(id, after);
@@ -333,11 +339,13 @@ impl Planner {
         Some(id)
     }
 
-    fn put_endpoint(&mut self, key: EndpointKey, value: EndpointValue, draft: &mut Draft) {
+    fn put_endpoint(&mut self, id: u32, endpoint: &Endpoint, is_known: bool, draft: &mut Draft) {
+        let (key, value) = (endpoint.key(id), endpoint.value());
         self.retired.remove(&key);
         self.stop_watching(&key, draft);
         match self.shortage.endpoints.get_mut(&key) {
             Some(missing) => *missing = value,
+            None if is_known => draft.push(MapChange::UpdateEndpoint { key, value }),
             None => draft.push(MapChange::PutEndpoint { key, value }),
         }
     }

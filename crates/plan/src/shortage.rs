@@ -90,7 +90,8 @@ impl Planner {
         for change in failed {
             match *change {
                 MapChange::PutSource { prefix, .. } => self.sources.report_full(prefix),
-                MapChange::PutEndpoint { key, value } => {
+                MapChange::PutEndpoint { key, value }
+                | MapChange::UpdateEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
                 // The failed id still holds the frontend: it waits for room.

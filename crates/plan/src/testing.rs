@@ -54,7 +54,7 @@ impl Maps {
             MapChange::DeleteSource { prefix } => {
                 assert!(self.sources.remove(&prefix).is_some(), "{change:?}");
             }
-            MapChange::PutEndpoint { key, value } => {
+            MapChange::PutEndpoint { key, value } | MapChange::UpdateEndpoint { key, value } => {
                 if !fits(&self.endpoints, &key, endpoints) {
                     return false;
                 }

@@ -95,6 +95,9 @@ fn words(plan: &[MapChange]) -> Vec<String> {
             }
             MapChange::DeleteSource { prefix } => format!("no source {}", at(&prefix.address)),
             MapChange::PutEndpoint { key, .. } => format!("{} > {}", key.service, at(&key.address)),
+            MapChange::UpdateEndpoint { key, .. } => {
+                format!("{} >> {}", key.service, at(&key.address))
+            }
             MapChange::PutFrontend { key, value } => {
                 format!("{} = {} {:?}", value.service, at(&key.address), value.owed)
             }

@@ -7,6 +7,7 @@
 mod announce;
 mod schedule;
 
+use pathproof_facts::named;
 use std::iter;
 
 pub use announce::{Announcer, ConflictAnnouncer};
@@ -21,28 +22,18 @@ pub const TYPE: &str = "ServiceDatapathReady";
 /// Maximum length of a message in bytes: an Event's note may have 1,024.
 pub const MESSAGE_MAX: usize = 1_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Status {
-    /// Service traffic gets through, or no failure is confirmed.
-    True,
-    /// It does not: /livez answers 503, or would without audit.
-    False,
-    /// There is no evidence.
-    Unknown,
+named! {
+    pub enum Status {
+        /// Service traffic gets through, or no failure is confirmed.
+        True = "True",
+        /// It does not: /livez answers 503, or would without audit.
+        False = "False",
+        /// There is no evidence.
+        Unknown = "Unknown",
+    }
 }
 
 impl Status {
-    pub const ALL: [Status; 3] = [Status::True, Status::False, Status::Unknown];
-
-    /// The API's spelling.
-    pub fn name(self) -> &'static str {
-        match self {
-            Status::True => "True",
-            Status::False => "False",
-            Status::Unknown => "Unknown",
-        }
-    }
-
     /// Parses a name; `None` if the API does not have it.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)

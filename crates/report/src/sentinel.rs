@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::named;
 use pathproof_facts::names;
 use pathproof_node::Condition;
 use pathproof_wire::service::Family;
@@ -59,32 +60,20 @@ impl SentinelReport {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SentinelCondition {
-    /// The agent sends probes.
-    Probing,
-    /// The sentinel exists, but this node cannot probe it.
-    Off,
-    /// Its Service is not in the cluster.
-    Absent,
-    /// Its Service or slices differ from the installed ones.
-    Altered,
-    /// `--sentinel` turned it off.
-    #[default]
-    Disabled,
-}
-
-impl SentinelCondition {
-    /// Name as `/verdict` shows it.
-    pub fn name(self) -> &'static str {
-        match self {
-            SentinelCondition::Probing => "probing",
-            SentinelCondition::Off => "off",
-            SentinelCondition::Absent => "absent",
-            SentinelCondition::Altered => "altered",
-            SentinelCondition::Disabled => "disabled",
-        }
+named! {
+    #[derive(Default)]
+    pub enum SentinelCondition {
+        /// The agent sends probes.
+        Probing = "probing",
+        /// The sentinel exists, but this node cannot probe it.
+        Off = "off",
+        /// Its Service is not in the cluster.
+        Absent = "absent",
+        /// Its Service or slices differ from the installed ones.
+        Altered = "altered",
+        /// `--sentinel` turned it off.
+        #[default]
+        Disabled = "disabled",
     }
 }
 

@@ -128,6 +128,7 @@ impl Kernel {
                     self.sources.remove(&prefix);
                 }
                 MapChange::PutEndpoint { key, value }
+                | MapChange::UpdateEndpoint { key, value }
                 | MapChange::RetireEndpoint { key, value } => {
                     self.evidence.get_mut().met.remove(&key);
                     self.endpoints.insert(key, value);

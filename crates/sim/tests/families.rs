@@ -71,18 +71,6 @@ fn a_family_that_nobody_uses_is_a_finding_until_it_is_dialled(#[case] user: Stre
     assert_eq!(replayed.latest.expect("a verdict").update, last(&node));
 }
 
-#[rstest]
-#[case::both_are_used(vec![pod()], vec![outsider()])]
-#[case::it_alone_is_used(vec![], vec![pod()])]
-#[case::idle(vec![], vec![])]
-#[case::the_node_itself_uses_the_other(vec![Stream::of_host(0, Duration::from_secs(1))], vec![])]
-fn a_family_that_counts_is_503(#[case] v4: Vec<Stream>, #[case] v6: Vec<Stream>) {
-    let mut node = node(v4, v6);
-    node.run(FAULT + Duration::from_secs(10));
-    let after = failed(&node);
-    assert!(after.is_some_and(|after| after <= PROMISED), "{after:?}");
-}
-
 /// The next agent remembers the clients of each family, because those of the broken one are gone since the
 /// 503.
 #[test]

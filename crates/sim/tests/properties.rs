@@ -192,27 +192,6 @@ fn a_fleet_runs_in_step() {
     );
 }
 
-/// Time from a fault to 503 at /livez, on an idle and on a busy node.
-fn failed_after(fault: Fault) -> [Option<Duration>; 2] {
-    [World::default(), World::busy()].map(|world| {
-        let mut node = SimNode::new(0, world.with(s(20), Act::Break(fault)), 1);
-        node.run(s(60));
-        node.failed_after(BEGIN.plus(s(20)))
-    })
-}
-
-#[test]
-fn a_node_that_does_not_forward_is_503() {
-    for took in failed_after(Fault::ForwardingOff) {
-        assert!(took.is_some_and(|took| took <= s(2)), "{took:?}");
-    }
-}
-
-#[test]
-fn one_broken_service_leaves_the_node_in_service() {
-    assert_eq!(failed_after(Fault::Emptied(0)), [None, None]);
-}
-
 fn run(world: World, span: Duration) -> SimNode {
     let mut node = SimNode::new(0, world, 1);
     node.run(span);
@@ -236,20 +215,6 @@ fn quiet() -> World {
         ],
         ..World::default()
     }
-}
-
-/// All connections are answered, while untranslated copies leave by a mirror's device.
-#[test]
-fn mirrored_packets_are_no_failures() {
-    let node = run(
-        World {
-            mirrored: true,
-            ..World::busy()
-        },
-        s(20),
-    );
-    assert!(is_healthy(&node));
-    assert!(!has_failed(&node));
 }
 
 /// The sentinel's range is filtered and a policy denies a pod, while another pod's connections are answered.
@@ -338,66 +303,6 @@ fn an_old_view_is_no_fault_while_clients_are_answered() {
     assert!(!has_failed(&node));
 }
 
-/// All failures are intended: a scanner dials filtered node ports, and a policy denies the only dialling pod.
-#[test]
-fn a_scanner_and_one_denied_pod_accuse_nobody() {
-    let mut world = quiet()
-        .with(
-            s(1),
-            Act::Deny(Some(Client::Outsider(1)), None, Denial::Drop),
-        )
-        .with(s(1), Act::Deny(Some(Client::Pod(0)), None, Denial::Drop));
-    world.streams = vec![
-        Stream::of_outsider(1, 0, s(1)),
-        Stream::of_outsider(1, 1, s(1)),
-        Stream::of_pod(0, 0, s(1)),
-    ];
-    let node = run(world, s(30));
-    let truth = node.truth();
-    assert_eq!((truth.pods.failed, truth.outsiders.failed), (0, 0));
-    assert!(!has_failed(&node));
-}
-
-/// All failures are intended: the sentinel's range is filtered, and earlier or later a policy denies the
-/// only dialling pod.
-#[rstest::rstest]
-fn a_filtered_sentinel_and_one_denied_pod_accuse_nobody(#[values(12, 20)] denied: u64) {
-    let mut world = quiet().with(s(15), Act::FilterSentinel).with(
-        s(denied),
-        Act::Deny(Some(Client::Pod(0)), None, Denial::Drop),
-    );
-    world.streams = vec![Stream::of_pod(0, 0, s(1)), Stream::of_pod(0, 1, s(1))];
-    let node = run(world, s(40));
-    assert_eq!(node.truth().pods.failed, 0);
-    assert!(!has_failed(&node));
-}
-
-/// Policies deny everything to all clients, as after a rollout of a default deny.
-#[rstest::rstest]
-fn a_default_deny_accuses_nobody(#[values(Denial::Drop, Denial::Reject)] denial: Denial) {
-    let deny = Act::Deny(None, None, denial);
-    let node = run(World::busy().with(s(15), deny), s(40));
-    assert_eq!(node.truth().pods.failed, 0);
-    assert!(!has_failed(&node));
-}
-
-/// On an otherwise quiet node, two new Services are dialled before a late proxy has rules for them.
-#[test]
-fn two_new_services_and_a_late_proxy_accuse_nobody() {
-    let mut world = quiet()
-        .with(s(20), Act::Create(0))
-        .with(s(20), Act::Create(1));
-    for service in &mut world.services {
-        service.later = true;
-    }
-    world.proxy_delay = (s(5), s(5));
-    world.rotation = None;
-    world.streams = vec![Stream::of_pod(0, 0, ms(300)), Stream::of_pod(1, 1, ms(300))];
-    let node = run(world, s(40));
-    assert!(!has_failed(&node));
-    assert!(node.truth().pods.failed > 0);
-}
-
 /// Probes pass again after the repair. The last real connection failed, and the next one comes seconds later.
 #[test]
 fn a_repair_is_200_in_time_with_sparse_traffic() {
@@ -413,23 +318,6 @@ fn a_repair_is_200_in_time_with_sparse_traffic() {
     };
     let late = (0..20).filter(|seed| late(*seed)).count();
     assert_eq!(late, 0);
-}
-
-/// Node port connections to other nodes' endpoints fail, and those to local ones need no masquerade.
-#[test]
-fn missing_masquerade_is_503_while_local_endpoints_answer() {
-    let broken = s(20);
-    let world = World::busy().with(broken, Act::Break(Fault::NotMasqueraded));
-    let node = run(world, s(60));
-    assert!(node.truth().outsiders.failed > 0);
-    assert!(node.answer().is_some_and(|answered| answered.livez == 503));
-    let steady = node
-        .answers()
-        .iter()
-        .rev()
-        .find(|answered| answered.livez == 200);
-    let took = steady.map(|last| last.at.since(BEGIN.plus(broken)));
-    assert!(took.is_none_or(|took| took <= s(12)), "{took:?}");
 }
 
 /// A lasting partial fault changes the verdict only once.
@@ -452,13 +340,4 @@ fn one_broken_service_is_one_transition() {
             State::Proven
         ]
     );
-}
-
-/// Probes of the sentinel need no pod's route, and connections to other nodes' endpoints succeed.
-#[test]
-fn routes_to_pods_that_are_gone_are_503() {
-    let fault = Act::Break(Fault::PodRoutesGone);
-    let node = run(World::busy().with(s(20), fault), s(60));
-    let took = node.failed_after(BEGIN.plus(s(20)));
-    assert!(took.is_some_and(|took| took <= s(5)), "{took:?}");
 }

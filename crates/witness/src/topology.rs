@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use pathproof_facts::named;
 use pathproof_facts::names;
 use pathproof_facts::owners::{DatapathOwners, Owner, OwnersRead};
 use pathproof_facts::text::is_hidden;
@@ -79,21 +80,15 @@ impl ForeignPrograms {
     }
 }
 
-/// Yes, no or unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tristate {
-    Yes,
-    No,
-    /// It could not be read.
-    #[default]
-    Unknown,
-}
-
-impl Tristate {
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        ["yes", "no", "unknown"][self as usize]
+named! {
+    /// Yes, no or unknown.
+    #[derive(Default)]
+    pub enum Tristate {
+        Yes = "yes",
+        No = "no",
+        /// It could not be read.
+        #[default]
+        Unknown = "unknown",
     }
 }
 
@@ -107,22 +102,15 @@ impl From<Option<bool>> for Tristate {
     }
 }
 
-/// How pods of different nodes reach one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Routing {
-    /// By the node network's routes.
-    Native,
-    /// Through a VXLAN device.
-    Vxlan,
-    /// Through a Geneve device: everything, or only what is answered directly (DSR).
-    Geneve,
-}
-
-impl Routing {
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        ["native", "vxlan", "geneve"][self as usize]
+named! {
+    /// How pods of different nodes reach one another.
+    pub enum Routing {
+        /// By the node network's routes.
+        Native = "native",
+        /// Through a VXLAN device.
+        Vxlan = "vxlan",
+        /// Through a Geneve device: everything, or only what is answered directly (DSR).
+        Geneve = "geneve",
     }
 }
 
@@ -136,20 +124,13 @@ pub struct Cilium {
     pub routing: Routing,
 }
 
-/// Extent to which a path crosses the observer's hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Seen {
-    Full,
-    Partial,
-    /// Nothing, or only connections that fail.
-    Hidden,
-}
-
-impl Seen {
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        ["full", "partial", "hidden"][self as usize]
+named! {
+    /// Extent to which a path crosses the observer's hooks.
+    pub enum Seen {
+        Full = "full",
+        Partial = "partial",
+        /// Nothing, or only connections that fail.
+        Hidden = "hidden",
     }
 }
 

@@ -86,6 +86,13 @@ fn tainted() -> Eligibility {
     }
 }
 
+fn refuses(enforcement: Enforcement) -> Refuses {
+    match enforcement {
+        Enforcement::Enforce => Refuses::All,
+        Enforcement::Audit => Refuses::Nothing,
+    }
+}
+
 /// The answer to a first verdict.
 fn first(
     endpoint: Endpoint,
@@ -94,11 +101,9 @@ fn first(
     enforcement: Enforcement,
 ) -> Answer {
     let served = Damping::new(std::time::Duration::ZERO).step(verdict, policy);
-    let may_refuse = enforcement == Enforcement::Enforce;
     let waits = verdict.state == State::Starting;
-    answer(
-        endpoint, verdict, &served, waits, policy, may_refuse, &ANCHOR,
-    )
+    let refuses = refuses(enforcement);
+    answer(endpoint, verdict, &served, waits, policy, refuses, &ANCHOR)
 }
 
 /// The rows of the answer table, as docs/behaviour.md must have them.
@@ -312,25 +317,6 @@ fn without_a_proof_the_time_is_gos_zero_and_an_empty_status_is_omitted() {
     );
 }
 
-#[test]
-fn audit_reports_that_it_would_fail() {
-    let verdict = verdict(
-        vec![family(Family::V4, State::Broken, None)],
-        Eligibility::Eligible,
-    );
-    let held = first(
-        Endpoint::Livez,
-        &verdict,
-        UnknownPolicy::Open,
-        Enforcement::Audit,
-    );
-    assert_eq!(
-        (held.status, held.healthy, held.would_fail),
-        (200, true, true)
-    );
-    assert!(held.families[0].healthy);
-}
-
 #[rstest]
 #[case::one_unknown_beside_proven([State::Proven, State::Unknown], 200)]
 #[case::both_unknown([State::Unknown, State::Unknown], 503)]
@@ -377,8 +363,8 @@ fn only_healthz_answers_503_during_a_start(
     };
     let open = UnknownPolicy::Open;
     let waits = verdict.state == State::Starting;
-    let may_refuse = enforcement == Enforcement::Enforce;
-    let given_of = |served| answer(endpoint, &verdict, served, waits, open, may_refuse, &ANCHOR);
+    let refuses = refuses(enforcement);
+    let given_of = |served| answer(endpoint, &verdict, served, waits, open, refuses, &ANCHOR);
     let given = given_of(&served);
     assert_eq!((given.status, given.healthy), (status, healthy));
     assert_eq!(given.would_fail, would_fail);
@@ -390,26 +376,6 @@ fn only_healthz_answers_503_during_a_start(
     };
     let given = given_of(&served);
     assert_eq!(given.families[0].healthy, enforcement == Enforcement::Audit);
-}
-
-/// A Node that was never seen is eligible if the policy for unknown verdicts is open.
-#[rstest]
-#[case(Eligibility::Eligible, UnknownPolicy::Closed, true)]
-#[case(Eligibility::NeverSeen, UnknownPolicy::Open, true)]
-#[case(Eligibility::NeverSeen, UnknownPolicy::Closed, false)]
-#[case(Eligibility::Deleting, UnknownPolicy::Open, false)]
-#[case(tainted(), UnknownPolicy::Open, false)]
-fn eligibility_is_answered(
-    #[case] node: Eligibility,
-    #[case] policy: UnknownPolicy,
-    #[case] eligible: bool,
-) {
-    let verdict = verdict(proven(), node);
-    let healthz = first(Endpoint::Healthz, &verdict, policy, Enforcement::Enforce);
-    assert_eq!(healthz.node_eligible, Some(eligible));
-    assert_eq!(healthz.status, if eligible { 200 } else { 503 });
-    let livez = first(Endpoint::Livez, &verdict, policy, Enforcement::Enforce);
-    assert_eq!((livez.node_eligible, livez.status), (None, 200));
 }
 
 fn any_state() -> impl Strategy<Value = State> {

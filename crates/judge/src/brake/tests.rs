@@ -243,18 +243,6 @@ fn without_a_count_or_a_limit_nothing_is_held() {
 }
 
 #[test]
-fn a_restart_of_the_agent_changes_nothing() {
-    let mut before = brake(of(0, 200));
-    assert_eq!(before.step(true, true, s(1)), None);
-    count(&mut before, of(200, 200), s(2));
-    assert!(before.step(true, true, s(2)).is_some());
-    let json = serde_json::to_string(&before.memory).unwrap();
-    let memory = serde_json::from_str(&json).unwrap();
-    let mut after = Brake::restore(Some(20), "node", memory);
-    assert!(after.step(true, true, s(3)).is_some());
-}
-
-#[test]
 fn nodes_wait_differently() {
     let wait = |number: u32| {
         Brake::restore(Some(20), &format!("node-{number}"), BrakeMemory::default()).wait

@@ -1,43 +1,28 @@
 //! Progress of a lane's last probe, stage by stage.
 
 use pathproof_facts::cause::ProbeCause;
+use pathproof_facts::named;
 use pathproof_facts::trace::ProbePath;
 
 use crate::verdict::LaneView;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    Sent,
-    /// The probe entered the node.
-    Arrived,
-    /// The translated probe left for the echo.
-    Translated,
-    /// The probe reached the echo.
-    Echoed,
-    /// The answer entered the node.
-    Returned,
-    /// The answer reached the client.
-    Collected,
-    /// Data took the same way there and back.
-    Data,
-    /// The echo received another source address than the client's.
-    Masqueraded,
-}
-
-impl Stage {
-    /// Name as in metrics, if the stage is there.
-    pub fn name(self) -> &'static str {
-        match self {
-            Stage::Sent => "sent",
-            Stage::Arrived => "arrived",
-            Stage::Translated => "translated",
-            Stage::Echoed => "echoed",
-            Stage::Returned => "returned",
-            Stage::Collected => "collected",
-            Stage::Data => "data",
-            Stage::Masqueraded => "masqueraded",
-        }
+named! {
+    pub enum Stage {
+        Sent = "sent",
+        /// The probe entered the node.
+        Arrived = "arrived",
+        /// The translated probe left for the echo.
+        Translated = "translated",
+        /// The probe reached the echo.
+        Echoed = "echoed",
+        /// The answer entered the node.
+        Returned = "returned",
+        /// The answer reached the client.
+        Collected = "collected",
+        /// Data took the same way there and back.
+        Data = "data",
+        /// The echo received another source address than the client's.
+        Masqueraded = "masqueraded",
     }
 }
 

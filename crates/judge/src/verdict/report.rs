@@ -1,6 +1,7 @@
 //! A verdict as plain data. `/verdict` prints it as JSON together with the sentences of `explain`, and
 //! `pathproof status` reads it back. The JSON names are stable.
 
+use pathproof_facts::named;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -292,31 +293,18 @@ impl LaneView {
     }
 }
 
-/// State of a lane: a fact without judgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LaneState {
-    Passing,
-    /// Probes fail since the last one that passed.
-    Failing,
-    Void,
-    /// No probe has passed in this boot, or since the sentinel was created or another program took over the
-    /// datapath.
-    NeverWorked,
-    /// The lane is not probed.
-    Off,
-}
-
-impl LaneState {
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        match self {
-            LaneState::Passing => "passing",
-            LaneState::Failing => "failing",
-            LaneState::Void => "void",
-            LaneState::NeverWorked => "never_worked",
-            LaneState::Off => "off",
-        }
+named! {
+    /// State of a lane: a fact without judgement.
+    pub enum LaneState {
+        Passing = "passing",
+        /// Probes fail since the last one that passed.
+        Failing = "failing",
+        Void = "void",
+        /// No probe has passed in this boot, or since the sentinel was created or another program took over the
+        /// datapath.
+        NeverWorked = "never_worked",
+        /// The lane is not probed.
+        Off = "off",
     }
 }
 

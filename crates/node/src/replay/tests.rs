@@ -6,9 +6,8 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
-use pathproof_facts::cause::{Failure, State};
+use pathproof_facts::cause::State;
 use pathproof_facts::cluster::{NodeFacts, ObjectName};
-use pathproof_facts::directory::ServiceInfo;
 use pathproof_facts::limits::Limits;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::trace::ProbePath;
@@ -16,16 +15,16 @@ use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::eligibility::TerminatingTaints;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
-use pathproof_wire::evidence::{OUTCOMES, Outcome};
+use pathproof_wire::evidence::OUTCOMES;
 use pathproof_wire::probe::Stage;
 use pathproof_wire::service::{Family, FrontendKind, SourceClass};
 use pathproof_witness::coverage::{Hook, Hooks};
-use pathproof_witness::evidence::{CountDelta, Place, Sighting, Success};
+use pathproof_witness::evidence::{CountDelta, Place, Success};
 use pathproof_witness::testing::traces::{passed, stuck, tcp};
 
 use super::*;
 use crate::effect::WriteEffect;
-use crate::event::{KernelSample, KernelState, SentinelEvent, Service, ViewFacts};
+use crate::event::{KernelSample, KernelState, SentinelEvent, ViewFacts};
 use crate::record::{EventLine, RING, compress};
 use crate::{Settings, Start};
 
@@ -297,66 +296,6 @@ fn events_of_many_services_fill_the_ring_and_no_more() {
         assert!(scene.node.recording().len() <= RING, "round {round}");
     }
     assert_eq!(replay(&scene.node.recording(), None).unwrap().differs, None);
-}
-
-/// A live node's recording names Services before their ids occur.
-#[test]
-fn services_are_named_before_they_occur() {
-    let known = ServiceInfo {
-        endpoints: 3,
-        ..ServiceInfo::plain("shop", "cart", Family::V4)
-    };
-    let mut node = Node::replay(Scene::new().node.judge().clone());
-    node.step(
-        Event::Services(vec![Service {
-            id: 7,
-            known: Some(known),
-        }]),
-        ms(3_601_000),
-    );
-    let sighting = Sighting {
-        at: ms(3_601_400),
-        arrived: ms(3_601_300),
-        service: 7,
-        class: SourceClass::Pod,
-        kind: FrontendKind::ClusterIp,
-        failure: Failure::Leaked,
-        client: "10.244.0.7".parse().unwrap(),
-        client_port: 40_007,
-        frontend: "10.96.0.7:80".parse().unwrap(),
-        destination: None,
-        device: 3,
-        misdelivered: false,
-        icmp: false,
-        answer_lost: false,
-        left_since: None,
-    };
-    let mut counts = [0; OUTCOMES];
-    counts[Outcome::Leaked as usize] = 1;
-    let delta = CountDelta {
-        service: 7,
-        class: SourceClass::Pod,
-        counts,
-        lost: 0,
-    };
-    let sample = KernelSample {
-        counts: vec![delta],
-        sightings: vec![sighting],
-        ..KernelSample::default()
-    };
-    let effects = node.step(Event::Sample(Box::new(sample)), ms(3_601_500));
-    let judged = effects.iter().find_map(|effect| match effect {
-        Effect::Publish(update) => Some(update),
-        _ => None,
-    });
-    assert!(
-        judged
-            .unwrap()
-            .verdict
-            .services
-            .iter()
-            .any(|service| service.service == "shop/cart")
-    );
 }
 
 #[test]

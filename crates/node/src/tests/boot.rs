@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pathproof_facts::cause::State;
 use pathproof_facts::cluster::{Change, NodeFacts, Protocol};
+use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::time::Mono;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::{Family, SourceClass};
@@ -255,6 +256,23 @@ fn a_fault_does_not_end_the_wait_of_a_boot(#[case] state: State, #[case] expecte
     verdict.state = state;
     let waits = |waited| still_waits([waited, false], &verdict, &ViewFacts::default(), [false; 2]);
     assert_eq!([waits(true), waits(false)], [expected, false]);
+}
+
+/// The brake holds back a fault, but lets in no connections that the boot still refused.
+#[rstest]
+#[case::waiting(true, [503, 200])]
+#[case::serving(false, [200, 200])]
+fn the_brake_does_not_end_the_wait_of_a_boot(#[case] waits: bool, #[case] statuses: [u16; 2]) {
+    let mut scene = Scene::with(|settings, _| {
+        settings.fleet_brake = Some(20);
+        // The scene begins long after the boot.
+        settings.limits.boot_deadline = Duration::from_secs(86_400);
+    });
+    scene.view(pod_probe(!waits).to_vec());
+    scene.prove();
+    let fleet = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":40},"written":1700000000}"#;
+    scene.view(vec![counted(FIRST_GENERATION, Some(fleet))]);
+    assert_eq!(scene.fault().told(), (State::Broken, statuses));
 }
 
 /// Pods lose their connections, and clients outside do not: the pod network is not ready.

@@ -3,9 +3,9 @@
 use pathproof_facts::cause::{State, Why};
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::verdict::Coverage;
-use pathproof_wire::evidence::{FAULTS, Fault, Outcome};
+use pathproof_wire::evidence::{FAULTS, Fault};
 use pathproof_witness::coverage::{Hook, Hooks, ObserverStart};
-use pathproof_witness::evidence::{CountDelta, CoverageLoss};
+use pathproof_witness::evidence::CoverageLoss;
 use rstest::rstest;
 
 use super::scene::*;
@@ -274,39 +274,4 @@ fn a_node_without_interfaces_is_not_seen() {
         ..Hooks::default()
     }));
     assert_eq!(scene.idle().state(), State::Proven);
-}
-
-/// An answer passes its client's device, whatever else is unobserved. Connections that were not
-/// followed may have got through.
-#[rstest]
-#[case::all_seen(0, 0, false)]
-#[case::an_interface_is_left_out(1, 0, false)]
-#[case::more_than_can_be_followed(0, 1, true)]
-fn lost_connections_count_unless_others_were_not_followed(
-    #[case] left_out: u64,
-    #[case] missed: u64,
-    #[case] suspended: bool,
-) {
-    let mut scene = Scene::probed();
-    scene.feed(Event::Hooks(Hooks {
-        left_out,
-        ..hooks()
-    }));
-    for _ in 0..5 {
-        scene.later(250);
-        let lost = CountDelta {
-            lost: 1,
-            ..delta(scene.id("web"), &[Outcome::Arrived])
-        };
-        scene.sample(KernelSample {
-            counts: vec![lost],
-            ..faults(Fault::PendingFull, missed)
-        });
-    }
-    let verdict = scene
-        .sample(faults(Fault::PendingFull, missed))
-        .verdict_update()
-        .verdict
-        .clone();
-    assert_eq!(verdict.services.is_empty(), suspended);
 }

@@ -94,3 +94,19 @@ fn a_trigger_counts_once() {
     let effects = scene.feed(triggered(&["10.2.0.1", "10.2.0.2", "10.2.0.3"], 2));
     assert_eq!(met(&mut scene, read(&effects)[0]), [added_after(None)]);
 }
+
+/// The pod's node becomes known only after its address: no rule changes.
+#[test]
+fn an_endpoint_with_new_facts_is_not_new() {
+    let mut scene = Scene::probed();
+    let Change::Slice(facts) = slice("web", Protocol::Tcp, &["10.2.0.1", "10.2.0.2"]) else {
+        unreachable!()
+    };
+    let mut facts = Arc::unwrap_or_clone(facts);
+    for endpoint in &mut facts.endpoints {
+        endpoint.local = true;
+    }
+    let effects = scene.view(vec![Change::Slice(Arc::new(facts))]);
+    assert_eq!(effects.plan().len(), 2);
+    assert!(!effects.has("read endpoints"));
+}

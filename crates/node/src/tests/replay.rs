@@ -3,7 +3,6 @@
 use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::directory::Directory as _;
-use pathproof_judge::verdict::LastVerdict;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass;
 
@@ -30,15 +29,6 @@ fn names(scene: &Scene) -> Event {
     Event::Services((0..8).filter_map(known).collect())
 }
 
-fn run(node: &mut Node, events: &[(u64, Event)]) -> Vec<LastVerdict> {
-    let mut verdicts = Vec::new();
-    for (at, event) in events {
-        node.step(event.clone(), ms(*at));
-        verdicts.extend(node.judge().last);
-    }
-    verdicts
-}
-
 /// A connection to `web` leaks.
 fn sampled(scene: &Scene, at: u64) -> Event {
     let mut sighting = scene.sighting(Failure::Leaked);
@@ -48,31 +38,6 @@ fn sampled(scene: &Scene, at: u64) -> Event {
         sightings: vec![sighting],
         ..KernelSample::default()
     }))
-}
-
-#[test]
-fn a_replay_comes_to_the_same_verdicts() {
-    let mut scene = Scene::probed();
-    let mut replay = Node::replay(copied(scene.node.judge()));
-    assert_eq!(replay.judge().last, scene.node.judge().last);
-    assert_eq!(replay.step(names(&scene), ms(PROBED)).len(), 0);
-    let mut events = Vec::new();
-    for n in 1..8 {
-        let at = PROBED + 250 * n;
-        events.push((at, Event::Trace(Box::new(leaking(PATHS[0], at)))));
-        events.push((at + 10, Event::Rechecked(ms(at), Some(false))));
-        events.push((at + 20, sampled(&scene, at)));
-    }
-    events.push((PROBED + 2_100, Event::Check));
-    events.push((PROBED + 2_200, Event::Tick));
-    let live = run(&mut scene.node, &events);
-    assert_eq!(live.last().unwrap().state, State::Suspect);
-    assert_eq!(run(&mut replay, &events), live);
-    let troubles = |node: &mut Node| {
-        let effects = Effects(node.step(Event::Tick, ms(PROBED + 2_300)));
-        effects.verdict_update().verdict.services.clone()
-    };
-    assert_eq!(troubles(&mut replay), troubles(&mut scene.node));
 }
 
 /// The view is not recorded, so a check cannot derive facts from it.

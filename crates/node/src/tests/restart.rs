@@ -1,7 +1,7 @@
 //! A restart of the agent within one boot: it changes no answer, and accuses the node of nothing
 //! that the former agent did not observe.
 
-use pathproof_facts::cause::{State, Why};
+use pathproof_facts::cause::State;
 use pathproof_wire::evidence::Outcome;
 use rstest::rstest;
 
@@ -57,31 +57,6 @@ fn a_broken_node_stays_at_503() {
     }
     let effects = after.idle();
     assert_eq!(effects.told(), (State::Broken, [503, 503]));
-}
-
-/// Failures on lanes that worked for a former agent accuse at once.
-#[test]
-fn lanes_stay_armed() {
-    let mut before = Scene::probed();
-    let mut after = restarted(&mut before, 500);
-    assert_eq!(after.feed(Event::Tick).statuses(), [200, 200]);
-    after.synced();
-    after.feed(Event::Hooks(hooks()));
-    after.started();
-    after.idle();
-    assert_eq!(after.later(250).fault().state(), State::Broken);
-
-    let mut fresh = Scene::new();
-    fresh.synced();
-    fresh.feed(Event::Hooks(hooks()));
-    fresh.started();
-    fresh.later(12_000).idle();
-    fresh.later(250).fault();
-    let last = fresh.node.judge().last.unwrap();
-    assert_eq!(
-        (last.state, last.why),
-        (State::Unknown, Some(Why::NothingProven))
-    );
 }
 
 /// An agent that continues from another one waits for nothing.
@@ -188,18 +163,6 @@ fn runs_of_real_failures_go_on_where_they_were_observed(
     assert_eq!(after.idle().state(), state);
 }
 
-/// A fault that began just before the agent was replaced.
-#[test]
-fn a_run_in_the_making_is_completed_by_the_next_agent() {
-    let mut before = connected();
-    leak(&mut before, 4);
-    assert_eq!(before.state(), State::Suspect);
-    let mut after = restarted(&mut before, 500);
-    know_services(&mut after);
-    leak(&mut after, 12);
-    assert_eq!(after.state(), State::Broken);
-}
-
 #[rstest]
 #[case::it_worked_before(false, 500, true)]
 #[case::it_failed_before(true, 500, false)]
@@ -234,11 +197,4 @@ fn an_upgrade_that_breaks_a_node_closes_the_gate(
         !scene.node.judge().gate.closed,
         "the gate opens when the failure ends"
     );
-}
-
-#[test]
-fn a_first_agent_is_compared_with_nobody() {
-    let mut scene = Scene::probed();
-    scene.fault();
-    assert!(!scene.node.judge().gate.closed);
 }

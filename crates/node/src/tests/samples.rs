@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pathproof_facts::cause::{Cause, Failure, State};
+use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::trace::ProbePath;
@@ -97,28 +97,6 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
         1,
         "a sample was readable in between"
     );
-}
-
-/// Connections to a Service fail for 5 s, and the last probes are older.
-fn failing(scene: &mut Scene, service: &str) -> State {
-    for _ in 0..20 {
-        scene.later(250);
-        let mut sighting = scene.sighting(Failure::Leaked);
-        sighting.service = scene.id(service);
-        let counts = [Outcome::Arrived, Outcome::Leaked];
-        scene.counted(service, &counts);
-        scene.sighted(sighting);
-    }
-    scene.state()
-}
-
-#[test]
-fn connections_that_fail_are_judged() {
-    let mut scene = Scene::probed();
-    assert_eq!(failing(&mut scene, "web"), State::Degraded);
-    let verdict = scene.idle().verdict_update().verdict.clone();
-    assert_eq!(verdict.cause, Some(Cause::Leaked));
-    assert_eq!(verdict.services[0].service, "default/web");
 }
 
 #[test]
@@ -239,20 +217,6 @@ fn stale(scene: &mut Scene, to: SocketAddr) {
         sighting.destination = Some(to);
         scene.sighted(sighting);
     }
-}
-
-/// Three connections of a pod to an endpoint removed more than 15 s before.
-#[rstest]
-#[case::long_ago(15_500, State::Stale)]
-#[case::lately(14_000, State::Degraded)]
-fn stale_connections_make_the_node_stale(#[case] age: u64, #[case] state: State) {
-    let mut scene = Scene::probed();
-    let to = left(&mut scene);
-    scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
-    scene.rest(age);
-    stale(&mut scene, to);
-    scene.pass();
-    assert_eq!(scene.idle().state(), state);
 }
 
 /// With a usual lag of 8 s, connections are stale only from 24 s on.

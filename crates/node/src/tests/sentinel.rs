@@ -142,14 +142,6 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
     assert_eq!(scene.condition(), Condition::Probing);
 }
 
-#[test]
-fn probes_that_fail_while_it_is_off_accuse_nobody() {
-    let mut scene = Scene::probed();
-    scene.taken(true);
-    scene.fault();
-    assert_eq!(scene.state(), State::Proven);
-}
-
 /// If the addresses are in use from the start, no devices are made.
 #[test]
 fn devices_are_not_made_at_addresses_that_are_taken() {
@@ -201,16 +193,6 @@ fn a_rotation_measures_the_lag(#[case] lane: Lane, #[case] measured: Option<u128
     assert_eq!(meets(500, rotated), measured);
     assert_eq!(meets(750, rotated), None, "measured once");
     assert_eq!(scene.idle().state(), State::Proven);
-}
-
-#[test]
-fn a_generation_that_is_not_met_makes_the_node_stale() {
-    let mut scene = Scene::probed();
-    scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
-    scene.rest(119_900);
-    assert_eq!(scene.idle().state(), State::Proven);
-    scene.rest(200);
-    assert_eq!(scene.idle().state(), State::Stale);
 }
 
 /// While the kubelet's reports do not reach the control plane, changes may not reach kube-proxy either.

@@ -1,13 +1,12 @@
 //! Failing probes: how often the sentinel's parts are checked, and when a verdict is published at once.
 
-use pathproof_facts::cause::{Cause, ProbeCause, State};
+use pathproof_facts::cause::{ProbeCause, State};
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::trace::{ProbePath, ProbeTrace};
 use pathproof_witness::probes::{ProbeOutcome, VoidReason};
 use rstest::rstest;
 
 use super::scene::*;
-use crate::event::Event;
 
 const PATH: ProbePath = ProbePath::OffCluster;
 
@@ -125,16 +124,6 @@ fn only_the_first_five_failures_are_judged_at_once() {
 fn probes_that_say_nothing_are_not_judged_at_once() {
     let mut scene = Scene::probed();
     assert!(times(&mut scene, "publish", 250, 3_000, void).is_empty());
-}
-
-#[test]
-fn four_failures_and_two_checks_accuse() {
-    let mut scene = Scene::probed();
-    let effects = scene.fault();
-    assert_eq!(effects.state(), State::Broken);
-    assert_eq!(effects.verdict_update().verdict.cause, Some(Cause::Leaked));
-    assert!(effects.verdict_update().verdict.families[0].by_sentinel);
-    assert_eq!(effects.statuses(), [503, 503]);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -264,17 +253,4 @@ fn each_probe_is_measured_with_its_outcome() {
     bare.echo_saw = Some(bare.client);
     let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
     assert_eq!(scene.probe(bare).probed().0, missing);
-}
-
-/// A second without any result of a probe: the agent was starved.
-#[test]
-fn a_gap_ends_a_run_that_is_not_confirmed() {
-    let mut scene = Scene::probed();
-    for _ in 0..3 {
-        scene.later(250).leak(PATH);
-    }
-    scene.sound();
-    scene.reread_same();
-    scene.later(1_250).leak(PATH);
-    assert_eq!(scene.feed(Event::Tick).state(), State::Suspect);
 }

@@ -7,10 +7,9 @@ mod words;
 
 use std::time::Duration;
 
-use pathproof_facts::limits::Limits;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_judge::eligibility::Eligibility;
-use pathproof_judge::verdict::{Coverage, Decision, Evidence, Finding, Rule};
+use pathproof_judge::verdict::{Evidence, Finding, Rule};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -23,26 +22,6 @@ const BEHAVIOUR: &str = include_str!(concat!(
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: u64 = 3_600;
-
-fn verdict(state: State, cause: Option<Cause>, why: Option<Why>, node: Eligibility) -> Verdict {
-    Verdict {
-        at: Mono(0),
-        decision: Some(Decision::Healthy),
-        state,
-        since: Mono(0),
-        cause,
-        why,
-        finding: Finding::new(Rule::NotSampled, Evidence::Nothing),
-        limits: Limits::default(),
-        eligibility: node,
-        families: Vec::new(),
-        services: Vec::new(),
-        services_omitted: 0,
-        coverage: Coverage::default(),
-        conntrack: Default::default(),
-        drops: Default::default(),
-    }
-}
 
 fn tainted() -> Eligibility {
     Eligibility::Tainted {
@@ -76,152 +55,6 @@ fn broken() -> ConditionState {
 
 fn unknown() -> ConditionState {
     condition_of(Status::Unknown, Reason::Unknown(Some(Why::Idle)))
-}
-
-#[rstest]
-#[case(
-    State::Proven,
-    None,
-    None,
-    true,
-    "True",
-    "DatapathProven",
-    "NodeLeaving"
-)]
-#[case(
-    State::Proven,
-    None,
-    None,
-    false,
-    "False",
-    "DatapathRecovering",
-    "DatapathRecovering"
-)]
-#[case(
-    State::Degraded,
-    Some(Cause::Lost),
-    None,
-    true,
-    "True",
-    "DatapathDegradedLost",
-    "NodeLeaving"
-)]
-#[case(
-    State::Suspect,
-    Some(Cause::NoData),
-    None,
-    true,
-    "True",
-    "DatapathSuspectNoData",
-    "NodeLeaving"
-)]
-#[case(
-    State::Suspect,
-    Some(Cause::Lost),
-    None,
-    false,
-    "False",
-    "DatapathSuspectLost",
-    "DatapathSuspectLost"
-)]
-#[case(
-    State::Broken,
-    Some(Cause::ForwardingOff),
-    None,
-    false,
-    "False",
-    "DatapathBrokenForwardingOff",
-    "DatapathBrokenForwardingOff"
-)]
-#[case(
-    State::Stale,
-    Some(Cause::Stale),
-    None,
-    false,
-    "False",
-    "DatapathStale",
-    "DatapathStale"
-)]
-#[case(
-    State::Starting,
-    None,
-    None,
-    true,
-    "Unknown",
-    "DatapathStarting",
-    "NodeLeaving"
-)]
-#[case(
-    State::Unknown,
-    None,
-    Some(Why::Idle),
-    true,
-    "Unknown",
-    "DatapathUnknownIdle",
-    "NodeLeaving"
-)]
-#[case(
-    State::Unknown,
-    None,
-    Some(Why::ObserverBlind),
-    false,
-    "Unknown",
-    "DatapathUnknownObserverBlind",
-    "NodeLeaving"
-)]
-fn the_status_follows_livez_and_leaving_is_a_reason(
-    #[case] state: State,
-    #[case] cause: Option<Cause>,
-    #[case] why: Option<Why>,
-    #[case] sound: bool,
-    #[case] status: &str,
-    #[case] reason: &str,
-    #[case] leaving: &str,
-) {
-    let here = condition(&verdict(state, cause, why, Eligibility::Eligible), sound);
-    assert_eq!((here.status.name(), &*here.reason.name()), (status, reason));
-    for node in [tainted(), Eligibility::Deleting] {
-        let gone = condition(&verdict(state, cause, why, node), sound);
-        assert_eq!(
-            (gone.status.name(), &*gone.reason.name()),
-            (status, leaving)
-        );
-        assert!(gone.leaving);
-    }
-    let unseen = condition(&verdict(state, cause, why, Eligibility::NeverSeen), sound);
-    assert_eq!(unseen, here);
-}
-
-#[test]
-fn the_message_has_the_verdict_and_one_more_finding() {
-    let of = |node, state, sound, lenience| {
-        let verdict = verdict(state, Some(Cause::Leaked), None, node);
-        message(&verdict, condition(&verdict, sound), lenience)
-    };
-    let enforce = None;
-    assert_eq!(
-        of(Eligibility::Eligible, State::Broken, false, enforce),
-        "the agent has not read the observer yet"
-    );
-    assert_eq!(
-        of(tainted(), State::Broken, false, enforce),
-        "the node is about to be removed: taint ToBeDeletedByClusterAutoscaler. Its datapath: the \
-         agent has not read the observer yet"
-    );
-    assert_eq!(
-        of(Eligibility::Eligible, State::Proven, false, enforce),
-        "the datapath works again, but not for long enough yet: the agent has not read the \
-         observer yet"
-    );
-    assert_eq!(
-        of(
-            Eligibility::Eligible,
-            State::Broken,
-            false,
-            Some("--enforcement is audit")
-        ),
-        "the agent has not read the observer yet (/livez still answers 200: --enforcement is audit)"
-    );
 }
 
 #[test]

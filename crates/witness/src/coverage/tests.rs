@@ -27,52 +27,6 @@ fn a_silent_source_suspends_judgement_of_where_connections_go() {
 }
 
 #[test]
-fn a_fresh_observer_settles() {
-    let coverage = Coverage::new(ObserverStart::default(), at(10));
-    let suspended = |seconds| {
-        let health = coverage.health(Missing::default(), at(seconds));
-        (health.lost_suspended, health.misrouted_suspended)
-    };
-    assert_eq!(suspended(11), (true, true));
-    assert_eq!(suspended(12), (false, false));
-}
-
-#[test]
-fn connections_forgotten_early_make_first_syns_uncertain_for_as_long_as_clients_retry() {
-    let mut coverage = Coverage::default();
-    coverage.read(&[0; FAULTS], 1, at(10));
-    let uncertain = |seconds| {
-        let health = coverage.health(Missing::default(), at(seconds));
-        (health.misrouted_suspended, health.lost_suspended)
-    };
-    assert_eq!(uncertain(139), (true, false));
-    assert_eq!(uncertain(140), (false, false));
-}
-
-#[test]
-fn a_full_map_suspends_lost_for_as_long_as_it_is_recent() {
-    let mut coverage = Coverage::default();
-    let mut faults = [0; FAULTS];
-    faults[Fault::PendingFull as usize] = 7;
-    coverage.read(&faults, 0, at(10));
-    let health = |coverage: &Coverage, seconds| coverage.health(Missing::default(), at(seconds));
-    assert!(
-        !health(&coverage, 10).lost_suspended,
-        "counted before this agent"
-    );
-    faults[Fault::PendingFull as usize] = 9;
-    coverage.read(&faults, 0, at(11));
-    let full = health(&coverage, 11);
-    assert!(full.lost_suspended);
-    assert!(full.reasons.contains(&CoverageLoss::PendingFull {
-        missed: 2,
-        by: None
-    }));
-    coverage.read(&faults, 0, at(21));
-    assert!(!health(&coverage, 21).lost_suspended);
-}
-
-#[test]
 fn an_unobserved_uplink_hides_connections_from_outside() {
     let hook = |device: &str, uplink, attached| Hook {
         device: device.to_owned(),
@@ -121,31 +75,4 @@ fn behind_an_interface_that_is_left_to_others_nothing_is_lost_or_refused() {
     };
     assert_eq!(suspended(0), [false, false]);
     assert_eq!(suspended(1), [true, true]);
-}
-
-#[test]
-fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
-    let hidden = |continues| {
-        let start = ObserverStart {
-            continues,
-            ..ObserverStart::default()
-        };
-        let mut coverage = Coverage::new(start, at(0));
-        coverage.hooks = Hooks {
-            devices: vec![Hook {
-                device: "eth0".to_owned(),
-                uplink: true,
-                attached: true,
-                first: true,
-                problem: None,
-            }],
-            left_out: 0,
-            unseen: 0,
-            ..Hooks::default()
-        };
-        let health = coverage.health(Missing::default(), at(9));
-        coverage.hides_outside(&health, false).is_some()
-    };
-    assert!(hidden(false));
-    assert!(!hidden(true));
 }

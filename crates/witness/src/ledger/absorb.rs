@@ -342,7 +342,7 @@ impl Ledger {
                     noticed: look.at,
                     failure: *failure,
                     count: *count,
-                    icmp: false,
+                    icmp: None,
                     misdelivered: false,
                     client: None,
                 };
@@ -446,7 +446,8 @@ impl Ledger {
             failure: sighting.failure,
             // The counters contain it as well.
             count: 0,
-            icmp: sighting.icmp,
+            icmp: (sighting.failure == Failure::Refused && !sighting.unreported)
+                .then_some(sighting.icmp),
             misdelivered: sighting.misdelivered,
             client: Some(sighting.client),
         };

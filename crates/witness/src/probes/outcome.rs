@@ -5,6 +5,7 @@
 
 use pathproof_facts::cause::ProbeCause;
 use pathproof_facts::limits::Limits;
+use pathproof_facts::named;
 use pathproof_facts::trace::{Control, ProbePath, ProbeTrace, Stamps, Transport};
 use pathproof_wire::probe::Stage;
 use pathproof_wire::service::FAMILIES;
@@ -44,47 +45,30 @@ impl ProbeOutcome {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VoidReason {
-    NotSent,
-    /// It was sent long after it was due: the agent was starved.
-    SentLate,
-    /// It was abandoned long after its timeout: the agent was starved.
-    EndedLate,
-    /// Its control probe did not come back.
-    ControlFailed,
-    /// It did not enter the node: the client's devices are damaged.
-    NotArrived,
-    /// It left for the echo and was not answered, though the control probe was: the devices are
-    /// damaged, or the echo is starved.
-    NotEchoed,
-    /// The sentinel's devices were recently found damaged.
-    Damaged,
-    /// The sentinel changed recently, does not exist, or is altered.
-    Unsettled,
-    /// Another Service uses its frontend.
-    #[serde(rename = "contested")]
-    FrontendConflict,
-    /// It dialled an address of the Node object, but left the node, which packets to a local
-    /// address never do. The address moved to another node (a VIP), or was withdrawn.
-    NotLocal,
-}
-
-#[cfg(any(test, feature = "testing"))]
-impl VoidReason {
-    pub const ALL: [VoidReason; 10] = [
-        VoidReason::NotSent,
-        VoidReason::SentLate,
-        VoidReason::EndedLate,
-        VoidReason::ControlFailed,
-        VoidReason::NotArrived,
-        VoidReason::NotEchoed,
-        VoidReason::Damaged,
-        VoidReason::Unsettled,
-        VoidReason::FrontendConflict,
-        VoidReason::NotLocal,
-    ];
+named! {
+    pub enum VoidReason {
+        NotSent = "not_sent",
+        /// It was sent long after it was due: the agent was starved.
+        SentLate = "sent_late",
+        /// It was abandoned long after its timeout: the agent was starved.
+        EndedLate = "ended_late",
+        /// Its control probe did not come back.
+        ControlFailed = "control_failed",
+        /// It did not enter the node: the client's devices are damaged.
+        NotArrived = "not_arrived",
+        /// It left for the echo and was not answered, though the control probe was: the devices are
+        /// damaged, or the echo is starved.
+        NotEchoed = "not_echoed",
+        /// The sentinel's devices were recently found damaged.
+        Damaged = "damaged",
+        /// The sentinel changed recently, does not exist, or is altered.
+        Unsettled = "unsettled",
+        /// Another Service uses its frontend.
+        FrontendConflict = "contested",
+        /// It dialled an address of the Node object, but left the node, which packets to a local
+        /// address never do. The address moved to another node (a VIP), or was withdrawn.
+        NotLocal = "not_local",
+    }
 }
 
 /// Classifies a probe on its own. [`SentinelLedger::absorb`](super::SentinelLedger::absorb) handles

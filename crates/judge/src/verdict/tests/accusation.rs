@@ -8,7 +8,7 @@ use pathproof_facts::trace::LaneConflict;
 use pathproof_facts::trace::{ProbePath, Transport};
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass::{self, External, Pod};
-use pathproof_witness::evidence::Sample;
+use pathproof_witness::evidence::{Sample, Sighting};
 use rstest::rstest;
 
 use super::scene::*;
@@ -113,6 +113,34 @@ fn rules_that_are_gone_accuse_beside_a_sentinel_that_passes(
             let mut seen = sighting(*service, *class, *client, failure, at - 10);
             seen.destination = Some(([192, 0, 2, 9], 8_080).into());
             world.sight(seen).fail_unseen(*service, *class, failure);
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    let verdict = world.verdict(7_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}
+
+/// A REJECT rule may refuse by ICMP. The kernel drops some reports: the others show which it was.
+#[rstest]
+#[case::by_rst("R", State::Broken)]
+#[case::by_icmp("I", State::Degraded)]
+#[case::by_icmp_and_mostly_unreported("I...", State::Degraded)]
+#[case::by_rst_and_mostly_unreported("R...", State::Broken)]
+#[case::never_reported(".", State::Degraded)]
+#[case::a_policy_for_one_client_beside_the_fault("IRRR", State::Broken)]
+fn refusals_by_icmp_are_no_missing_rules(#[case] reports: &str, #[case] expected: State) {
+    let mut world = refereed();
+    world.worked_outside(WEB).worked_outside(API);
+    for (at, report) in (2_250..=7_000).step_by(250).zip(reports.chars().cycle()) {
+        for (service, client) in [(WEB, 1), (API, 2)] {
+            let refused = Sighting {
+                icmp: report == 'I',
+                unreported: report == '.',
+                ..sighting(service, External, client, Failure::Refused, at - 10)
+            };
+            world
+                .sight(refused)
+                .fail_unseen(service, External, Failure::Refused);
         }
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
     }
@@ -265,33 +293,6 @@ fn wrong_routes_accuse_while_the_view_is_old() {
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
     }
     assert_eq!(world.verdict(6_200).state, State::Broken);
-}
-
-/// Slices define which endpoints are on this node. A tenant who can write those of one namespace may list
-/// two addresses without a route.
-#[rstest]
-#[case::of_one_namespace(&[(WEB, Pod, 1), (API, Pod, 2)], State::Degraded)]
-#[case::of_two(&[(WEB, Pod, 1), (CART, Pod, 2)], State::Broken)]
-fn wrong_routes_take_endpoints_of_two_namespaces(
-    #[case] missed: &[Client],
-    #[case] expected: State,
-) {
-    let mut world = refereed();
-    world.worked(WEB).worked(CART);
-    for at in (2_250..=8_000).step_by(250) {
-        fail(&mut world, &[(WEB, Pod, 1), (CART, Pod, 2)], Lost, at, at);
-        fail(&mut world, missed, Misrouted, at, at);
-        world.rounds(at, at, &USUAL, |_| Fate::Pass);
-    }
-    assert_eq!(world.verdict(8_200).state, expected);
-}
-
-/// A sentinel that is damaged, or passed only before the fault, refutes nothing.
-#[test]
-fn a_sentinel_that_stopped_passing_refutes_nothing() {
-    let mut world = refereed();
-    fail(&mut world, TWO, Lost, 4_000, 8_000);
-    assert_eq!(world.verdict(8_000).state, State::Broken);
 }
 
 /// A filter on the sentinel's addresses, and one pod that a policy denies. If only node ports are filtered,

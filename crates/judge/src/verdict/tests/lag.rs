@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use pathproof_facts::cause::State;
-use pathproof_facts::cluster::NodeFacts;
 use pathproof_facts::limits::Limits;
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::Family;
@@ -116,20 +115,6 @@ fn two_minutes_after_receipt_rules_are_stale() {
 }
 
 #[test]
-fn lateness_counts_from_the_oldest_that_is_unmet() {
-    let mut world = followed();
-    for (minute, generation) in (20_003..20_006).enumerate() {
-        let from = 10_050 + 60_000 * minute as u64;
-        world.meet((from, from + 59_000), STEP, |_| Some(OLD));
-        world.moved(generation, from + 59_500);
-    }
-    assert_eq!(world.verdict(190_000).state, State::Stale);
-    // One generation behind, as any proxy is for a moment.
-    world.meet((190_050, 190_150), 100, |_| Some(20_004));
-    assert_eq!(world.verdict(190_200).state, State::Proven);
-}
-
-#[test]
 fn one_path_that_stands_for_the_node_is_enough() {
     let mut world = followed();
     let node_ports = |lane: Lane| match lane.path {
@@ -196,31 +181,6 @@ fn rules_are_not_late_while_the_api_is_away() {
     world.ledger.sentinel.source_away(ms(431_000));
     world.meet((430_050, 500_000), STEP, |_| Some(OLD));
     assert_eq!(world.verdict(500_000).state, State::Stale);
-}
-
-/// The control plane's load balancer fails. kubelet and kube-proxy depend on it, the agent does not.
-#[rstest]
-#[case::heard(false, State::Stale)]
-#[case::kubelet_silent(true, State::Proven)]
-fn a_proxy_that_cannot_be_reached_either_is_not_late(
-    #[case] kubelet_silent: bool,
-    #[case] expected: State,
-) {
-    let node = NodeFacts {
-        kubelet_silent,
-        ..NodeFacts::default()
-    };
-    let mut world = followed();
-    world.meet((10_050, 49_900), STEP, |_| Some(OLD));
-    let sentinel = &mut world.ledger.sentinel;
-    sentinel.follow_source(false, Some(&node), ms(50_000));
-    world.meet((50_050, 299_900), STEP, |_| Some(OLD));
-    assert_eq!(world.verdict(300_000).state, expected);
-    // Counting continues once the node's heartbeat is back.
-    let sentinel = &mut world.ledger.sentinel;
-    sentinel.follow_source(false, Some(&NodeFacts::default()), ms(300_000));
-    world.meet((300_050, 379_900), STEP, |_| Some(OLD));
-    assert_eq!(world.verdict(380_000).state, State::Stale);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{State, Why};
 use pathproof_witness::probes::SentinelView;
+use rstest::rstest;
 
+use super::probes::change;
 use super::scene::*;
 use super::world::*;
 use crate::answer::UnknownPolicy;
@@ -32,45 +34,51 @@ fn broken_throughout(meddle: impl Fn(&mut World, u64) -> bool) -> Vec<(State, St
     told
 }
 
-#[test]
-fn damage_while_broken_keeps_the_answer() {
-    let told = broken_throughout(|world, at| {
-        if at == 40_000 {
-            let sentence = "pathproof-c0 is down".to_owned();
-            world.ledger.sentinel.damaged(ms(at), sentence);
-        }
-        true
-    });
-    let [(State::Suspect, reason), (State::Broken, _)] = &told[..] else {
-        panic!("{told:?}");
-    };
-    assert!(
-        reason.ends_with("not confirmed: the sentinel's interfaces were damaged a moment ago"),
-        "{reason}"
-    );
+fn is_damaged(world: &mut World, at: u64) -> bool {
+    if at == 40_000 {
+        let sentence = "pathproof-c0 is down".to_owned();
+        world.ledger.sentinel.damaged(ms(at), sentence);
+    }
+    true
 }
 
-#[test]
-fn parts_that_fail_temporarily_keep_the_answer() {
-    let told = broken_throughout(|world, at| {
-        let off = match at {
-            40_000 => Some("the addresses cannot be read".to_owned()),
-            44_000 => None,
-            _ => return !(40_000..44_000).contains(&at),
-        };
+fn is_off_for_4_s(world: &mut World, at: u64) -> bool {
+    let off = (at < 44_000).then(|| "the addresses cannot be read".to_owned());
+    if [40_000, 44_000].contains(&at) {
         let view = SentinelView {
             off,
-            changed_at: ms(at),
             ..sentinel_view()
         };
-        world.ledger.sentinel.view_changed(ms(at), view);
-        at == 44_000
-    });
+        change(world, at, view);
+    }
+    !(40_000..44_000).contains(&at)
+}
+
+fn is_edited(world: &mut World, at: u64) -> bool {
+    if at == 40_000 {
+        let view = SentinelView {
+            identity: 2,
+            ..sentinel_view()
+        };
+        change(world, at, view);
+    }
+    true
+}
+
+#[rstest]
+#[case::damage(is_damaged, "the sentinel's interfaces were damaged a moment ago")]
+#[case::parts_that_fail_temporarily(
+    is_off_for_4_s,
+    "the sentinel is off: the addresses cannot be read"
+)]
+#[case::an_edit(is_edited, "the sentinel changed a moment ago")]
+fn the_answer_stays_while_broken(#[case] meddle: fn(&mut World, u64) -> bool, #[case] why: &str) {
+    let told = broken_throughout(meddle);
     let [(State::Suspect, reason), (State::Broken, _)] = &told[..] else {
         panic!("{told:?}");
     };
     assert!(
-        reason.ends_with("not confirmed: the sentinel is off: the addresses cannot be read"),
+        reason.ends_with(&format!("not confirmed: {why}")),
         "{reason}"
     );
 }

@@ -15,32 +15,7 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
-use crate::answer::UnknownPolicy;
 use crate::damping::Damping;
-
-/// Probes leak from 2.25 s on. The verdict is checked after every round until 14 s, and `meddle` runs
-/// before each.
-fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
-    let mut world = World::probed(&USUAL);
-    let mut damping = Damping::new(Duration::from_secs(10));
-    for at in (2_250..=14_000).step_by(250) {
-        let Some(fate) = meddle(&mut world, at) else {
-            continue;
-        };
-        world.rounds(at, at, &USUAL, |_| fate);
-        for now in [at + 200, at + 249] {
-            let verdict = world.verdict(now);
-            assert_ne!(
-                verdict.state,
-                State::Broken,
-                "at {now}: {}",
-                verdict.reason()
-            );
-            assert!(damping.step(&verdict, UnknownPolicy::Open).healthy);
-        }
-    }
-    world
-}
 
 pub(super) fn change(world: &mut World, now: u64, view: SentinelView) {
     let changed_at = ms(now);
@@ -49,172 +24,11 @@ pub(super) fn change(world: &mut World, now: u64, view: SentinelView) {
 }
 
 #[test]
-fn the_sentinel_deleted() {
-    let world = never_broken(|world, at| {
-        // The agent receives the deletion half a second after kube-proxy.
-        if at == 2_750 {
-            change(world, at, SentinelView::default());
-        }
-        Some(Fate::Leak)
-    });
-    assert_eq!(world.verdict(40_000).state, State::Unknown);
-}
-
-#[test]
-fn the_sentinel_edited() {
-    never_broken(|world, at| {
-        if at == 2_750 {
-            change(
-                world,
-                at,
-                SentinelView {
-                    identity: 2,
-                    ..sentinel_view()
-                },
-            );
-        }
-        // The datapath follows late, but in time.
-        Some(if at < 12_000 { Fate::Leak } else { Fate::Pass })
-    });
-}
-
-#[test]
-fn the_sentinel_altered() {
-    let mut world = never_broken(|world, at| {
-        if at == 2_750 {
-            let altered = Some("the selector app=web is set".to_owned());
-            change(
-                world,
-                at,
-                SentinelView {
-                    altered,
-                    identity: 2,
-                    ..sentinel_view()
-                },
-            );
-        }
-        Some(Fate::Leak)
-    });
-    world.idle(14_250, 40_000);
-    let verdict = world.verdict(40_000);
-    assert_eq!(verdict.why, Some(Why::SentinelAltered));
-    assert_eq!(
-        verdict.reason(),
-        "IPv4: the sentinel's Service or EndpointSlices were changed: the selector app=web is set"
-    );
-}
-
-#[rstest]
-#[case::dropped(Fate::Drop)]
-#[case::rejected(Fate::Reject)]
-#[case::answers_dropped(Fate::LoseAnswer)]
-fn a_policy_against_our_range(#[case] fate: Fate) {
-    let world = never_broken(|_, _| Some(fate));
-    assert_eq!(world.verdict(14_200).state, State::Suspect);
-}
-
-#[test]
-fn devices_taken_down() {
-    let world = never_broken(|_, _| Some(Fate::ControlFails));
-    let verdict = world.verdict(14_200);
-    assert_eq!(
-        verdict.state,
-        State::Proven,
-        "earlier proofs are still recent"
-    );
-    let mut world = world;
-    world.rounds(14_250, 40_000, &USUAL, |_| Fate::ControlFails);
+fn devices_that_stay_down_leave_nothing_to_conclude() {
+    let world = World::faulty(40_000, |_| Fate::ControlFails);
     let verdict = world.verdict(40_200);
     assert_eq!(verdict.why, Some(Why::Inconclusive));
     says(&verdict, "the control probe");
-}
-
-#[test]
-fn client_device_taken_down() {
-    never_broken(|_, _| Some(Fate::Vanish));
-}
-
-#[test]
-fn routes_flushed_and_found_damaged() {
-    let world = never_broken(|world, at| {
-        if at >= 2_750 {
-            let sentence = "the route to 198.18.0.2 is gone".to_owned();
-            world.ledger.sentinel.damaged(ms(at), sentence);
-        }
-        Some(Fate::Misroute)
-    });
-    let verdict = world.verdict(14_200);
-    let lane = &verdict.families[0].lanes[0];
-    assert!(
-        said(lane, &verdict).ends_with("the route to 198.18.0.2 is gone"),
-        "{}",
-        said(lane, &verdict)
-    );
-}
-
-#[test]
-fn stopped_for_ten_seconds_and_continued() {
-    never_broken(|_, at| match at {
-        // Probes that were under way when the agent was stopped have failed; their results are read
-        // afterwards.
-        2_250..=2_750 => Some(Fate::Leak),
-        3_000..=12_999 => None,
-        13_000..=13_500 => Some(Fate::Leak),
-        _ => Some(Fate::Pass),
-    });
-}
-
-#[rstest]
-#[case::sent_late(Fate::Late)]
-#[case::seen_late(Fate::SeenLate)]
-fn a_starved_agent(#[case] fate: Fate) {
-    never_broken(|_, _| Some(fate));
-}
-
-#[test]
-fn another_owner_takes_over() {
-    let mut world = never_broken(|world, at| {
-        if at == 2_750 {
-            let new = owners(&[Owner::KubeProxyNftables]);
-            world.ledger.sentinel.owner_seen(Family::V4, new, ms(at));
-        }
-        Some(Fate::Leak)
-    });
-    let verdict = world.verdict(14_200);
-    assert_eq!(unknown(&verdict), Some(Why::DatapathChanged));
-    assert_eq!(
-        verdict.reason(),
-        "IPv4: another proxy translates Service traffic now (kube-proxy (nftables)), and no probe \
-         passed since"
-    );
-    world.rounds(14_250, 14_250, &USUAL, |_| Fate::Pass);
-    assert_eq!(world.verdict(14_450).state, State::Proven);
-    world.rounds(14_500, 15_250, &USUAL, |_| Fate::Leak);
-    assert_eq!(world.verdict(15_450).state, State::Broken, "armed again");
-}
-
-#[test]
-fn the_owner_that_vanishes_is_a_fault() {
-    let mut world = World::probed(&USUAL);
-    world.rounds(2_250, 2_250, &USUAL, |_| Fate::Leak);
-    world
-        .ledger
-        .sentinel
-        .owner_seen(Family::V4, owners(&[]), ms(2_400));
-    world.rounds(2_500, 3_000, &USUAL, |_| Fate::Leak);
-    assert_eq!(world.verdict(3_200).state, State::Broken);
-}
-
-/// An operator investigates a fault with a program at the uplink.
-#[test]
-fn a_monitor_ends_no_fault() {
-    let mut world = World::probed(&USUAL);
-    world.rounds(2_250, 4_000, &USUAL, |_| Fate::Leak);
-    let both = owners(&[Owner::KubeProxyIptables, Owner::Unknown]);
-    let sentinel = &mut world.ledger.sentinel;
-    sentinel.owner_seen(Family::V4, both, ms(4_100));
-    world.rounds(4_250, 8_000, &USUAL, |_| Fate::Leak);
-    assert_eq!(world.verdict(8_200).state, State::Broken);
 }
 
 /// kube-proxy's rules are removed while an unknown program is at the uplink: Calico's eBPF dataplane, which
@@ -237,17 +51,6 @@ fn rules_removed_behind_an_unknown_program(#[case] left: &[Owner], #[case] expec
     sentinel.owner_seen(Family::V4, owners(left), ms(4_400));
     world.rounds(4_500, 8_000, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(8_200).state, expected);
-}
-
-#[test]
-fn single_failures_between_passes() {
-    never_broken(|_, at| {
-        Some(if at % 1_000 == 0 {
-            Fate::Pass
-        } else {
-            Fate::Leak
-        })
-    });
 }
 
 #[test]
@@ -390,33 +193,6 @@ fn memory_of_agents_without_a_sentinel_is_read() {
     let read = serde_json::from_value(written).unwrap();
     let ledger = Ledger::restore(Limits::default(), read, true, ms(500));
     assert!(!ledger.sentinel.is_failing(Family::V4));
-}
-
-#[test]
-fn a_rotation_while_broken_keeps_the_answer() {
-    let mut world = World::probed(&USUAL);
-    let mut damping = Damping::new(Duration::from_secs(10));
-    for at in (2_250..=60_000).step_by(250) {
-        if at == 40_000 {
-            change(
-                &mut world,
-                at,
-                SentinelView {
-                    identity: 2,
-                    ..sentinel_view()
-                },
-            );
-        }
-        world.rounds(at, at, &USUAL, |_| Fate::Leak);
-        let verdict = world.verdict(at + 200);
-        let served = damping.step(&verdict, UnknownPolicy::Open);
-        assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason());
-        if (40_000..50_000).contains(&(at + 200)) {
-            assert_eq!(verdict.state, State::Suspect);
-            ends(&verdict, "the sentinel changed a moment ago");
-        }
-    }
-    assert_eq!(world.verdict(60_200).state, State::Broken);
 }
 
 #[test]

@@ -118,14 +118,6 @@ fn four_unambiguous_failures_break_an_idle_node(
 }
 
 #[test]
-fn a_pass_ends_it_at_once() {
-    let mut world = World::faulty(6_000, |_| Fate::Leak);
-    assert_eq!(world.verdict(6_200).state, State::Broken);
-    world.rounds(6_250, 6_250, &USUAL, |_| Fate::Pass);
-    assert_eq!(world.verdict(6_450).state, State::Proven);
-}
-
-#[test]
 fn every_path_must_pass_again() {
     let mut world = World::faulty(6_000, |_| Fate::Mute);
     world.rounds(6_250, 6_250, &USUAL, only(ProbePath::NodePort, Fate::Mute));
@@ -161,25 +153,6 @@ fn a_connection_lost_before_the_probes_decides_nothing() {
     world.lose(1_500);
     world.rounds(2_250, 6_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     assert_eq!(world.verdict(6_200).state, State::Suspect);
-}
-
-#[test]
-fn real_connections_show_that_the_range_is_filtered() {
-    let mut world = World::probed(&USUAL);
-    for at in (2_250..=12_000).step_by(250) {
-        if at % 1_000 == 0 {
-            world
-                .prove(WEB, SourceClass::Pod, at)
-                .prove(WEB, SourceClass::External, at);
-        }
-        world.rounds(at, at, &USUAL, outside(Fate::Drop, Fate::Pass));
-    }
-    let verdict = world.verdict(12_200);
-    assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
-    ends(
-        &verdict,
-        "; but a real connection from a pod of this node succeeded 200 ms ago",
-    );
 }
 
 #[test]
@@ -321,77 +294,6 @@ fn udp_alone_is_degraded_and_with_tcp_it_is_broken() {
     ends(&verdict, "; TCP probes pass");
     world.rounds(5_250, 6_500, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(6_700).state, State::Broken);
-}
-
-#[test]
-fn one_family_breaks_alone() {
-    let mut world = World::with_sentinel();
-    let six = |path| Lane {
-        family: Family::V6,
-        ..lane(path, Transport::Tcp)
-    };
-    for at in (250..=4_000).step_by(250) {
-        let fate = if at <= 2_000 {
-            Fate::Pass
-        } else {
-            Fate::ForwardingOff
-        };
-        for path in USUAL {
-            world.probe(lane(path, Transport::Tcp), Fate::Pass, at);
-            world.probe(
-                six(path),
-                if path == ProbePath::Host {
-                    Fate::Pass
-                } else {
-                    fate
-                },
-                at,
-            );
-        }
-        world.look(at + 200);
-    }
-    let verdict = world.verdict(4_200);
-    assert_eq!(verdict.state, State::Broken);
-    assert_eq!(verdict.family(Family::V4).unwrap().state, State::Proven);
-    let broken = verdict.family(Family::V6).unwrap();
-    assert_eq!(
-        broken.state,
-        State::Broken,
-        "its frontends are those of the sentinel"
-    );
-    assert!(
-        verdict
-            .reason_of(broken)
-            .contains("net.ipv6.conf.all.forwarding is 0"),
-        "{}",
-        verdict.reason_of(broken)
-    );
-}
-
-#[test]
-fn a_node_that_drops_everything_of_pods_while_the_sentinel_passes_may_have_a_policy() {
-    let mut world = World::probed(&USUAL);
-    for at in (2_250..=7_000).step_by(250) {
-        world.lose(at - 900).rounds(at, at, &USUAL, |_| Fate::Pass);
-    }
-    let verdict = world.verdict(7_200);
-    assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
-}
-
-#[test]
-fn a_single_service_is_named_beside_probes_that_pass() {
-    let mut world = World::probed(&USUAL);
-    for at in (2_250..=7_000).step_by(250) {
-        world
-            .fail(DB, SourceClass::Pod, 1, Failure::Leaked, at + 100)
-            .rounds(at, at, &USUAL, |_| Fate::Pass);
-    }
-    let verdict = world.verdict(7_200);
-    assert_eq!(
-        (verdict.state, told(&verdict).1),
-        (State::Degraded, "leaked")
-    );
-    says(&verdict, "default/db");
 }
 
 #[test]

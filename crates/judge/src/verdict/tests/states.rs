@@ -557,19 +557,6 @@ fn a_backend_or_a_policy_is_not_the_node(#[case] outcome: Outcome) {
     assert!(verdict.services.is_empty());
 }
 
-#[test]
-fn a_service_that_is_not_expected_any_more_is_not_judged() {
-    let mut world = World::new();
-    assert_eq!(
-        failing(
-            &mut world,
-            &[(90, Pod, 1, Leaked), (91, Pod, 2, Leaked)],
-            4_000
-        ),
-        State::Unknown
-    );
-}
-
 // State and reason when nothing is proven and nothing failed.
 #[rstest]
 #[case::idle(true, [true, false], (false, Mono(0)), State::Unknown, Some(Why::Idle))]

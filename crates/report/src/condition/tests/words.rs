@@ -57,6 +57,17 @@ fn every_state_has_its_message() {
     let mut text = String::new();
     for mut verdict in verdicts() {
         let state = verdict.state.name();
+        let of = |eligibility, sound| {
+            let verdict = Verdict {
+                eligibility,
+                ..verdict.clone()
+            };
+            condition(&verdict, sound)
+        };
+        for sound in [true, false] {
+            let unseen = of(Eligibility::NeverSeen, sound);
+            assert_eq!(unseen, of(Eligibility::Eligible, sound));
+        }
         for node in [Eligibility::Eligible, tainted(), Eligibility::Deleting] {
             verdict.eligibility = node;
             for sound in [true, false] {
