@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod netfilter;
 mod netlink;
 pub mod port;
+pub mod probe;
 pub mod publish;
 pub mod rotate;
 pub mod sentinel;

@@ -172,8 +172,7 @@ fn rotate_generations(mut config: RotateConfig) -> Outcome {
 }
 
 fn cleanup(said: CleanupArgs) -> Outcome {
-    let removal = app::cleanup(&said.kept, said.sentinel_devices);
-    let removed = current_thread()?.block_on(removal)?;
+    let removed = app::cleanup(&said.kept, &said.sentinel_devices)?;
     println!(
         "removed {} pinned links and maps, {} tc filters and {} sentinel interfaces; the observer \
          is detached",

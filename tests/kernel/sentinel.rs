@@ -15,6 +15,7 @@ use node_tests::observer::{LO, Observer, Passed};
 use node_tests::packet::{self, Packet, flag};
 use pathproof::datapath::load;
 use pathproof::datapath::probes::ProbeMaps;
+use pathproof::probe::Kernel as _;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::evidence::{Pending, PendingKey};
 use pathproof_wire::probe::Phase::{self, Data, Handshake};

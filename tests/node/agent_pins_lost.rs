@@ -125,6 +125,30 @@ fn links_are_kept_and_pinned_again(#[case] harm: &str, #[case] remedy: Option<&s
     outlives_the_agent(&mut scene, &mounts);
 }
 
+/// The folder of links cannot be written to, while everything that is pinned stays. An attempt to pin a link
+/// would detach it, and attach it again at every check.
+#[test]
+fn a_link_that_cannot_be_pinned_stays_attached() {
+    let (scene, mounts) = scene();
+    let is_pinned = || {
+        let index = scene.world.node.ifindex("late").expect("a device");
+        let links = scene.world.pin_dir().join(format!("v{ABI_VERSION}/links"));
+        mounts.run(&format!("test -e {}/{index}-ingress", links.display()))
+    };
+    assert!(mounts.run("mount -o remount,ro /sys/fs/bpf"));
+    let node = &scene.world.node;
+    node.ip("link add late type veth peer name later")
+        .expect("a device");
+    node.ip("link set late up").expect("up");
+    scene.wait("reported", |report| lacks(report, "no_pins"));
+    stays_sound(&scene);
+    assert!(!is_pinned());
+    assert!(mounts.run("mount -o remount,rw /sys/fs/bpf"));
+    eventually("pinned", is_pinned);
+    scene.wait("reported no more", |report| !lacks(report, "no_pins"));
+    stays_sound(&scene);
+}
+
 /// The agent pins in the file system that is visible. When it is unmounted, the pins below it count again.
 #[test]
 fn another_file_system_covers_the_first() {

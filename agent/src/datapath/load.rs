@@ -11,6 +11,7 @@ use aya::maps::{Array, Map, MapError};
 use aya::programs::{Program, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use caps::{CapSet, Capability};
+use nix::time::{ClockId, clock_getres};
 use pathproof_wire::abi::{FOLLOW_ALL, SEED, WINDOW_SHIFT, map, program};
 use pathproof_wire::gate::window_shift;
 use thiserror::Error;
@@ -264,13 +265,8 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
 
 /// Time between two kernel ticks: the resolution of the coarse clock.
 fn tick_ns() -> u64 {
-    let mut tick = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 4_000_000,
-    };
-    // SAFETY: `tick` is a timespec that lives for the call; if that fails, it stays.
-    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) };
-    tick.tv_nsec.unsigned_abs()
+    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE);
+    tick.map_or(4_000_000, |tick| tick.tv_nsec().unsigned_abs())
 }
 
 /// Level of the programs' diagnostics: none, or the number in PATHPROOF_EBPF_LOG (1 error to 5

@@ -12,13 +12,12 @@
 //! agent never match another program.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use pathproof_wire::abi::{ABI_VERSION, map};
 use thiserror::Error;
 
@@ -26,8 +25,6 @@ mod kept;
 
 pub(super) use kept::KeptPins;
 
-/// `f_type` of a BPF file system (linux/magic.h).
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 const LINKS: &str = "links";
 /// Beside the versions' directories, shared by all of them.
 const CLAIMS: &str = "programs";
@@ -36,7 +33,7 @@ const QDISCS: &str = "qdiscs";
 /// Number of claims that are kept, the newest: those of a dozen agents. A running agent renews its
 /// claims at every check.
 const KEPT: usize = 128;
-/// Target of a claim: a BPF file system has no plain files, and the target is never read.
+/// Target of records, which is never read.
 const OWNER: &str = "pathproof";
 
 /// Nothing can be pinned. The agent runs without pins, and an upgrade then leaves a gap in observation.
@@ -151,8 +148,7 @@ impl Pins {
 
     /// Ids of the programs that any agent claimed.
     pub(super) fn claimed(&self) -> BTreeSet<u32> {
-        let id = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
-        entries(&self.claims()).filter_map(id).collect()
+        numbers(&self.claims())
     }
 
     /// Adds claims, and removes the oldest beyond `KEPT`.
@@ -163,12 +159,9 @@ impl Pins {
         if missing.is_empty() {
             return Ok(());
         }
-        fs::create_dir_all(&folder)?;
         for id in missing {
-            match symlink(OWNER, folder.join(id.to_string())) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => claimed.insert(id),
-            };
+            record(&folder, id)?;
+            claimed.insert(id);
         }
         let old = claimed.len().saturating_sub(KEPT);
         for id in claimed.difference(ids).take(old) {
@@ -225,6 +218,21 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.map(|entry| entry.path())
 }
 
+/// The records in a folder: symlinks named by a number, since a BPF file system has no plain files.
+pub(super) fn numbers(folder: &Path) -> BTreeSet<u32> {
+    let number = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
+    entries(folder).filter_map(number).collect()
+}
+
+/// Adds a record, and the folder if it does not exist.
+pub(super) fn record(folder: &Path, number: u32) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    match symlink(OWNER, folder.join(number.to_string())) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The directories of layout versions: `v` and a number.
 fn versions(root: &Path) -> impl Iterator<Item = PathBuf> {
     let is_version = |path: &PathBuf| {
@@ -252,23 +260,15 @@ pub fn above_mount(root: &Path) -> Option<&Path> {
 
 /// Checks that the existing `path` is on a BPF file system; `root` is for the error.
 fn require_bpf_fs(path: &Path, root: &Path) -> Result<(), PinsError> {
-    let failed = |source| PinsError::Io {
-        operation: "look at",
-        path: path.to_owned(),
-        source,
-    };
-    let name = CString::new(path.as_os_str().as_bytes());
-    let name = name.map_err(|error| failed(error.into()))?;
-    // SAFETY: all zero is a sound `statfs`.
-    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid C string and a struct of the right size.
-    if unsafe { libc::statfs(name.as_ptr(), &raw mut stat) } != 0 {
-        return Err(failed(io::Error::last_os_error()));
-    }
-    match stat.f_type {
-        BPF_FS_MAGIC => Ok(()),
-        _ => Err(PinsError::NotBpfFs {
+    match statfs(path) {
+        Ok(found) if found.filesystem_type() == BPF_FS_MAGIC => Ok(()),
+        Ok(_) => Err(PinsError::NotBpfFs {
             path: root.to_owned(),
+        }),
+        Err(error) => Err(PinsError::Io {
+            operation: "look at",
+            path: path.to_owned(),
+            source: error.into(),
         }),
     }
 }

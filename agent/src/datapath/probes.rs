@@ -20,6 +20,7 @@ use super::load::{LoadError, MapsError, classifier, load_sentinel, refused};
 use super::sample::record;
 use crate::causes::chain;
 use crate::netlink::name_of;
+use crate::probe::Kernel;
 
 /// The maps of the sentinel's probes, and the observer's map of connections for lookups. All
 /// through separate handles, so that a prober can run on another thread than the observer.
@@ -42,52 +43,44 @@ impl ProbeMaps {
             connections: HashMap::try_from(connections).map_err(refused("open", map::PENDING))?,
         })
     }
+}
 
-    /// Registers a probe that is about to be sent; from now on the echo answers it. `flags`: bits of
-    /// [`probe_flag`](pathproof_wire::probe::probe_flag). Replaces an earlier probe with the same key.
-    pub fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), MapsError> {
+impl Kernel for ProbeMaps {
+    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String> {
         let probe = Probe {
             flags,
             ..Probe::default()
         };
         let inserted = self.probes.insert(key, probe, 0);
-        inserted.map_err(refused("write to", map::PROBES))
+        inserted.map_err(sentence("write to", map::PROBES))
     }
 
-    /// Record of a probe; `None` if it is not registered.
-    pub fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, MapsError> {
+    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String> {
         match self.probes.get(key, 0) {
             Ok(probe) => Ok(Some(probe)),
             Err(MapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(refused("read", map::PROBES)(source)),
+            Err(error) => Err(sentence("read", map::PROBES)(error)),
         }
     }
 
-    /// Removes a probe, if registered: its packets are no longer answered.
-    pub fn remove(&mut self, key: &ProbeKey) {
+    fn remove(&mut self, key: &ProbeKey) {
         let _ = self.probes.remove(key);
     }
 
-    /// Makes the first SYN of the socket with this cookie (`SO_COOKIE`) a probe. Call it before
-    /// `connect`.
-    pub fn register_socket(&mut self, cookie: u64) -> Result<(), MapsError> {
+    fn register_socket(&mut self, cookie: u64) -> Result<(), String> {
         let inserted = self.sockets.insert(cookie, HostProbe::default(), 0);
-        inserted.map_err(refused("write to", map::HOST_PROBES))
+        inserted.map_err(sentence("write to", map::HOST_PROBES))
     }
 
-    /// Record of a registered socket.
-    pub fn socket(&self, cookie: u64) -> Option<HostProbe> {
+    fn socket(&self, cookie: u64) -> Option<HostProbe> {
         self.sockets.get(&cookie, 0).ok()
     }
 
-    /// Removes a socket; its probe stays until it is removed.
-    pub fn remove_socket(&mut self, cookie: u64) {
+    fn remove_socket(&mut self, cookie: u64) {
         let _ = self.sockets.remove(&cookie);
     }
 
-    /// The observer's state of the TCP connection with this initial sequence number: bits of
-    /// [`state`](pathproof_wire::evidence::state). `None` if the observer does not follow it.
-    pub fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
+    fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
         let key = PendingKey {
             isn,
             family: family as u32,
@@ -96,13 +89,11 @@ impl ProbeMaps {
         Some(pending.state)
     }
 
-    /// Readable while [`next_event`](Self::next_event) has an event.
-    pub fn events_fd(&self) -> RawFd {
+    fn events_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }
 
-    /// The oldest unread event.
-    pub fn next_event(&mut self) -> Option<ProbeEvent> {
+    fn next_event(&mut self) -> Option<ProbeEvent> {
         while let Some(bytes) = self.events.next() {
             if let Some(event) = record(&bytes) {
                 return Some(event);
@@ -110,6 +101,10 @@ impl ProbeMaps {
         }
         None
     }
+}
+
+fn sentence(operation: &'static str, map: &'static str) -> impl FnOnce(MapError) -> String {
+    move |error| refused(operation, map)(error).to_string()
 }
 
 /// Opens another handle of a map of the object, converted to its type.
@@ -134,12 +129,6 @@ fn handle(
     let fd = fd.try_clone_to_owned().map_err(refused("open", map))?;
     MapData::from_fd(fd).map(kind).map_err(refused("open", map))
 }
-
-/// A prober may run on another thread.
-const _: fn() = || {
-    fn sent<T: Send>() {}
-    sent::<ProbeMaps>();
-};
 
 /// Interface indexes of the ends of the sentinel's two veth pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use pathproof_witness::evidence::{CountDelta, PendingReports, count};
 
 use super::devices::Device;
 use super::load::{MapsError, refused, take};
-use super::sweep::{Arrivals, Sweeper, Swept, SweptConnections};
+use super::sweep::{Arrivals, Sweeper, Swept};
 
 #[derive(Debug, Default)]
 pub struct Read {
@@ -106,15 +106,7 @@ impl Sampler {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
-        let SweptConnections {
-            swept,
-            outside,
-            unanswered,
-            peers,
-            successes,
-            came_back,
-            lost_data,
-        } = self.arrivals.sweep(&mut self.connections, now.0)?;
+        let connections = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, answers) = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
         // Only connections have anomalies. Of datagrams there are counts, which do not affect the verdict.
@@ -123,10 +115,10 @@ impl Sampler {
             let anomaly = self::record::<Anomaly>(&record);
             sightings.extend(anomaly.and_then(|anomaly| self.pending_reports.report(&anomaly)));
         }
-        let by_uplink = came_back.iter();
+        let by_uplink = connections.came_back.iter();
         let by_uplink = by_uplink.filter_map(|key| self.pending_reports.answered_by_uplink(key));
         let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
-        for (key, pending, failed) in &swept.failed {
+        for (key, pending, failed) in &connections.failed {
             sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
         // Datagrams to departed endpoints accuse no node; they are reported as connections to these are.
@@ -139,7 +131,7 @@ impl Sampler {
         }
         self.pending_reports.forget(now);
         // A connection to a departed endpoint has no frontend, so it is not counted.
-        let all = swept.failed.iter().chain(&datagrams.failed);
+        let all = connections.failed.iter().chain(&datagrams.failed);
         for (_, pending, failed) in all.filter(|(_, pending, _)| !pending.is_direct()) {
             count(&mut counts, pending, *failed);
         }
@@ -149,20 +141,11 @@ impl Sampler {
                 sightings,
                 last_proofs,
                 faults,
-                forgotten_early: swept.forgotten_early,
-                top_talker: swept.top_talker,
-                outside,
-                unanswered,
-                peers,
-                successes,
                 by_uplink: by_uplink.into_iter().collect(),
-                lost_data,
-                programming: None,
-                drops: Vec::new(),
-                met: Vec::new(),
+                ..connections.sample
             },
             answers,
-            under_way: swept.under_way,
+            under_way: connections.under_way,
         })
     }
 

@@ -13,23 +13,20 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData};
+use aya::maps::{HashMap as BpfHashMap, IterableMap as _, MapData};
 use bounds::{Candidate, surplus, top_talker};
 use evicted::Evicted;
 use pathproof_facts::time::Mono;
 use pathproof_judge::drain::{Arrival, Outside};
-use pathproof_node::event::TopTalker;
+use pathproof_node::event::{KernelSample, TopTalker};
 use pathproof_wire::abi::{LOSS_WINDOW_NS, map};
 use pathproof_wire::evidence::{Pending, PendingKey, state};
-use pathproof_wire::service::{
-    ExpectedHandling, FAMILIES, Family, FrontendKind, SourceClass, frontend_flag,
-};
+use pathproof_wire::service::{ExpectedHandling, Family, FrontendKind, SourceClass, frontend_flag};
 use pathproof_wire::transition::{Failed, failed};
 use pathproof_wire::udp::is_flow;
-use pathproof_witness::evidence::{LostData, Success, Successes, came_back};
-use pathproof_witness::peers::PeerSample;
+use pathproof_witness::evidence::{LostData, Successes, came_back};
 
-use super::load::{LoadError, MapsError, refused};
+use super::load::{MapsError, refused, take};
 use super::syscall;
 
 mod bounds;
@@ -74,7 +71,7 @@ pub(super) struct Met {
 /// A map of connections or datagrams under way, and the failures already reported.
 pub(super) struct Sweeper {
     name: &'static str,
-    map: MapData,
+    map: BpfHashMap<MapData, PendingKey, Pending>,
     /// Entries still in the map whose failure an earlier sweep reported.
     told: HashSet<PendingKey>,
     evicted: Evicted,
@@ -84,12 +81,9 @@ pub(super) struct Sweeper {
 impl Sweeper {
     /// Takes the map, [`map::PENDING`] or [`map::UDP_PENDING`].
     pub(super) fn open(ebpf: &mut Ebpf, name: &'static str) -> Result<Self, MapsError> {
-        let Some(Map::HashMap(map)) = ebpf.take_map(name) else {
-            return Err(LoadError::Missing { kind: "map", name }.into());
-        };
         Ok(Self {
             name,
-            map,
+            map: take(ebpf, name)?,
             told: HashSet::new(),
             evicted: Evicted::default(),
             has_swept: false,
@@ -97,7 +91,7 @@ impl Sweeper {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.map.fd().as_fd()
+        self.map.map().fd().as_fd()
     }
 
     /// Sweeps once at `now` and passes every entry to `each`. Costs a batch of lookups, independent
@@ -167,16 +161,12 @@ impl Sweeper {
 
 #[derive(Debug, Default)]
 pub(super) struct SweptConnections {
-    pub(super) swept: Swept,
-    pub(super) outside: Outside,
-    /// See [`KernelSample::unanswered`](pathproof_node::event::KernelSample::unanswered).
-    pub(super) unanswered: [u32; FAMILIES],
-    pub(super) peers: PeerSample,
-    pub(super) successes: Vec<Success>,
+    pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
+    pub(super) under_way: usize,
+    /// The part of a sample that a sweep finds.
+    pub(super) sample: KernelSample,
     /// Misrouted connections that were answered, at most 64 per sweep.
     pub(super) came_back: Vec<PendingKey>,
-    /// Connections whose data was not forwarded, at most 64 per sweep.
-    pub(super) lost_data: Vec<LostData>,
 }
 
 /// New connections from outside the node, each reported once, and successes of all connections.
@@ -201,10 +191,9 @@ impl Arrivals {
         let until = now.saturating_sub(IN_THE_MAP_NS);
         let news = self.told_until.unwrap_or(until)..until;
         let mut arrivals = Vec::new();
-        let mut unanswered = [0; FAMILIES];
-        let mut peers = PeerSample::default();
+        let mut sample = KernelSample::default();
         let mut back = Vec::new();
-        // A sweep may see an entry twice.
+        // A sweep may see an entry twice. At most 64 connections whose data was not forwarded.
         let mut lost_data = HashMap::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
@@ -221,7 +210,7 @@ impl Arrivals {
                 lost_data.extend(LostData::of(pending).map(|lost| (*key, lost)));
             }
             if is_told && !met.is_again {
-                peers.add(key, pending);
+                sample.peers.add(key, pending);
             }
             if met.is_again || !(is_new || is_told) || !is_from_outside(pending, &self.uplinks) {
                 return;
@@ -233,21 +222,25 @@ impl Arrivals {
                 });
             }
             if is_told && is_unanswered(pending) {
-                unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
+                sample.unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
             }
         })?;
-        peers.name_devices(|index| self.devices.get(&index).cloned());
         let until = news.start.max(news.end);
         self.told_until = Some(until);
         let until = Mono(until);
+        sample
+            .peers
+            .name_devices(|index| self.devices.get(&index).cloned());
+        sample.outside = Outside { arrivals, until };
+        sample.successes = self.successes.take();
+        sample.lost_data = lost_data.into_values().collect();
+        sample.forgotten_early = swept.forgotten_early;
+        sample.top_talker = swept.top_talker;
         Ok(SweptConnections {
-            swept,
-            outside: Outside { arrivals, until },
-            unanswered,
-            peers,
-            successes: self.successes.take(),
+            failed: swept.failed,
+            under_way: swept.under_way,
+            sample,
             came_back: back,
-            lost_data: lost_data.into_values().collect(),
         })
     }
 }

@@ -18,39 +18,19 @@ use engine::Engine;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbeTrace;
 use pathproof_report::sentinel::SentinelAddresses;
-use pathproof_wire::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
-use pathproof_wire::service::{FAMILIES, Family};
+use pathproof_wire::service::FAMILIES;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedSender;
 use wire::{Network, Sockets};
 
 use super::devices::SentinelDevices;
+use crate::probe::Kernel;
 
 mod engine;
 mod probe;
 mod round;
 mod tools;
 mod wire;
-
-/// Operations of the prober on the kernel's maps. Errors are sentences.
-pub trait Kernel: Send + 'static {
-    /// Registers a probe before it is sent, with flags of
-    /// [`probe_flag`](pathproof_wire::probe::probe_flag).
-    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String>;
-    /// The current record of a probe; `None` if it is not registered.
-    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String>;
-    fn remove(&mut self, key: &ProbeKey);
-    /// Registers a socket by its cookie, before it connects.
-    fn register_socket(&mut self, cookie: u64) -> Result<(), String>;
-    fn socket(&self, cookie: u64) -> Option<HostProbe>;
-    fn remove_socket(&mut self, cookie: u64);
-    /// The observer's [`state`](pathproof_wire::evidence::state) bits of the connection with this initial
-    /// sequence number.
-    fn connection_state(&self, isn: u32, family: Family) -> Option<u32>;
-    /// Readable while [`next_event`](Self::next_event) has an event.
-    fn events_fd(&self) -> RawFd;
-    fn next_event(&mut self) -> Option<ProbeEvent>;
-}
 
 #[derive(Debug, Error)]
 pub enum ProberError {

@@ -1,6 +1,7 @@
 //! How the observer treats the connection of a probe.
 
 use node_tests::packet::{self, flag};
+use pathproof::probe::Kernel as _;
 use pathproof_wire::abi::program;
 use pathproof_wire::evidence::{Outcome, state};
 use pathproof_wire::probe::UDP;

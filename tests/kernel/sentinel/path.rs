@@ -14,6 +14,7 @@ use pathproof::datapath;
 use pathproof::datapath::attach::{Mechanism, Mode};
 use pathproof::datapath::devices::Device;
 use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
+use pathproof::probe::Kernel as _;
 use pathproof_facts::time::Mono;
 use pathproof_wire::packet::Link;
 use pathproof_wire::probe::Phase::{self, Data, Handshake};

@@ -1,6 +1,7 @@
 //! How the programs treat refusals, and packets that belong to no registered probe.
 
 use node_tests::packet::{self, Packet, flag};
+use pathproof::probe::Kernel as _;
 use pathproof_wire::abi::{MAX_PROBES, program};
 use pathproof_wire::probe::UDP;
 use pathproof_wire::probe::{Probe, echo_isn, probe_event, probe_flag};

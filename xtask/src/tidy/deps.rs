@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules that each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet only in app, through values of the crates that decide.
-const MODULES: [(&str, &str); 25] = [
+const MODULES: [(&str, &str); 26] = [
     ("causes", ""),
     ("input", ""),
     ("args", "config"),
@@ -22,11 +22,12 @@ const MODULES: [(&str, &str); 25] = [
     ("metrics", ""),
     ("cluster", "files input"),
     ("netlink", ""),
-    ("datapath", "causes netlink"),
+    ("probe", ""),
+    ("datapath", "causes netlink probe"),
     ("netfilter", "netlink"),
     ("port", "config datapath http lifecycle"),
     ("state", "files"),
-    ("sentinel", "config netfilter netlink"),
+    ("sentinel", "config netfilter netlink probe"),
     ("publish", "causes clock metrics"),
     ("rotate", "clock cluster config lifecycle"),
     ("echo", "args"),

@@ -1,18 +1,13 @@
-//! The sentinel's block of the report, which also configures the prober. It also lets the prober
-//! use the observer's maps: `sentinel` and `datapath` must not depend on each other.
+//! The sentinel's block of the report, which also configures the prober.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
 use pathproof_node::{Condition, Node};
 use pathproof_report::sentinel::{SentinelAddresses, SentinelDevices, SentinelReport};
-use pathproof_wire::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use pathproof_wire::service::Family;
 
 use super::Probing;
-use crate::datapath::probes::ProbeMaps;
 use crate::sentinel::devices::Role;
-use crate::sentinel::prober::Kernel;
 
 impl Probing {
     pub(in crate::app) fn report(&self, node: &Node) -> SentinelReport {
@@ -58,43 +53,5 @@ impl Probing {
             })
         };
         families.filter_map(addresses).collect()
-    }
-}
-
-impl Kernel for ProbeMaps {
-    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String> {
-        ProbeMaps::register(self, key, flags).map_err(|error| error.to_string())
-    }
-
-    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String> {
-        ProbeMaps::read(self, key).map_err(|error| error.to_string())
-    }
-
-    fn remove(&mut self, key: &ProbeKey) {
-        ProbeMaps::remove(self, key);
-    }
-
-    fn register_socket(&mut self, cookie: u64) -> Result<(), String> {
-        ProbeMaps::register_socket(self, cookie).map_err(|error| error.to_string())
-    }
-
-    fn socket(&self, cookie: u64) -> Option<HostProbe> {
-        ProbeMaps::socket(self, cookie)
-    }
-
-    fn remove_socket(&mut self, cookie: u64) {
-        ProbeMaps::remove_socket(self, cookie);
-    }
-
-    fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
-        ProbeMaps::connection_state(self, isn, family)
-    }
-
-    fn events_fd(&self) -> RawFd {
-        ProbeMaps::events_fd(self)
-    }
-
-    fn next_event(&mut self) -> Option<ProbeEvent> {
-        ProbeMaps::next_event(self)
     }
 }

@@ -6,17 +6,17 @@
 //! it deletes it.
 
 use std::cell::Cell;
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
+use nix::unistd::{AccessFlags, access};
 use pathproof_wire::abi::program;
 use pathproof_wire::packet;
-use thiserror::Error;
 
 use super::filters::{self, filters};
 use super::{Mode, qdisc};
@@ -72,7 +72,7 @@ pub enum Mechanism {
     Clsact,
 }
 
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum HookError {
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -80,8 +80,6 @@ pub enum HookError {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Link(#[from] LinkError),
-    #[error(transparent)]
-    Pin(#[from] PinError),
     #[error("cannot read the interface's qdisc: {0}")]
     Qdisc(io::Error),
     /// Another qdisc is in the place of clsact. There an egress filter would become an ingress filter.
@@ -170,6 +168,31 @@ struct Link {
     not_pinned: Option<String>,
 }
 
+impl Link {
+    /// Pins it. Returns whether it is still attached: a failed attempt consumes it.
+    fn pin(&mut self, pin: PathBuf) -> bool {
+        let not_pinned = |error: &(dyn Error + 'static)| {
+            Some(format!("cannot pin {}: {}", pin.display(), chain(error)))
+        };
+        let folder = pin.parent().unwrap_or(&pin);
+        if let Err(error) = access(folder, AccessFlags::W_OK) {
+            // As in a file system that became read-only. The attempt would detach the program.
+            self.not_pinned = not_pinned(&io::Error::from(error));
+            return true;
+        }
+        match self.open.take().map(|open| open.pin(&pin)) {
+            Some(Ok(pinned)) => {
+                self.open = Some(pinned.into());
+                self.not_pinned = None;
+            }
+            Some(Err(error)) => self.not_pinned = not_pinned(&error),
+            None => {}
+        }
+        self.pin = Some(pin);
+        self.open.is_some()
+    }
+}
+
 impl Hook {
     /// Attaches, or takes over a previous agent's link or filter.
     pub(in crate::datapath) fn attach(
@@ -187,7 +210,7 @@ impl Hook {
                 }
                 filter(classifier, spot)?
             }
-            Mode::Tcx | Mode::Auto => match tcx(classifier, spot, pin.as_deref()) {
+            Mode::Tcx | Mode::Auto => match tcx(classifier, spot, pin) {
                 Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier, spot)?,
                 link => {
                     let held = Held::Tcx(link?);
@@ -254,20 +277,10 @@ impl Hook {
 
     /// Pins the link, unless the pin exists. Returns whether it is still attached.
     pub(super) fn pin(&mut self, pin: PathBuf) -> bool {
-        let Held::Tcx(link) = &mut self.held else {
-            return true;
-        };
-        if pin.exists() {
-            return true;
+        match &mut self.held {
+            Held::Tcx(link) if !pin.exists() => link.pin(pin),
+            _ => true,
         }
-        let pinned = link.open.take().and_then(|open| open.pin(&pin).ok());
-        let is_pinned = pinned.is_some();
-        *link = Link {
-            open: pinned.map(FdLink::from),
-            pin: Some(pin),
-            not_pinned: None,
-        };
-        is_pinned
     }
 
     pub(super) fn not_pinned(&self) -> Option<&str> {
@@ -307,28 +320,22 @@ fn no_tcx(error: &HookError) -> bool {
 fn tcx(
     classifier: &mut SchedClassifier,
     spot: &Spot<'_>,
-    pin: Option<&Path>,
+    pin: Option<PathBuf>,
 ) -> Result<Link, HookError> {
-    let held = |open, not_pinned| Link {
-        open: Some(open),
-        pin: pin.map(Path::to_owned),
-        not_pinned,
+    let adopted = pin.as_ref().and_then(|pin| adopt(classifier, pin));
+    let is_new = adopted.is_none();
+    let mut link = Link {
+        open: Some(adopted.map_or_else(|| make(classifier, spot), Ok)?),
+        pin: pin.clone(),
+        not_pinned: None,
     };
-    if let Some(adopted) = pin.and_then(|pin| adopt(classifier, pin)) {
-        return Ok(held(adopted, None));
+    if let Some(pin) = pin.filter(|_| is_new)
+        && !link.pin(pin)
+    {
+        // A device observed without a pin is better than none.
+        link.open = Some(make(classifier, spot)?);
     }
-    let link = make(classifier, spot)?;
-    let Some(pin) = pin else {
-        return Ok(held(link, None));
-    };
-    match link.pin(pin) {
-        Ok(pinned) => Ok(held(pinned.into(), None)),
-        // The failed attempt consumed the link. A device observed without a pin is better than none.
-        Err(error) => {
-            let why = format!("cannot pin {}: {}", pin.display(), chain(&error));
-            Ok(held(make(classifier, spot)?, Some(why)))
-        }
-    }
+    Ok(link)
 }
 
 /// Creates a link in its place.

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use aya::programs::tc;
@@ -16,14 +15,13 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::filters::{is_empty, tcmsg};
 use super::hook::{HookError, Spot};
+use crate::datapath::pins::{numbers, record};
 use crate::netlink::{ECHO, ask, attribute, find};
 
 const CLSACT: &str = "clsact";
 /// Parent of both kinds (linux/pkt_sched.h).
 const PARENT: u32 = 0xffff_fff1;
 const TCA_KIND: u16 = 1;
-/// Target of a record: a BPF file system has no plain files.
-const OWNER: &str = "pathproof";
 
 /// Ensures that clsact exists: adds it if its place is free and adding is allowed.
 pub(super) fn ready(spot: &Spot<'_>) -> Result<(), HookError> {
@@ -85,10 +83,8 @@ pub(super) struct Added {
 
 impl Added {
     pub(super) fn read(folder: Option<PathBuf>) -> Self {
-        let entries = folder.iter().flat_map(fs::read_dir).flatten().flatten();
-        let index = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
         Self {
-            indexes: entries.filter_map(index).collect(),
+            indexes: folder.as_deref().map(numbers).unwrap_or_default(),
             folder,
         }
     }
@@ -100,9 +96,8 @@ impl Added {
     pub(super) fn record(&mut self, index: u32) {
         self.indexes.insert(index);
         if let Some(folder) = &self.folder {
-            let _ = fs::create_dir_all(folder);
             // Without the record a later agent would leave the qdisc behind.
-            let _ = symlink(OWNER, folder.join(index.to_string()));
+            let _ = record(folder, index);
         }
     }
 

@@ -4,13 +4,14 @@
 //! A change that matters only without pathproof's programs (the far ends' settings) is no damage:
 //! writing `ip_forward` changes every device, and does not affect probes.
 
+use std::io;
 use std::net::IpAddr;
 
+use netlink_packet_route::route::RouteType;
 use pathproof_wire::service::Family;
-use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{Link, MAIN, Netlink, Route, errno, failed, neighbour_of};
+use super::netlink::{self, Link, MAIN, Route, failed, link, lookup, name_or_index, neighbour_of};
 use super::{DeviceError, Role, SentinelDevices, written};
 use crate::config::SentinelConfig;
 
@@ -27,26 +28,25 @@ const MASQUERADED: u32 = 0x4000;
 /// # Errors
 /// A request failed, and the other answers show no damage. The kernel may be out of memory, or the agent
 /// at its memory limit.
-pub async fn verify(
+pub fn verify(
     devices: &SentinelDevices,
     config: &SentinelConfig,
 ) -> Result<Vec<String>, DeviceError> {
     let mut found = Vec::new();
-    match look(devices, config, &mut found).await {
+    match look(devices, config, &mut found) {
         Err(error) if found.is_empty() => Err(error),
         _ => Ok(found),
     }
 }
 
-async fn look(
+fn look(
     devices: &SentinelDevices,
     config: &SentinelConfig,
     found: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let netlink = Netlink::open()?;
     for role in Role::ALL {
         let device = role.name(&config.devices);
-        let Some(link) = netlink.link(&device).await? else {
+        let Some(link) = link(&device)? else {
             found.push(format!(
                 "the sentinel's interface {device} was removed: {REPAIRED}"
             ));
@@ -60,7 +60,7 @@ async fn look(
             continue;
         }
         let controller = match link.controller {
-            Some(index) => netlink.name_of(index).await,
+            Some(index) => name_or_index(index),
             None => String::new(),
         };
         let peer = role.peer().name(&config.devices);
@@ -68,8 +68,8 @@ async fn look(
         // A device that is down has neither neighbours nor routes: report only that.
         if link.up && role.is_near() {
             for &family in &devices.families {
-                look_at_neighbours(&netlink, config, &link, role, family, found).await?;
-                look_at_routes(&netlink, devices, config, &link, role, family, found).await;
+                look_at_neighbours(config, &link, role, family, found)?;
+                look_at_routes(devices, config, &link, role, family, found);
             }
         }
     }
@@ -122,15 +122,14 @@ fn harms(
     .filter_map(|(is, sentence)| is.then_some(sentence))
 }
 
-async fn look_at_neighbours(
-    netlink: &Netlink,
+fn look_at_neighbours(
     config: &SentinelConfig,
     link: &Link,
     near: Role,
     family: Family,
     found: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let there = netlink.neighbours(family, Some(link.index)).await?;
+    let there = netlink::neighbours(family, Some(link.index))?;
     for address in near.addresses(config, family) {
         let entry = (there.iter().filter_map(neighbour_of)).find(|entry| entry.0 == address);
         let harm = match entry {
@@ -146,8 +145,7 @@ async fn look_at_neighbours(
     Ok(())
 }
 
-async fn look_at_routes(
-    netlink: &Netlink,
+fn look_at_routes(
     devices: &SentinelDevices,
     config: &SentinelConfig,
     link: &Link,
@@ -161,19 +159,19 @@ async fn look_at_routes(
         _ => Role::ServerNear,
     };
     for address in near.addresses(config, family) {
-        let answer = netlink.lookup(address, None, 0).await;
-        if let Some(damage) = route_damage(netlink, link, address, answer, true).await {
+        let answer = lookup(address, None, 0);
+        if let Some(damage) = route_damage(link, address, answer, true) {
             found.push(damage);
             continue;
         }
         for source in other.addresses(config, family) {
-            let from = Some((devices.index(other), source));
+            let from = Some((source, devices.index(other)));
             // Policy routing for pods (GKE's netd) may divert unmarked packets, but kube-proxy marks
             // probes: one sound lookup is enough.
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
-                let answer = netlink.lookup(address, from, mark).await;
-                damage = route_damage(netlink, link, address, answer, false).await;
+                let answer = lookup(address, from, mark);
+                damage = route_damage(link, address, answer, false);
                 if damage.is_none() {
                     break;
                 }
@@ -186,11 +184,10 @@ async fn look_at_routes(
 /// Damage that a lookup shows. With `own` it is the route of the node's local packets, which must be the
 /// sentinel's. For an incoming packet the kernel also refuses what it would not forward, which is not
 /// judged here.
-async fn route_damage(
-    netlink: &Netlink,
+fn route_damage(
     link: &Link,
     address: IpAddr,
-    answer: Result<Route, rtnetlink::Error>,
+    answer: io::Result<Route>,
     own: bool,
 ) -> Option<String> {
     let device = &link.name;
@@ -208,7 +205,7 @@ async fn route_damage(
                 return Some(gone);
             }
             let by = match route.device {
-                Some(index) => netlink.name_of(index).await,
+                Some(index) => name_or_index(index),
                 None => format!("{:?}", route.kind).to_lowercase(),
             };
             match route.kind {
@@ -216,12 +213,15 @@ async fn route_damage(
                 _ => format!("{by} (table {})", route.table),
             }
         }
-        Err(error) => match errno(&error) {
+        Err(error) => match error.raw_os_error() {
             Some(libc::EACCES) => "nowhere (prohibited)".to_owned(),
             _ if !own => return None,
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => return Some(gone),
             Some(libc::EINVAL) => "nowhere (dropped)".to_owned(),
-            _ => return Some(failed(format!("look up the route to {address}"), error).to_string()),
+            _ => {
+                let failed = failed(format!("look up the route to {address}"));
+                return Some(failed(error).to_string());
+            }
         },
     };
     Some(format!(

@@ -16,10 +16,11 @@ use pathproof_wire::probe::Stage;
 use pathproof_wire::service::{FAMILIES, Family};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::Waiting;
 use super::round::{Round, errands};
 use super::tools::{Dice, Ports, Tools, jitter};
 use super::wire::{Network, Socket};
-use super::{Kernel, Waiting};
+use crate::probe::Kernel;
 
 /// Delay of a family's first round.
 const FIRST: Gap = Duration::ZERO..Duration::from_millis(50);

@@ -11,9 +11,10 @@ use pathproof_wire::probe::{
 };
 use pathproof_wire::service::Family;
 
+use super::Waiting;
 use super::tools::{Times, Tools, fill, key};
 use super::wire::{Network, Side, Socket};
-use super::{Kernel, Waiting};
+use crate::probe::Kernel;
 use crate::sentinel::frame::{self, Packet};
 
 /// A probe sent as frames.

@@ -9,10 +9,11 @@ use pathproof_report::sentinel::SentinelAddresses;
 use pathproof_wire::probe::{Phase, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag};
 use pathproof_wire::service::Family;
 
+use super::Waiting;
 use super::probe::{Call, Flight};
 use super::tools::{CONTROL, Times, Tools};
 use super::wire::{Network, Side, Socket};
-use super::{Kernel, Waiting};
+use crate::probe::Kernel;
 use crate::sentinel::frame::Packet;
 
 /// A lane's probe: its source (`None` for the host) and its destination.

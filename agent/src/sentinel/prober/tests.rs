@@ -5,7 +5,8 @@ use std::time::Duration;
 use fake::{Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, ip, little};
 use pathproof_facts::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
 use pathproof_wire::evidence::state;
-use pathproof_wire::probe::Stage;
+use pathproof_wire::probe::{ProbeEvent, ProbeKey, Stage};
+use pathproof_wire::service::Family;
 use rstest::rstest;
 use tokio::sync::mpsc::unbounded_channel;
 

@@ -12,8 +12,8 @@ use pathproof_wire::evidence::state;
 use pathproof_wire::probe::{Phase, Probe, ProbeKey, STAGES, Stage, UDP, probe_flag};
 use pathproof_wire::service::{Family, TCP};
 
-use super::Kernel;
 use super::wire::{Network, Side};
+use crate::probe::Kernel;
 use crate::sentinel::frame::{self, Packet};
 
 /// Timeout of a probe. No TCP retransmits a SYN within it.

@@ -18,10 +18,10 @@ use pathproof_wire::probe::{
 use pathproof_wire::service::{Family, TCP};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::super::Kernel;
 use super::super::engine::Engine;
 use super::super::tools::{Dice, random};
 use super::super::wire::{Network, Side, Socket};
+use crate::probe::Kernel;
 use crate::sentinel::frame;
 
 /// Sequence number of the echo's SYN-ACK.
