@@ -4,9 +4,8 @@
 //! refuse an object that is older than its sources, and `cargo xtask build-ebpf` to write the
 //! provenance. It must not know how the object is built.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use sha2::{Digest, Sha256};
 

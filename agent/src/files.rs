@@ -1,10 +1,9 @@
 //! Writes files atomically, although two agents may write at once and each may be killed. It must
 //! not know what the files mean.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use pathproof_facts::time::Mono;
 

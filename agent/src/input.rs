@@ -51,11 +51,10 @@ fn too_large(size: u64, limit: u64) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
     use std::sync::mpsc;
-    use std::thread;
     use std::time::Duration;
+    use std::{fs, thread};
 
     use super::*;
 

@@ -21,8 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::config::Config;
-use crate::config::{OrNone, PortRange, PortTakeover};
+use crate::config::{Config, OrNone, PortRange, PortTakeover};
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Owners, ServicePorts, Steer, SteerError, Steering};

@@ -23,12 +23,11 @@ use node::{Fault, NodeApi};
 use outcome::Outcomes;
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
-use pathproof_report::PublishReport;
-use pathproof_report::Report;
 use pathproof_report::condition::{
     Announcer, CONFLICT_REASON, ConditionState, ConflictAnnouncer, Pace, Refusal, Schedule, Status,
     Written, bounded, condition, message,
 };
+use pathproof_report::{PublishReport, Report};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;

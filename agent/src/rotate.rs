@@ -15,8 +15,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use pathproof_facts::switches::Enforcement;
-use pathproof_facts::switches::{ENFORCEMENT, Switches};
+use pathproof_facts::switches::{ENFORCEMENT, Enforcement, Switches};
 use pathproof_facts::time::Wall;
 use pathproof_rotator::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,

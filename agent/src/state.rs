@@ -1,10 +1,9 @@
 //! Data below the state folder that outlives the agent: a small JSON file that is valid for one boot of the
 //! node, and recordings of the flight recorder. With the file, a restart of the agent changes nothing.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use pathproof_facts::time::Wall;
 use pathproof_node::effect::PersistedState;

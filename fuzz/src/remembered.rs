@@ -9,8 +9,7 @@ use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::{Anchor, Mono, Wall};
-use pathproof_judge::answer::UnknownPolicy;
-use pathproof_judge::answer::{Endpoint, answer};
+use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer};
 use pathproof_judge::brake::Brake;
 use pathproof_judge::damping::Damping;
 use pathproof_judge::verdict::{CountedFamilies, Inputs, verdict};
@@ -63,13 +62,15 @@ fn go_on(known: &PersistedState, observed: bool, now: Mono) {
         assert!(!judged.reason().is_empty() && judged.since <= now.max(known.verdict.since));
         let served = damping.step(&judged, UnknownPolicy::Open);
         let held = brake.step(!served.healthy, observed, now);
-        let may_refuse = held.is_none() && known.switches.audit(Enforcement::Enforce).is_none();
+        let refuses = match (known.switches.audit(Enforcement::Enforce), held) {
+            (Some(_), _) => Refuses::Nothing,
+            (None, Some(_)) => Refuses::BootOnly,
+            (None, None) => Refuses::All,
+        };
         for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
             let policy = UnknownPolicy::Open;
             let waits = judged.state == State::Starting;
-            let said = answer(
-                endpoint, &judged, &served, waits, policy, may_refuse, &anchor,
-            );
+            let said = answer(endpoint, &judged, &served, waits, policy, refuses, &anchor);
             let body = said.body(anchor.wall_of(now));
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }

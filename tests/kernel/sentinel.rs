@@ -22,8 +22,7 @@ use pathproof_wire::probe::Phase::{self, Data, Handshake};
 use pathproof_wire::probe::{
     DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage as Way, UDP, UDP_MAGIC, echo_isn, probe_event,
 };
-use pathproof_wire::service::Family;
-use pathproof_wire::service::TCP;
+use pathproof_wire::service::{Family, TCP};
 
 use crate::stage::{Stage, choose, on_stage};
 

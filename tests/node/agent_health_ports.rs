@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use node_tests::http;
 use node_tests::manifests::Manifests;
 use node_tests::prelude::*;
-use node_tests::usage;
 use node_tests::world::Agent;
+use node_tests::{http, usage};
 
 const SERVICES: u16 = 1_000;
 const FIRST: u16 = 30_000;

@@ -5,11 +5,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use node_tests::abuse::{Crowd, burn};
-use node_tests::http;
 use node_tests::little_memory::MemoryGroup;
 use node_tests::prelude::*;
-use node_tests::usage;
 use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
+use node_tests::{http, usage};
 
 fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)

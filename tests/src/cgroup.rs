@@ -1,10 +1,9 @@
 //! Temporary control groups for tests, in the v1 and v2 hierarchies of this machine. Programs and limits
 //! apply to these groups only, never to existing ones.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, io};
 
 use anyhow::{Context, Result, ensure};
 

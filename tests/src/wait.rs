@@ -1,8 +1,7 @@
 //! Waiting for a condition.
 
-use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(20);

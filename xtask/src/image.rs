@@ -6,10 +6,9 @@ mod proof;
 mod sbom;
 mod trial;
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 pub(crate) use program::{Arch, prepare, rustc};

@@ -16,9 +16,7 @@ use pathproof_node::effect::{
 use pathproof_node::event::{Event, SentinelEvent, ViewUpdate};
 use pathproof_node::{Node, Start};
 use pathproof_plan::MapChange;
-use pathproof_report::{
-    self as report, self, BUSIEST_SHOWN, FleetSeen, HardeningReport, Report, SCHEMA, UDP_SHOWN,
-};
+use pathproof_report::{self as report, BUSIEST_SHOWN, Report, SCHEMA, UDP_SHOWN};
 use pathproof_wire::abi::ABI_VERSION;
 use pathproof_wire::evidence::{FAULTS, Fault};
 use pathproof_witness::coverage::Hooks;
@@ -68,7 +66,7 @@ pub(super) struct Agent {
 pub(super) struct Output {
     pub(super) metrics: Arc<Metrics>,
     pub(super) publishing: Option<Publishing>,
-    pub(super) hardening: HardeningReport,
+    pub(super) hardening: report::HardeningReport,
     pub(super) answers: watch::Sender<Arc<Answers>>,
     pub(super) report: watch::Sender<Option<Arc<Report>>>,
     started: Mono,
@@ -105,7 +103,7 @@ impl Agent {
             output: Output {
                 metrics,
                 publishing: None,
-                hardening: HardeningReport::default(),
+                hardening: report::HardeningReport::default(),
                 answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
                 report: watch::Sender::new(None),
                 started,
@@ -393,7 +391,7 @@ impl Agent {
             },
             hardening: self.output.hardening.clone(),
             answers: report::AnswersReport::from(answers),
-            fleet: FleetSeen::of(node.judge()),
+            fleet: report::FleetSeen::of(node.judge()),
             peers: report::PeersReport::of(node),
             port: self.succeeded.port.borrow().clone(),
             sentinel: (self.probing.as_ref())

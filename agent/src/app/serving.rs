@@ -7,9 +7,8 @@
 //!
 //! Nothing here may request anything but a recording from the main loop.
 
-use std::io;
 use std::sync::Arc;
-use std::thread;
+use std::{io, thread};
 
 use axum::Router;
 use ipnet::IpNet;

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches, Parser,
+    Subcommand, ValueEnum,
+};
 use pathproof_judge::drain;
 
 use super::{CHECK_CODES, DRAIN_CODES};

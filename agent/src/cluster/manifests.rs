@@ -10,12 +10,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::{io, thread};
 
 use pathproof_facts::cluster::Change;
 

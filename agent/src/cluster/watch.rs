@@ -7,11 +7,10 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchMask};

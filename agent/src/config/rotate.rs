@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
-use clap::ValueEnum;
 use clap::builder::TypedValueParser as _;
+use clap::{Args as ClapArgs, ValueEnum};
 use pathproof_facts::cluster::ObjectName;
 use pathproof_wire::service::FAMILIES;
 

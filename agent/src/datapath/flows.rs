@@ -1,9 +1,8 @@
 //! Connections in the kernel's connection table (ctnetlink), read on demand and never kept. It is read
 //! only while the node leaves: a table has up to a million entries, and a request may load a module.
 
-use std::fs;
-use std::io;
 use std::time::Duration;
+use std::{fs, io};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use pathproof_judge::drain::{Flow, OpenConnections, Outsiders};

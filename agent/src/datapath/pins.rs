@@ -12,10 +12,9 @@
 //! agent never match another program.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use pathproof_wire::abi::{ABI_VERSION, map};

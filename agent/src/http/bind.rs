@@ -3,9 +3,8 @@
 //! Every listener shares its port (`SO_REUSEPORT`) with processes of the same user that also share
 //! it: a successor opens it while the agent still answers.
 
-use std::fmt;
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{fmt, io};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;

@@ -16,12 +16,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use axum::{Extension, Router};
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_judge::answer::{Answer, Endpoint};
 use pathproof_node::effect::Answers;

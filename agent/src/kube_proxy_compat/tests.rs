@@ -5,8 +5,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use rstest::rstest;
 
 use super::*;
-use crate::config::PortTakeover;
-use crate::config::{ApiArgs, Source};
+use crate::config::{ApiArgs, PortTakeover, Source};
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()

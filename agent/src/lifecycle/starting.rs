@@ -6,10 +6,9 @@
 //! minutes on a node without a free processor.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 /// File name in the state folder.
 const FILE: &str = "starting";

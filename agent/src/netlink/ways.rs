@@ -1,9 +1,8 @@
 //! Looks up the kernel's paths between a client and the endpoints of this node: the routes in both
 //! directions, as for an incoming packet, and the neighbours. It sends and changes nothing.
 
-use std::fs;
-use std::io;
 use std::net::IpAddr;
+use std::{fs, io};
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};

@@ -1,10 +1,9 @@
 //! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules.
 //! They are read, never written, and do not show whether anything works.
 
-use std::fs;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{fs, io};
 
 use nix::net::if_::if_nametoindex;
 use pathproof_facts::owners::{Owner, OwnersRead};

@@ -5,9 +5,8 @@
 //! Programs of this kind run in the order in which they were attached, and the last one's choice counts. So
 //! a successor takes over an agent's connections when it is attached.
 
-use aya_ebpf::bindings::{
-    BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup, sk_action::SK_PASS,
-};
+use aya_ebpf::bindings::sk_action::SK_PASS;
+use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup};
 use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
 use pathproof_wire::service::{Family, TCP};

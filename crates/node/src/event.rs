@@ -4,8 +4,7 @@
 use std::net::IpAddr;
 
 use pathproof_facts::cluster::{Change, NodeFacts, ObjectName};
-use pathproof_facts::directory::Missing;
-use pathproof_facts::directory::{Directory, ServiceInfo};
+use pathproof_facts::directory::{Directory, Missing, ServiceInfo};
 use pathproof_facts::node_context::address;
 use pathproof_facts::owners::OwnersRead;
 use pathproof_facts::time::{Mono, Wall};

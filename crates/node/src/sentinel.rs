@@ -13,8 +13,7 @@ use pathproof_facts::limits::{
 };
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
-use pathproof_facts::trace::LaneConflict;
-use pathproof_facts::trace::{ProbeTrace, Transport};
+use pathproof_facts::trace::{LaneConflict, ProbeTrace, Transport};
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelFamily};
 use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::ledger::{OUTSIDE, Reading};

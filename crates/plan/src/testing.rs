@@ -162,6 +162,10 @@ pub struct World {
     pub now: Mono,
 }
 
+#[expect(
+    clippy::new_without_default,
+    reason = "a default world would say nothing"
+)]
 impl World {
     pub fn new() -> Self {
         Self {

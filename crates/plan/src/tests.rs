@@ -6,8 +6,7 @@ use pathproof_facts::cluster::{
     Change, EndpointFacts, NodeFacts, Protocol, ServiceFacts, ServicePort, SliceFacts, SlicePort,
 };
 use pathproof_facts::directory::Directory;
-use pathproof_facts::node_context::SourcePrefix;
-use pathproof_facts::node_context::address;
+use pathproof_facts::node_context::{SourcePrefix, address};
 use pathproof_wire::service::{Family, SourceClass, frontend_flag};
 
 use super::*;

@@ -6,8 +6,7 @@ use pathproof_facts::fleet_report::Count;
 use pathproof_facts::switches::AuditBy;
 use pathproof_judge::answer::Answer;
 use pathproof_judge::brake::Held;
-use pathproof_node::Judge;
-use pathproof_node::effect;
+use pathproof_node::{Judge, effect};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,11 +7,11 @@
 mod announce;
 mod schedule;
 
-use pathproof_facts::named;
 use std::iter;
 
 pub use announce::{Announcer, ConflictAnnouncer};
 use pathproof_facts::cause::{Cause, State, Why};
+use pathproof_facts::named;
 use pathproof_facts::text::visible;
 use pathproof_judge::verdict::Verdict;
 pub use schedule::{Pace, Refusal, Schedule, Written};

@@ -4,8 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cluster::ObjectName;
-use pathproof_facts::named;
-use pathproof_facts::names;
+use pathproof_facts::{named, names};
 use pathproof_node::Condition;
 use pathproof_wire::service::Family;
 use serde::{Deserialize, Serialize};

@@ -26,8 +26,7 @@ use pathproof_facts::freshness::Lags;
 use pathproof_facts::limits::Limits;
 use pathproof_facts::owners::{DatapathOwners, Owner};
 use pathproof_facts::time::Mono;
-use pathproof_facts::trace::LaneConflict;
-use pathproof_facts::trace::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
+use pathproof_facts::trace::{Lane, LaneConflict, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 

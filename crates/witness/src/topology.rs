@@ -7,10 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use pathproof_facts::named;
-use pathproof_facts::names;
 use pathproof_facts::owners::{DatapathOwners, Owner, OwnersRead};
 use pathproof_facts::text::is_hidden;
+use pathproof_facts::{named, names};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
 

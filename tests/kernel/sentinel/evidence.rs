@@ -5,8 +5,7 @@ use pathproof::probe::Kernel as _;
 use pathproof_wire::abi::program;
 use pathproof_wire::evidence::{Outcome, state};
 use pathproof_wire::probe::UDP;
-use pathproof_wire::service::Family;
-use pathproof_wire::service::{TCP, endpoint_flag, frontend_flag};
+use pathproof_wire::service::{Family, TCP, endpoint_flag, frontend_flag};
 
 use super::{DROP, TOKEN, client, host, key, payload, with_sentinel};
 use crate::stage::{PASS, SERVICE, at, choose, client as pod, cluster_ip, frontend};

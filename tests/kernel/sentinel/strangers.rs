@@ -3,8 +3,7 @@
 use node_tests::packet::{self, Packet, flag};
 use pathproof::probe::Kernel as _;
 use pathproof_wire::abi::{MAX_PROBES, program};
-use pathproof_wire::probe::UDP;
-use pathproof_wire::probe::{Probe, echo_isn, probe_event, probe_flag};
+use pathproof_wire::probe::{Probe, UDP, echo_isn, probe_event, probe_flag};
 use pathproof_wire::service::Family::{self, V4, V6};
 use pathproof_wire::service::TCP;
 use rstest::rstest;

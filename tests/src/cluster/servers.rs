@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::control_plane::elsewhere;
-use crate::built;
 use crate::built::versions::Release;
 use crate::skip::{self, Needed};
-use crate::world;
+use crate::{built, world};
 
 #[derive(Clone, Debug)]
 pub struct Servers {

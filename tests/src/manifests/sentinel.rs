@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::world::Family;
-use crate::world::layout;
+use crate::world::{Family, layout};
 
 const SHIPPED: &str = include_str!("../../../deploy/base/sentinel.yaml");
 

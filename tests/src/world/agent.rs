@@ -1,12 +1,11 @@
 //! The real agent in the node's namespace.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use seccompiler::apply_filter;

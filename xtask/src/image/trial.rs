@@ -3,12 +3,11 @@
 //! This shows that it needs no loader and no library, and that its C library resolves a host name
 //! without further files. A program of another architecture runs in qemu if that is installed.
 
-use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::{Context, Result, ensure};
 

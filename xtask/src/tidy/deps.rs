@@ -1,10 +1,8 @@
 //! Allowed dependencies: between modules of the agent, between its modules and libraries, and
 //! between crates (docs/internal/architecture.md).
 
-use super::Violation;
-use super::code;
-use super::manifests;
 use super::tree::Tree;
+use super::{Violation, code, manifests};
 
 /// Modules of the agent and the modules that each may name. A module may always name itself.
 ///

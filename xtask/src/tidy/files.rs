@@ -1,8 +1,7 @@
 //! Rules for single Rust files: module docs, length, names, leftovers.
 
-use super::Violation;
-use super::code;
 use super::tree::Tree;
+use super::{Violation, code};
 
 /// Maximum lines of a file without a reason.
 const LONGEST: usize = 500;

@@ -1,8 +1,7 @@
 //! Finds metrics that nothing changes: a series that is always 0 misleads on a dashboard.
 
-use super::Violation;
-use super::code;
 use super::tree::Tree;
+use super::{Violation, code};
 
 /// Types of prometheus-client that make a field a metric.
 const TYPES: [&str; 4] = ["Counter", "Gauge", "Histogram", "Family"];

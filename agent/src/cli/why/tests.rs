@@ -1,5 +1,4 @@
-use pathproof_facts::cause::Cause;
-use pathproof_facts::cause::ProbeCause;
+use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_report::sample::probed;
 use pathproof_report::{Report, sample};
 use rstest::rstest;

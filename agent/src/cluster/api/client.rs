@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use hyper::Uri;
 use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self};
 use hyper_util::rt::TokioExecutor;
 use kube::client::{ConfigExt, RustlsTlsError};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};

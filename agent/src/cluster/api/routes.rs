@@ -7,12 +7,11 @@
 //! start.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fs, io};
 
 use hyper::{Method, Request, Response};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use nix::net::if_::if_nameindex;
 
-use super::Direction;
-use super::filters;
 use super::hook::Place;
 use super::qdisc::Added;
+use super::{Direction, filters};
 use crate::datapath::pins::Pins;
 
 /// Removes the agents' filters from every interface, and the qdiscs that agents added according to the

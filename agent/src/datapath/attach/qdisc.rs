@@ -6,9 +6,8 @@
 //! add filters. The kernel does not record who added a qdisc, so [`Added`] does.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use aya::programs::tc;
 use netlink_sys::protocols::NETLINK_ROUTE;

@@ -3,9 +3,8 @@
 //! folder is gone. A link that cannot be pinned although the folder exists is attached again.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::{fs, io};
 
 use aya::maps::MapData;
 use pathproof_wire::abi::map;

@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pathproof_facts::node_context::NodeContext;
-use pathproof_facts::node_context::address;
+use pathproof_facts::node_context::{NodeContext, address};
 use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_facts::view::ClusterView;
 use pathproof_wire::service::Address;

@@ -10,11 +10,9 @@ use std::time::Duration;
 use pathproof_facts::cause::{Cause, Failure, ProbeCause};
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
-use pathproof_wire::service::{Family, SourceClass};
+use pathproof_wire::service::SourceClass;
 use pathproof_witness::ledger::WINDOW;
-use pathproof_witness::probes::{
-    LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of,
-};
+use pathproof_witness::probes::{LaneLedger, ProbeOutcome, Run, VoidReason, lanes_of};
 
 use super::case::{Case, Grounds};
 use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Scope, VoidCause};
@@ -43,10 +41,9 @@ pub(super) enum LaneJudgement {
 pub(super) const MAIN: [ProbePath; 3] =
     [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
-/// A lane and its ledger.
+/// A lane with its ledger, and one with its failures.
 pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
-/// A lane and its failures.
-pub type Failing<'a> = (Lane, &'a Run);
+pub(super) type Failing<'a> = (Lane, &'a Run);
 
 impl<'a> Case<'a> {
     pub(super) fn tcp(&self, path: ProbePath) -> Probed<'a> {
@@ -494,9 +491,4 @@ impl<'a> Case<'a> {
 
 fn caused((_, run): &Failing<'_>, evidence: Evidence) -> Grounds {
     (Some(run.cause().cause()), evidence)
-}
-
-/// Whether the sentinel alone is reason enough to judge a family.
-pub(super) fn is_judged(sentinel: &SentinelLedger, family: Family) -> bool {
-    sentinel.view.exists && sentinel.is_armed(family)
 }

@@ -1,16 +1,15 @@
 //! A verdict as plain data. `/verdict` prints it as JSON together with the sentences of `explain`, and
 //! `pathproof status` reads it back. The JSON names are stable.
 
-use pathproof_facts::named;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Failure, ProbeCause, State, Why};
 use pathproof_facts::limits::Limits;
-use pathproof_facts::names;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{ProbePath, Transport};
+use pathproof_facts::{named, names};
 use pathproof_wire::probe::{STAGES, Stage};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::conntrack::Conntrack;

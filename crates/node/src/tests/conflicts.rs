@@ -316,7 +316,7 @@ fn conflicts_are_known_by_their_owner() {
     ];
     scene.view(conflicts.to_vec());
     let sentinel = scene.node.sentinel_conflicts().frontends();
-    let others = sentinel.iter().map(|(_, other)| other.to_string());
+    let others = sentinel.values().map(ToString::to_string);
     assert_eq!(others.collect::<Vec<_>>(), ["shop/c"]);
     let (mut with_node, mut with_services) = (Vec::new(), Vec::new());
     for conflict in scene.node.planner().conflicts() {

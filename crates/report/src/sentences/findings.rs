@@ -5,17 +5,15 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pathproof_facts::cause::Cause;
-use pathproof_facts::cause::ProbeCause;
+use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::owners::{DatapathOwners, Owner};
 use pathproof_facts::testing::{assert_words, in_json};
 use pathproof_facts::trace::{ProbePath, Transport};
 use pathproof_judge::explain;
 use pathproof_judge::explain::*;
-use pathproof_judge::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use pathproof_judge::verdict::finding::{
-    ConcurrentFailures, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, Uncounted,
-    VoidCause,
+    BrokenServices, ConcurrentFailures, Evidence, FailedLane, Finding, LaneLacking,
+    MissingCriterion, Named, NeverWorked, Rule, Scope, Uncounted, VoidCause,
 };
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;

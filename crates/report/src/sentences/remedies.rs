@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pathproof_facts::cause::Cause;
-use pathproof_facts::cause::{ProbeCause, State, Why};
+use pathproof_facts::cause::{Cause, ProbeCause, State, Why};
 use pathproof_facts::names;
 use pathproof_facts::testing::assert_words;
 use pathproof_judge::explain::*;

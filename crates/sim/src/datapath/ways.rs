@@ -5,8 +5,7 @@ use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{ProbePath, Transport};
 use pathproof_wire::service::{Family, FrontendKind};
 
-use super::addresses;
-use super::{Datapath, Pod};
+use super::{Datapath, Pod, addresses};
 use crate::dice::Dice;
 use crate::world::{Client, Denial, Fault};
 

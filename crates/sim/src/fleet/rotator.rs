@@ -17,8 +17,7 @@ use pathproof_wire::service::Family;
 
 use super::agent::ReportedCondition;
 use super::{FAN_OUT, LATENCY, Run, Task, wall};
-use crate::BEGIN;
-use crate::ms;
+use crate::{BEGIN, ms};
 
 /// As in agent/src/rotate.rs.
 const LOOK: Duration = Duration::from_secs(5);

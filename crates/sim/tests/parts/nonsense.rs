@@ -6,17 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cause::Failure;
 use pathproof_facts::cluster::ObjectName;
-use pathproof_facts::directory::Missing;
-use pathproof_facts::directory::ServiceInfo;
+use pathproof_facts::directory::{Missing, ServiceInfo};
 use pathproof_facts::fleet_report::{Count, Published};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::node_context::SourcePrefix;
 use pathproof_facts::owners::{Owner, OwnersRead};
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::{Mono, Wall};
-use pathproof_facts::trace::LaneConflict;
 use pathproof_facts::trace::{
-    Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport,
+    Control, Lane, LaneConflict, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport,
 };
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::damping::DWELL_DEFAULT;

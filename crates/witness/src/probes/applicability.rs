@@ -4,8 +4,7 @@
 use pathproof_facts::cause::ProbeCause;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::time::Mono;
-use pathproof_facts::trace::LaneConflict;
-use pathproof_facts::trace::{Lane, ProbePath};
+use pathproof_facts::trace::{Lane, LaneConflict, ProbePath};
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 

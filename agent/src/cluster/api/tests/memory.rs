@@ -1,8 +1,7 @@
 //! Memory of the view and its plan, with 10,000 Services beside tenants that create as much as they can.
 
-use std::env;
-use std::fs;
 use std::process::Command;
+use std::{env, fs};
 
 use pathproof_facts::time::Mono;
 use pathproof_facts::view::ClusterView;

@@ -4,8 +4,7 @@
 use pathproof_facts::cause::Failure::{self, Leaked, Lost, Misrouted};
 use pathproof_facts::cause::State;
 use pathproof_facts::cluster::ObjectName;
-use pathproof_facts::trace::LaneConflict;
-use pathproof_facts::trace::{ProbePath, Transport};
+use pathproof_facts::trace::{LaneConflict, ProbePath, Transport};
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass::{self, External, Pod};
 use pathproof_witness::evidence::{Sample, Sighting};

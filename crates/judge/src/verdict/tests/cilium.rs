@@ -1,7 +1,6 @@
 //! Effect of the datapath's topology: probes that do not take the users' way accuse nobody.
 
-use pathproof_facts::cause::Failure;
-use pathproof_facts::cause::State;
+use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::owners::Owner;
 use pathproof_facts::trace::ProbePath;

@@ -1,7 +1,6 @@
 //! Filters that drop or refuse the sentinel's addresses, and how they differ from a fault.
 
-use pathproof_facts::cause::Failure;
-use pathproof_facts::cause::State;
+use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::owners::Owner;
 use pathproof_facts::trace::ProbePath;
 use pathproof_wire::service::{Family, SourceClass};

@@ -1,8 +1,6 @@
 //! Events that must not change the answer: changes of the sentinel, its devices, the agent, and the
 //! datapath's owner. Also the reports on paths that never worked.
 
-use std::time::Duration;
-
 use pathproof_facts::cause::{State, Why};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::owners::Owner;
@@ -15,7 +13,6 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
-use crate::damping::Damping;
 
 pub(super) fn change(world: &mut World, now: u64, view: SentinelView) {
     let changed_at = ms(now);
@@ -111,7 +108,7 @@ fn starting_ends_with_the_first_pass() {
 
 /// One agent ends and another starts from its state file.
 pub(super) fn restart(world: &mut World, at: u64) {
-    let verdict = world.verdict(at);
+    world.verdict(at);
     let written = serde_json::to_string(&world.ledger.memory()).unwrap();
     let read: LedgerMemory = serde_json::from_str(&written).unwrap();
     world.ledger = Ledger::restore(Limits::default(), read, true, ms(at));

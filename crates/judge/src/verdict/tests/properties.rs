@@ -1,7 +1,6 @@
 //! Rules that outrank all others, for any sequence of samples.
 
-use pathproof_facts::cause::Failure;
-use pathproof_facts::cause::State;
+use pathproof_facts::cause::{Failure, State};
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass;
 use pathproof_witness::evidence::ObserverHealth;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use pathproof_facts::cause::Failure::Leaked;
 use pathproof_facts::cause::{State, Why};
 use pathproof_facts::limits::Limits;
-use pathproof_wire::service::{Family, SourceClass::Pod};
+use pathproof_wire::service::Family;
+use pathproof_wire::service::SourceClass::Pod;
 use pathproof_witness::ledger::{Ledger, LedgerMemory};
 use rstest::rstest;
 

@@ -1,8 +1,7 @@
 //! Faults that the sentinel alone finds and their innocent counterparts, on an idle node and beside real
 //! connections.
 
-use pathproof_facts::cause::Failure;
-use pathproof_facts::cause::{State, Why};
+use pathproof_facts::cause::{Failure, State, Why};
 use pathproof_facts::owners::Owner;
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::{Family, SourceClass};

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use Failure::{AnswerNotDelivered, Leaked, Lost, Misrouted, Refused, Stale};
 use SourceClass::{External, Host, Pod};
-use pathproof_facts::cause::Failure;
-use pathproof_facts::cause::{Cause, State, Why};
+use pathproof_facts::cause::{Cause, Failure, State, Why};
 use pathproof_facts::time::Mono;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::{Family, SourceClass};
