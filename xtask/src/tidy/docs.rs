@@ -210,13 +210,13 @@ mod tests {
                 ("agent/src/lib.rs", ""),
                 ("agent/src/cluster.rs", ""),
                 ("agent/src/cluster/api.rs", ""),
-                ("crates/witness/src/ledger.rs", ""),
+                ("crates/witness/src/lib.rs", ""),
             ]
         };
         for (map, missing) in [
-            ("`cluster` and `ledger`", 0),
+            ("`cluster` and `witness`", 0),
             ("`cluster`", 1),
-            ("`my_cluster`, ledger", 2),
+            ("`my_cluster`, witness", 2),
         ] {
             let found = check(architecture, &files(map));
             assert_eq!(found.len(), missing, "{map}: {found:?}");
