@@ -9,6 +9,7 @@ use netlink_packet_core::{Emitable as _, Parseable};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 use socket2::SockRef;
 
@@ -43,7 +44,12 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
 
 /// Current name of the interface with this index.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {
-    Ok(if_indextoname(index)?.to_string_lossy().into_owned())
+    let name = if_indextoname(index)?;
+    // nix 0.31 takes the null pointer of an error for success.
+    if name.is_empty() {
+        return Err(Errno::ENODEV.into());
+    }
+    Ok(name.to_string_lossy().into_owned())
 }
 
 /// Changes interfaces, routes or neighbours.
@@ -223,6 +229,11 @@ mod tests {
             let error = messages(&whole[..length], &mut |_| Ok(())).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn an_interface_that_is_gone_has_no_name() {
+        assert!(name_of(i32::MAX as u32).is_err());
     }
 
     #[test]

@@ -304,7 +304,12 @@ fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
     // SAFETY: the pointer is to a local that outlives the call, which only reads it.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     let claims = fs::read_dir(scene.world.pin_dir().join("programs")).expect("claims");
-    let ids = claims.filter_map(|claim| claim.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let claims: Vec<String> = claims
+        .filter_map(|claim| claim.ok()?.file_name().into_string().ok())
+        .collect();
+    let is_mark = |name: &String| name.ends_with("-steer");
+    assert!(claims.iter().any(is_mark), "marks on bpffs: {claims:?}");
+    let ids = claims.iter().filter_map(|claim| claim.parse::<u32>().ok());
     let newest = ids.max().expect("the agent claims its programs");
     let hold = move || {
         let names = (newest + 1..newest + 1_000).flat_map(|id| {

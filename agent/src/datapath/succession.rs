@@ -47,8 +47,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Number of unattached programs whose marks are kept: they may be about to be attached.
 const KEPT: usize = 16;
 
-/// Marks of agents' programs: symlinks `<program>.<mark>`, since a BPF file system has no plain
-/// files. The target names the boot, because the kernel assigns a program id only once per boot.
+/// Marks of agents' programs: symlinks `<program>-<mark>`, since a BPF file system has no plain
+/// files and refuses names with a dot. The target names the boot, because the kernel assigns a program id only once per boot.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Each agent writes to all of its folders and reads all: a successor may have other ones.
@@ -76,7 +76,7 @@ impl Marks {
     fn set(&self, mark: &str, program: u32) -> io::Result<()> {
         let mut set = Err(io::ErrorKind::NotFound.into());
         for folder in &self.folders {
-            let path = folder.join(format!("{program}.{mark}"));
+            let path = folder.join(format!("{program}-{mark}"));
             let made = fs::create_dir_all(folder).and_then(|()| self.link(&path));
             set = set.or(made);
         }
@@ -96,7 +96,7 @@ impl Marks {
     }
 
     fn has(&self, mark: &str, program: u32) -> bool {
-        let name = format!("{program}.{mark}");
+        let name = format!("{program}-{mark}");
         let mut paths = self.folders.iter().map(|folder| folder.join(&name));
         paths.any(|path| self.counts(&path))
     }
@@ -139,7 +139,7 @@ fn marks_in(folder: &Path) -> impl Iterator<Item = (u32, String, PathBuf)> + use
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let (id, mark) = name.split_once('.')?;
+        let (id, mark) = name.split_once('-')?;
         Some((id.parse().ok()?, mark.to_owned(), entry.path()))
     })
 }
