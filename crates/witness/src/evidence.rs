@@ -113,9 +113,6 @@ pub struct Sighting {
     pub misdelivered: bool,
     /// Refused by ICMP rather than RST.
     pub icmp: bool,
-    /// The kernel's report was dropped by its limits, so `icmp` and others are unknown.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unreported: bool,
     /// Its SYN left for an endpoint of this node, whose answer entered and was not forwarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answer_lost: bool,

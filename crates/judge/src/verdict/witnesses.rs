@@ -128,7 +128,7 @@ impl<'a> Group<'a> {
             let counts = |failure: Failure| match failure {
                 Failure::Leaked => true,
                 Failure::Misrouted => !failing.misdelivered,
-                Failure::Refused => own_address && failing.is_refused_by_rst(),
+                Failure::Refused => own_address && !failing.icmp,
                 Failure::Stale | Failure::AnswerNotDelivered | Failure::Lost => false,
             };
             let all = Failure::ALL.into_iter().zip(failures);

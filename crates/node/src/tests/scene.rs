@@ -318,7 +318,6 @@ impl Scene {
             device: 2,
             misdelivered: false,
             icmp: false,
-            unreported: false,
             answer_lost: false,
             left_since: None,
         }

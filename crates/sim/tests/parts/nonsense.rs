@@ -213,7 +213,7 @@ prop_compose! {
         failure in select(&Failure::ALL[..]),
         ends in (addresses(), sockets(), prop::option::of(sockets())),
         device: u32,
-        flags: [bool; 4],
+        flags: [bool; 3],
     ) -> Sighting {
         Sighting {
             at: times.0,
@@ -230,7 +230,6 @@ prop_compose! {
             misdelivered: flags[0],
             icmp: flags[1],
             answer_lost: flags[2],
-            unreported: flags[3],
             left_since: times.2,
         }
     }

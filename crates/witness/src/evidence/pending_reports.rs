@@ -71,10 +71,7 @@ impl PendingReports {
                 destination_port,
                 ..Anomaly::default()
             };
-            Sighting {
-                unreported: true,
-                ..of_failure(failure, &unreported)
-            }
+            of_failure(failure, &unreported)
         });
         const ON_ITS_WAY: u32 = state::PROVEN | state::ANSWER_IN;
         let seen = pending.state & (ON_ITS_WAY | state::ANSWER_OUT | state::SLOW);
@@ -155,7 +152,6 @@ fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
         device: anomaly.device,
         misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
         icmp: anomaly.flags & anomaly_flag::ICMP != 0,
-        unreported: false,
         answer_lost: false,
         left_since: None,
     }
@@ -212,15 +208,15 @@ mod tests {
                 .is_none()
         );
         let known = pending_reports.failed(&KEY, &pending(), Failed::Misrouted);
-        assert_eq!((known.at, known.unreported), (Mono(2_000), false));
+        assert_eq!(known.at, Mono(2_000));
         assert_eq!(
             known.destination.map(|at| at.ip().to_string()).as_deref(),
             Some("10.244.1.9")
         );
         let again = pending_reports.failed(&KEY, &pending(), Failed::Misrouted);
         assert_eq!(
-            (again.at, again.destination, again.unreported),
-            (Mono(1_000), None, true),
+            (again.at, again.destination),
+            (Mono(1_000), None),
             "returned once"
         );
     }

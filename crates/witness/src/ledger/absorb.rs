@@ -342,7 +342,7 @@ impl Ledger {
                     noticed: look.at,
                     failure: *failure,
                     count: *count,
-                    icmp: None,
+                    icmp: false,
                     misdelivered: false,
                     client: None,
                 };
@@ -446,8 +446,7 @@ impl Ledger {
             failure: sighting.failure,
             // The counters contain it as well.
             count: 0,
-            icmp: (sighting.failure == Failure::Refused && !sighting.unreported)
-                .then_some(sighting.icmp),
+            icmp: sighting.icmp,
             misdelivered: sighting.misdelivered,
             client: Some(sighting.client),
         };

@@ -78,12 +78,8 @@ pub struct Failing {
     /// From single reports, by [`Failure`]. Neither number is always complete: a sample with a success of
     /// the Service adds none to the counters, and reports of connections from before a success are ignored.
     reported: [u64; FAILURES],
-    /// Reports of refusals by RST. Reports may be missing, so it is compared with the next number.
-    #[serde(default)]
-    by_rst: u64,
-    /// Reports of refusals by ICMP, as a REJECT rule does.
-    #[serde(default)]
-    by_icmp: u64,
+    /// Whether some were refused by ICMP, as a REJECT rule does.
+    pub icmp: bool,
     /// Whether some left by an uplink for an endpoint of this node.
     #[serde(default)]
     pub misdelivered: bool,
@@ -99,11 +95,6 @@ impl Failing {
             *failures = reported.max(*failures);
         }
         failures
-    }
-
-    /// Whether most refusals were RSTs, as the node's stack sends them.
-    pub fn is_refused_by_rst(&self) -> bool {
-        self.by_rst > self.by_icmp
     }
 
     pub fn namespace(&self) -> &str {
@@ -125,8 +116,7 @@ pub(crate) struct NewFailures {
     pub(crate) failure: Failure,
     /// 0 for the report of a single connection, which the counters contain as well.
     pub(crate) count: u32,
-    /// Whether a refusal came by ICMP rather than RST, if known.
-    pub(crate) icmp: Option<bool>,
+    pub icmp: bool,
     pub(crate) misdelivered: bool,
     pub(crate) client: Option<IpAddr>,
 }
@@ -221,8 +211,7 @@ impl ServicesSeenWorking {
             last: new.noticed,
             counted: [0; FAILURES],
             reported: [0; FAILURES],
-            by_rst: 0,
-            by_icmp: 0,
+            icmp: false,
             misdelivered: false,
             clients: Vec::new(),
         });
@@ -234,11 +223,7 @@ impl ServicesSeenWorking {
             _ => &mut failing.counted[new.failure as usize],
         };
         *total = total.saturating_add(u64::from(new.count.max(1)));
-        match new.icmp {
-            Some(true) => failing.by_icmp += 1,
-            Some(false) => failing.by_rst += 1,
-            None => {}
-        }
+        failing.icmp |= new.icmp;
         failing.misdelivered |= new.misdelivered;
         let unknown = |client: &IpAddr| !failing.clients.contains(client);
         if failing.clients.len() < CLIENTS_KEPT

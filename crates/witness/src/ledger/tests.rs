@@ -175,7 +175,6 @@ impl Event {
             device: 2,
             misdelivered: failure == Failure::Misrouted && client.is_multiple_of(3),
             icmp: false,
-            unreported: false,
             answer_lost: false,
             left_since: (failure == Failure::Stale).then(|| at.minus(ms(u64::from(client) * 400))),
         }

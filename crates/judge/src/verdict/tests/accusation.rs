@@ -7,7 +7,7 @@ use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::trace::{LaneConflict, ProbePath, Transport};
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass::{self, External, Pod};
-use pathproof_witness::evidence::{Sample, Sighting};
+use pathproof_witness::evidence::Sample;
 use rstest::rstest;
 
 use super::scene::*;
@@ -112,34 +112,6 @@ fn rules_that_are_gone_accuse_beside_a_sentinel_that_passes(
             let mut seen = sighting(*service, *class, *client, failure, at - 10);
             seen.destination = Some(([192, 0, 2, 9], 8_080).into());
             world.sight(seen).fail_unseen(*service, *class, failure);
-        }
-        world.rounds(at, at, &USUAL, |_| Fate::Pass);
-    }
-    let verdict = world.verdict(7_200);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason());
-}
-
-/// A REJECT rule may refuse by ICMP. The kernel drops some reports: the others show which it was.
-#[rstest]
-#[case::by_rst("R", State::Broken)]
-#[case::by_icmp("I", State::Degraded)]
-#[case::by_icmp_and_mostly_unreported("I...", State::Degraded)]
-#[case::by_rst_and_mostly_unreported("R...", State::Broken)]
-#[case::never_reported(".", State::Degraded)]
-#[case::a_policy_for_one_client_beside_the_fault("IRRR", State::Broken)]
-fn refusals_by_icmp_are_no_missing_rules(#[case] reports: &str, #[case] expected: State) {
-    let mut world = refereed();
-    world.worked_outside(WEB).worked_outside(API);
-    for (at, report) in (2_250..=7_000).step_by(250).zip(reports.chars().cycle()) {
-        for (service, client) in [(WEB, 1), (API, 2)] {
-            let refused = Sighting {
-                icmp: report == 'I',
-                unreported: report == '.',
-                ..sighting(service, External, client, Failure::Refused, at - 10)
-            };
-            world
-                .sight(refused)
-                .fail_unseen(service, External, Failure::Refused);
         }
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
     }

@@ -331,7 +331,6 @@ pub(super) fn sighting(
         device: 2,
         misdelivered: false,
         icmp: false,
-        unreported: false,
         answer_lost: false,
         left_since: None,
     }
