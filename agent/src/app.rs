@@ -283,8 +283,8 @@ pub struct Removed {
 ///
 /// # Errors
 /// The first failure; everything else is still removed.
-pub fn cleanup(kept: &KeptArgs, prefix: &str) -> Result<Removed, AppError> {
-    let devices = remove(prefix);
+pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppError> {
+    let devices = remove(&prefix).await;
     let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = &kept.state_dir {

@@ -172,7 +172,8 @@ fn rotate_generations(mut config: RotateConfig) -> Outcome {
 }
 
 fn cleanup(said: CleanupArgs) -> Outcome {
-    let removed = app::cleanup(&said.kept, &said.sentinel_devices)?;
+    let removal = app::cleanup(&said.kept, said.sentinel_devices);
+    let removed = current_thread()?.block_on(removal)?;
     println!(
         "removed {} pinned links and maps, {} tc filters and {} sentinel interfaces; the observer \
          is detached",

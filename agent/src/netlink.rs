@@ -1,16 +1,11 @@
-//! Netlink requests: one request, on its own socket, and every message of its answer. The kernel answers
-//! within the call that sends the request, so these functions do not wait. `datapath::devices` subscribes
-//! to changes of interfaces and routes.
+//! Single netlink requests: one request, and every message of its answer. `datapath::devices`
+//! subscribes to changes of interfaces and routes.
 
+use std::ffi::CStr;
 use std::io;
 use std::time::Duration;
 
-use netlink_packet_core::{Emitable as _, Parseable};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use nix::errno::Errno;
-use nix::net::if_::if_indextoname;
 use socket2::SockRef;
 
 pub(crate) mod link;
@@ -23,15 +18,11 @@ pub(crate) const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 /// Flag of a request whose notification is also sent to the requester.
 pub(crate) const ECHO: u16 = 8;
-/// Flags of requests that add something: replace what is there, refuse if it is there, create it.
-pub(crate) const REPLACE: u16 = 0x100;
-pub(crate) const EXCLUSIVE: u16 = 0x200;
-pub(crate) const CREATE: u16 = 0x400;
 const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// Read timeout: the kernel answers at once or not at all.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Opens a socket of this protocol whose reads time out after `patience`.
 pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
@@ -42,60 +33,40 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Index of the interface with this name, if it exists.
+pub(crate) fn index_of(name: &CStr) -> Option<u32> {
+    // SAFETY: a string with its end.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
+}
+
 /// Current name of the interface with this index.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {
-    let name = if_indextoname(index)?;
-    // nix 0.31 takes the null pointer of an error for success.
-    if name.is_empty() {
-        return Err(Errno::ENODEV.into());
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has `IF_NAMESIZE` bytes, as `if_indextoname` requires.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the call ended what it wrote with NUL.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Changes interfaces, routes or neighbours.
-pub(crate) fn change(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-    let kind = (message.message_type(), flags);
-    ask(NETLINK_ROUTE, kind, &encoded(&message), |_| Ok(()))
-}
-
-/// Reads one interface, route or neighbour.
-pub(crate) fn get<T: Parseable<[u8]>>(question: RouteNetlinkMessage) -> io::Result<T> {
-    let mut answer = Err(too_short());
-    let kind = (question.message_type(), 0);
-    ask(NETLINK_ROUTE, kind, &encoded(&question), |body| {
-        answer = T::parse(body).map_err(io::Error::other);
-        Ok(())
-    })?;
-    answer
-}
-
-/// Lists interfaces or neighbours.
-pub(crate) fn list<T: Parseable<[u8]>>(question: RouteNetlinkMessage) -> io::Result<Vec<T>> {
-    const LONG: Duration = Duration::from_secs(10);
-    let (kind, body) = (question.message_type(), encoded(&question));
-    let mut found = Vec::new();
-    dump(LONG, (NETLINK_ROUTE, kind), &body, |body| {
-        // One that the library cannot parse must not hide the others.
-        match T::parse(body) {
-            Ok(one) => found.push(one),
-            Err(error) => tracing::debug!(%error, "a netlink message could not be read"),
-        }
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-fn encoded(message: &RouteNetlinkMessage) -> Vec<u8> {
-    let mut bytes = vec![0; message.buffer_len()];
-    message.emit(&mut bytes);
-    bytes
-}
-
-/// Requests a dump with a timeout for each part of the answer, and passes the body of every message to
-/// `each`.
+/// Requests a dump, and passes the body of every message of the answer to `each`.
 pub(crate) fn dump(
+    protocol: isize,
+    kind: u16,
+    body: &[u8],
+    each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    dump_within(PATIENCE, protocol, kind, body, each)
+}
+
+/// [`dump`] with a timeout for each part of the answer.
+pub(crate) fn dump_within(
     patience: Duration,
-    (protocol, kind): (isize, u16),
+    protocol: isize,
+    kind: u16,
     body: &[u8],
     mut each: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {

@@ -68,13 +68,13 @@ impl Node {
     }
 
     pub(crate) fn verify(&self, devices: &SentinelDevices) -> Vec<String> {
-        let damages = self.world.node.run(|| verify(devices, &self.config));
+        let damages = self.run(|| verify(devices, &self.config));
         damages.expect("answers of the kernel")
     }
 
     pub(crate) fn remove(&self) -> usize {
-        let removed = self.world.node.run(|| remove(&self.config.devices));
-        removed.expect("remove the devices")
+        self.run(|| remove(&self.config.devices))
+            .expect("remove the devices")
     }
 
     /// Runs `ip` commands, separated by semicolons.

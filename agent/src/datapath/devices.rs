@@ -5,20 +5,21 @@
 //! few lists. Notifications of other routes are filtered out: on a router they come many times a second.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt, stream};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
-};
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use futures_util::{Stream, StreamExt};
+use netlink_sys::AsyncSocket as _;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
-use nix::net::if_::if_nametoindex;
 use pathproof_wire::packet::Link;
 use pathproof_wire::service::Family;
+use rtnetlink::packet_core::Parseable;
+use rtnetlink::packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::{MulticastGroup, new_multicast_connection};
 use socket2::{SockFilter, SockRef};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -35,6 +36,8 @@ const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(30
 const RARELY: u32 = 100;
 /// Pause before subscribing again if the notifications end.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
+/// Timeout for each part of a list.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An interface that Service traffic can cross.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +62,8 @@ impl Device {
     }
 
     pub(super) fn exists(&self) -> bool {
-        if_nametoindex(self.name.as_str()) == Ok(self.index)
+        let name = CString::new(self.name.as_str());
+        name.is_ok_and(|name| netlink::index_of(&name) == Some(self.index))
     }
 }
 
@@ -80,11 +84,16 @@ pub struct Interfaces {
 #[error("cannot {operation} by netlink: {source}")]
 pub struct DevicesError {
     operation: &'static str,
-    source: io::Error,
+    source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-fn failed(operation: &'static str) -> impl FnOnce(io::Error) -> DevicesError {
-    move |source| DevicesError { operation, source }
+fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    operation: &'static str,
+) -> impl FnOnce(E) -> DevicesError {
+    move |source| DevicesError {
+        operation,
+        source: source.into(),
+    }
 }
 
 /// Lists the interfaces once and follows them from then on; the receiver holds the latest list. The
@@ -129,22 +138,18 @@ where
 
 /// Subscribes to notifications of interfaces and default routes.
 fn subscribe() -> Result<impl Stream<Item: Send> + Unpin + Send + 'static, DevicesError> {
-    let socket = multicast_socket().map_err(failed("follow interfaces"))?;
-    let notifications = stream::unfold(socket, async |socket| {
-        // Their content is not needed. An error, as after lost notifications, ends them.
-        let received = socket.recv(&mut &mut [0][..]).await;
-        received.ok().map(|_| ((), socket))
-    });
-    Ok(notifications.boxed())
-}
-
-fn multicast_socket() -> io::Result<TokioSocket> {
-    /// `RTMGRP_LINK`, `RTMGRP_IPV4_ROUTE` and `RTMGRP_IPV6_ROUTE`.
-    const GROUPS: u32 = 0x1 | 0x40 | 0x400;
-    let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
-    SockRef::from(socket.socket_ref()).attach_filter(&without_other_routes())?;
-    socket.socket_mut().bind(&SocketAddr::new(0, GROUPS))?;
-    Ok(socket)
+    let groups = [
+        MulticastGroup::Link,
+        MulticastGroup::Ipv4Route,
+        MulticastGroup::Ipv6Route,
+    ];
+    let (mut connection, _, messages) =
+        new_multicast_connection(&groups).map_err(failed("follow interfaces"))?;
+    SockRef::from(connection.socket_mut().socket_ref())
+        .attach_filter(&without_other_routes())
+        .map_err(failed("follow default routes alone"))?;
+    tokio::spawn(connection);
+    Ok(messages)
 }
 
 /// A socket filter that drops notifications of all routes except default routes.
@@ -194,20 +199,35 @@ async fn look(
 
 /// Lists all of them or fails: a missing interface counts as gone, with its hooks and pins.
 async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
-    let all = || netlink::list(RouteNetlinkMessage::GetLink(LinkMessage::default()));
-    let listed = spawn_blocking(all).await.map_err(io::Error::other);
-    let listed: Vec<LinkMessage> = listed.flatten().map_err(failed("list interfaces"))?;
+    let listed = spawn_blocking(links)
+        .await
+        .map_err(failed("list interfaces"))?;
     let mut interfaces = Interfaces::default();
-    for message in listed {
+    for message in listed.map_err(failed("list interfaces"))? {
         interfaces.add(&message, uplinks);
     }
     interfaces.devices.sort_by_key(|device| device.index);
     Ok(interfaces)
 }
 
+fn links() -> io::Result<Vec<LinkMessage>> {
+    const GET: u16 = 18;
+    /// A `struct ifinfomsg` that selects all.
+    const ALL: [u8; 16] = [0; 16];
+    let mut links = Vec::new();
+    netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &ALL, |body| {
+        match LinkMessage::parse(body) {
+            Ok(link) => links.push(link),
+            Err(error) => tracing::debug!(%error, "an interface could not be read"),
+        }
+        Ok(())
+    })?;
+    Ok(links)
+}
+
 async fn list_uplinks() -> Result<BTreeSet<u32>, DevicesError> {
-    let listed = spawn_blocking(uplinks).await.map_err(io::Error::other);
-    listed.flatten().map_err(failed("list routes"))
+    let listed = spawn_blocking(uplinks).await;
+    listed.map_err(failed("list routes"))?
 }
 
 impl Interfaces {
@@ -295,10 +315,11 @@ fn carries_ip(kind: LinkLayerType) -> bool {
 }
 
 /// Indexes of the devices of default routes, in any table.
-fn uplinks() -> io::Result<BTreeSet<u32>> {
+fn uplinks() -> Result<BTreeSet<u32>, DevicesError> {
     let mut uplinks = BTreeSet::new();
     for family in Family::ALL {
-        for route in routes::list(family, |destination, _| destination.prefix_len() == 0)? {
+        let defaults = routes::list(family, |destination, _| destination.prefix_len() == 0);
+        for route in defaults.map_err(failed("list routes"))? {
             collect(&route, &mut uplinks);
         }
     }
@@ -324,6 +345,7 @@ fn collect(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use futures_util::stream;
     use rstest::rstest;
 
     use super::*;
@@ -335,11 +357,7 @@ mod tests {
         let receiver = follow_by(|| {
             Ok(match ASKED.fetch_add(1, Ordering::Relaxed) {
                 0 => stream::empty::<()>().boxed(),
-                1 => {
-                    return Err(failed("follow interfaces")(
-                        io::ErrorKind::OutOfMemory.into(),
-                    ));
-                }
+                1 => return Err(failed("follow interfaces")("no memory")),
                 _ => stream::pending().boxed(),
             })
         });

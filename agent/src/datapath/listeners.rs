@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use pathproof_wire::service::Address;
 use pathproof_wire::steer::{ANY_V4, ANY_V6, mapped};
 
-use crate::netlink::{PATIENCE, dump, find, too_short, word};
+use crate::netlink::{self, attributes, too_short, word};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_msg`.
@@ -91,8 +91,7 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
         body.extend(states.to_ne_bytes());
         body.extend(port.to_be_bytes());
         body.resize(56, 0);
-        let kind = (NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY);
-        dump(PATIENCE, kind, &body, |answer| {
+        netlink::dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, &body, |answer| {
             found.push(listener(answer).ok_or_else(too_short)?);
             Ok(())
         })?;
@@ -103,14 +102,20 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
 /// Parses `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,
 /// interface, cookie); expiry, queues, owner, inode; then attributes.
 fn listener(body: &[u8]) -> Option<Listener> {
-    Some(Listener {
+    let mut found = Listener {
         family: *body.first()?,
         port: u16::from_be_bytes(*body.get(4..)?.first_chunk()?),
         address: *body.get(8..24)?.first_chunk()?,
         interface: word(body, 40)?,
         inode: word(body, 68)?,
-        v6_only: find(body.get(MESSAGE..)?, V6_ONLY).is_some_and(|value| value != [0]),
-    })
+        v6_only: false,
+    };
+    for (kind, value) in attributes(body.get(MESSAGE..)?) {
+        if kind == V6_ONLY {
+            found.v6_only = *value.first()? != 0;
+        }
+    }
+    Some(found)
 }
 
 #[cfg(test)]

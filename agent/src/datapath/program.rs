@@ -281,7 +281,7 @@ fn frontend(change: &MapChange) -> Option<(FrontendKey, FrontendValue)> {
 fn udp_port(change: &MapChange) -> Option<Port> {
     match change {
         MapChange::PutFrontend { key, .. } => (key.protocol == UDP).then_some(key.port),
-        MapChange::PutEndpoint { key, value } => {
+        MapChange::PutEndpoint { key, value } | MapChange::UpdateEndpoint { key, value } => {
             (value.flags & endpoint_flag::UDP != 0).then_some(key.port)
         }
         _ => None,

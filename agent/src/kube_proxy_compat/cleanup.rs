@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use nix::net::if_::if_nametoindex;
 use pathproof_wire::service::Family;
 use thiserror::Error;
 
@@ -22,6 +21,7 @@ mod rules;
 use rules::{TABLES, Table};
 
 use crate::netfilter::{self, Name, Nft, has_legacy};
+use crate::netlink::index_of;
 
 /// A table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ pub fn cleanup(path: &OsStr) -> Cleaned {
             }
         }
     }
-    if if_nametoindex("kube-ipvs0").is_ok() {
+    if index_of(c"kube-ipvs0").is_some() {
         cleaned.problems.push(CleanupError::Ipvs);
     }
     cleaned

@@ -1,16 +1,15 @@
-//! Routes of this node: lookups, and lists that are filtered while the kernel sends them. A router may have a million routes of
-//! which a handful matters: the others are not parsed.
+//! Routes of this node, selected while the kernel lists them. A router may have a million routes of
+//! which a handful matters; rtnetlink would parse each of them and buffer them all.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use netlink_packet_core::Parseable as _;
-use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_wire::service::Family;
+use rtnetlink::packet_core::Parseable;
+use rtnetlink::packet_route::route::RouteMessage;
 use tokio::time::Instant;
 
 use crate::netlink;
@@ -38,7 +37,7 @@ pub(crate) fn list(
     let mut question = [0; HEADER];
     question[0] = number as u8;
     let (mut routes, began) = (Vec::new(), Instant::now());
-    netlink::dump(PATIENCE, (NETLINK_ROUTE, GET), &question, |body| {
+    netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
         // A kernel without IPv6 answers a request for it with the routes of all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
         if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
@@ -54,41 +53,6 @@ pub(crate) fn list(
         }
     })?;
     Ok(routes)
-}
-
-/// A message about the route to exactly `address`.
-pub(crate) fn to(address: IpAddr) -> RouteMessage {
-    let mut message = RouteMessage::default();
-    message.header.address_family = match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    };
-    message.header.destination_prefix_length = IpNet::from(address).prefix_len();
-    message.attributes = vec![RouteAttribute::Destination(address.into())];
-    message
-}
-
-/// Looks up the node's route to an address, with policy rules applied. With `from`, for a packet from
-/// that address that enters by that device; mark 0 is no mark. Without flags the answer is the packet's
-/// next hop.
-pub(crate) fn look_up(
-    address: IpAddr,
-    from: Option<(IpAddr, u32)>,
-    mark: u32,
-    flags: RouteFlags,
-) -> io::Result<RouteMessage> {
-    let mut question = to(address);
-    question.header.flags = flags;
-    if let Some((source, device)) = from {
-        question.header.source_prefix_length = IpNet::from(source).prefix_len();
-        let source = RouteAttribute::Source(source.into());
-        let more = [source, RouteAttribute::Iif(device)];
-        question.attributes.extend(more);
-    }
-    if mark != 0 {
-        question.attributes.push(RouteAttribute::Mark(mark));
-    }
-    netlink::get(RouteNetlinkMessage::GetRoute(question))
 }
 
 /// Destination (if it is an IP network) and protocol of a route.

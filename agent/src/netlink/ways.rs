@@ -4,11 +4,7 @@
 use std::net::IpAddr;
 use std::{fs, io};
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
-};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_facts::cause::Cause;
 use pathproof_facts::node_context::address;
 use pathproof_node::Node;
@@ -16,7 +12,22 @@ use pathproof_node::event::Event;
 use pathproof_wire::service::Family;
 use pathproof_witness::evidence::{Client, Lookup, Way};
 
-use crate::netlink::{self, link, name_of, routes};
+use crate::netlink::{ask, attribute, find, link, name_of, word};
+
+/// `RTM_GETNEIGH` and `RTM_GETROUTE`.
+const GET_NEIGHBOUR: u16 = 30;
+const GET_ROUTE: u16 = 26;
+/// Length of `struct rtmsg` and of `struct ndmsg`.
+const HEADER: usize = 12;
+/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF` and `RTA_GATEWAY`. `NDA_DST` is 1 as well.
+const DESTINATION: u16 = 1;
+const SOURCE: u16 = 2;
+const COMES_IN_BY: u16 = 3;
+const LEAVES_BY: u16 = 4;
+const GATEWAY: u16 = 5;
+/// States of a neighbour (`NUD_*`) that count as reachable, and as unreachable.
+const ANSWERS: u16 = 0x02 | 0x40 | 0x80;
+const SILENT: u16 = 0x01 | 0x20;
 
 /// Looks up the paths from these clients to the endpoints of this node.
 pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
@@ -67,19 +78,15 @@ fn way((client, is_unfiltered): (&Client, bool), endpoint: IpAddr, other: IpAddr
         };
     }
     let neighbour = neighbour(there.gateway.unwrap_or(endpoint), there.device);
-    if let NeighbourState::Incomplete | NeighbourState::Failed = neighbour {
+    if neighbour & SILENT != 0 {
         return Way::Blocked(Cause::NoNeighbour);
     }
     if is_unfiltered && there.device == client.device {
         return Way::Blocked(Cause::BridgeFilter);
     }
-    let answers = matches!(
-        neighbour,
-        NeighbourState::Reachable | NeighbourState::Noarp | NeighbourState::Permanent
-    );
     match route(client.address, Some((endpoint, there.device))) {
         RouteAnswer::None => Way::Blocked(Cause::NoRoute),
-        RouteAnswer::Route(_) if answers => Way::Open,
+        RouteAnswer::Route(_) if neighbour & ANSWERS != 0 => Way::Open,
         RouteAnswer::Route(_) | RouteAnswer::Unclear => Way::Unclear,
     }
 }
@@ -139,8 +146,21 @@ struct Route {
 
 /// The route of a packet with this source and input interface; without them, of a packet that the node sends.
 fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> RouteAnswer {
-    match routes::look_up(to, from, 0, RouteFlags::empty()) {
-        Ok(answer) => read(&answer),
+    let mut question = vec![0; HEADER];
+    (question[0], question[1]) = family(to);
+    question.extend(attribute(DESTINATION, &octets(to)));
+    if let Some((source, device)) = from {
+        question[2] = family(source).1;
+        question.extend(attribute(SOURCE, &octets(source)));
+        question.extend(attribute(COMES_IN_BY, &device.to_ne_bytes()));
+    }
+    let mut found = RouteAnswer::Unclear;
+    let answer = ask(NETLINK_ROUTE, (GET_ROUTE, 0), &question, |body| {
+        found = read(body);
+        Ok(())
+    });
+    match answer {
+        Ok(()) => found,
         Err(error) => refused(&error),
     }
 }
@@ -154,44 +174,67 @@ fn refused(error: &io::Error) -> RouteAnswer {
     }
 }
 
-fn read(answer: &RouteMessage) -> RouteAnswer {
-    let (mut device, mut gateway) = (None, None);
-    for attribute in &answer.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => device = Some(*index),
-            RouteAttribute::Gateway(RouteAddress::Inet(v4)) => gateway = Some((*v4).into()),
-            RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => gateway = Some((*v6).into()),
-            _ => {}
-        }
-    }
-    match (answer.header.kind, device) {
-        (RouteType::Unicast, Some(device)) => RouteAnswer::Route(Route { device, gateway }),
-        (RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit, _) => {
-            RouteAnswer::None
-        }
+fn read(body: &[u8]) -> RouteAnswer {
+    const UNICAST: u8 = 1;
+    const BLACKHOLE: u8 = 6;
+    const UNREACHABLE: u8 = 7;
+    const PROHIBIT: u8 = 8;
+    let Some((header, attributes)) = body.split_at_checked(HEADER) else {
+        return RouteAnswer::Unclear;
+    };
+    let device = find(attributes, LEAVES_BY).and_then(|bytes| word(bytes, 0));
+    match (header[7], device) {
+        (UNICAST, Some(device)) => RouteAnswer::Route(Route {
+            device,
+            gateway: find(attributes, GATEWAY).and_then(ip),
+        }),
+        (BLACKHOLE | UNREACHABLE | PROHIBIT, _) => RouteAnswer::None,
         _ => RouteAnswer::Unclear,
     }
 }
 
-/// State of a neighbour; `None` if it is not known.
-fn neighbour(address: IpAddr, device: u32) -> NeighbourState {
-    let mut question = NeighbourMessage::default();
-    question.header.family = routes::to(address).header.address_family;
-    question.header.ifindex = device;
-    question.attributes = vec![NeighbourAttribute::Destination(address.into())];
-    let answer = netlink::get(RouteNetlinkMessage::GetNeighbour(question));
-    answer.map_or(NeighbourState::None, |found: NeighbourMessage| {
-        found.header.state
-    })
+/// State of a neighbour; zero if it is not known.
+fn neighbour(address: IpAddr, device: u32) -> u16 {
+    let mut question = vec![0; HEADER];
+    question[0] = family(address).0;
+    question[4..8].copy_from_slice(&device.to_ne_bytes());
+    question.extend(attribute(DESTINATION, &octets(address)));
+    let mut state = 0;
+    let answer = ask(NETLINK_ROUTE, (GET_NEIGHBOUR, 0), &question, |body| {
+        let bytes = body.get(8..).and_then(|rest| rest.first_chunk());
+        state = bytes.map_or(0, |bytes| u16::from_ne_bytes(*bytes));
+        Ok(())
+    });
+    answer.map_or(0, |()| state)
+}
+
+/// Number of the address family, and length of an address in bits.
+fn family(address: IpAddr) -> (u8, u8) {
+    match address {
+        IpAddr::V4(_) => (libc::AF_INET as u8, 32),
+        IpAddr::V6(_) => (libc::AF_INET6 as u8, 128),
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().into(),
+        IpAddr::V6(v6) => v6.octets().into(),
+    }
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_core::Parseable as _;
     use rstest::rstest;
 
     use super::*;
-    use crate::netlink::attribute;
 
     #[rstest]
     #[case::reverse_path_filter(libc::EXDEV, RouteAnswer::None)]
@@ -212,8 +255,9 @@ mod tests {
     #[case::thrown(9, RouteAnswer::Unclear)]
     fn kinds_of_routes(#[case] kind: u8, #[case] expected: RouteAnswer) {
         let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0];
-        body.extend(attribute(4, &7_u32.to_ne_bytes()));
-        body.extend(attribute(5, &[192, 0, 2, 1]));
-        assert_eq!(read(&RouteMessage::parse(&body).unwrap()), expected);
+        assert_eq!(read(&body[..11]), RouteAnswer::Unclear);
+        body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
+        body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
+        assert_eq!(read(&body), expected);
     }
 }

@@ -209,7 +209,7 @@ fn a_missing_capability_is_recognized() {
         let error = node.run(async || {
             drop_net_admin().expect("drop a capability");
             if made {
-                remove(&node.config.devices).map(drop)
+                remove(&node.config.devices).await.map(drop)
             } else {
                 ensure(&node.config, &Family::ALL).await.map(drop)
             }
@@ -224,9 +224,9 @@ fn a_missing_capability_is_recognized() {
     confined(false);
     let devices = node.ensure();
     confined(true);
-    let damage = node.world.node.run(|| {
+    let damage = node.run(async || {
         drop_net_admin().expect("drop a capability");
-        pathproof::sentinel::devices::verify(&devices, &node.config)
+        pathproof::sentinel::devices::verify(&devices, &node.config).await
     });
     let damage = damage.expect("a check needs no capability");
     assert_eq!(damage, [""; 0]);

@@ -1,5 +1,5 @@
 //! Keeps the sentinel's devices: creates them on demand, checks and repairs them, and finally removes them.
-//! It is a separate task because a list of all routes takes time. It reports to the main loop and decides nothing.
+//! It is a separate task because netlink waits. It reports to the main loop and decides nothing.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// Interval between checks while all is well.
 const LOOK: Duration = Duration::from_secs(5);
-/// Interval at which damage is reported again while the devices are made.
-const AGAIN: Duration = Duration::from_secs(3);
+/// Timeout of a check: netlink answers in milliseconds, or is broken.
+const STUCK: Duration = Duration::from_secs(3);
 /// Timeout for creating the devices, which reads all routes of the node: there may be a million.
 const MAKING: Duration = Duration::from_secs(20);
 /// Minimum interval between checks while probes fail.
@@ -73,7 +73,7 @@ impl Keeper {
                     sound_since = self.look(&devices.families, &desires).await;
                 }
                 Some(_) if self.touched != Some(false) => {
-                    self.remove();
+                    self.remove().await;
                     self.off = None;
                 }
                 _ => {}
@@ -86,7 +86,7 @@ impl Keeper {
         }
         // Devices that this agent never touched may belong to another agent.
         if self.touched == Some(true) {
-            self.remove();
+            self.remove().await;
         }
     }
 
@@ -106,9 +106,9 @@ impl Keeper {
         }
     }
 
-    fn remove(&mut self) {
+    async fn remove(&mut self) {
         let was = self.made.send_replace(None);
-        let removed = remove(&self.config.devices);
+        let removed = remove(&self.config.devices).await;
         self.touched = Some(removed.is_err());
         match removed {
             Ok(removed) => tracing::debug!(removed, "removed the sentinel's interfaces"),
@@ -132,12 +132,17 @@ impl Keeper {
         let mut damage = None;
         let sound = match &made {
             Some(devices) if self.families == families && !self.has_more(devices) => {
+                let verified = verify(devices, &self.config);
                 // On an error the devices stay: they may be sound, and recreating them costs
                 // seconds of probes.
-                let mut damages = match verify(devices, &self.config) {
-                    Ok(damages) => damages,
-                    Err(error) => {
+                let mut damages = match timeout(STUCK, verified).await {
+                    Ok(Ok(damages)) => damages,
+                    Ok(Err(error)) => {
                         tracing::warn!(%error, "the sentinel's interfaces could not be checked");
+                        return None;
+                    }
+                    Err(_) => {
+                        tracing::warn!("the sentinel's interfaces could not be checked in time");
                         return None;
                     }
                 };
@@ -156,8 +161,8 @@ impl Keeper {
             tracing::warn!("{why}");
             if self.made.borrow().is_none() {
                 self.turn_off(why);
-                // Half a pair must not stay.
-                self.remove();
+                // Half a pair must not stay. If netlink does not answer, this may time out too.
+                let _ = timeout(STUCK, self.remove()).await;
             }
         }
         sound.then_some(began)
@@ -182,7 +187,7 @@ impl Keeper {
         let end = clock::mono().plus(MAKING);
         while clock::mono() < end {
             tell();
-            let is_over = timeout(AGAIN, making.as_mut()).await.is_ok();
+            let is_over = timeout(STUCK, making.as_mut()).await.is_ok();
             if is_over || desires.has_changed().is_err() {
                 tell();
                 return true;
@@ -202,7 +207,7 @@ impl Keeper {
             }
             Err(why) => {
                 // Addresses of another program must not lead to the sentinel, and half a pair must not stay.
-                self.remove();
+                self.remove().await;
                 self.turn_off(why);
             }
         }

@@ -6,7 +6,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::Direction;
 use super::hook::Place;
-use crate::netlink::{PATIENCE, ask, dump, find, too_short, word};
+use crate::netlink::{ask, dump, find, too_short, word};
 
 /// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
@@ -57,7 +57,7 @@ fn each(
     const GET_FILTER: u16 = 46;
     // A dump ignores the handle.
     let body = tcmsg(index, 0, direction.parent(), u32::from(priority) << 16);
-    dump(PATIENCE, (NETLINK_ROUTE, GET_FILTER), &body, |answer| {
+    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
         if word(answer, 4) == Some(index) {
             each(answer)?;
         }

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use netlink_packet_route::neighbour::NeighbourState;
-use netlink_packet_route::route::RouteType;
 use pathproof_plan::expect::addresses::{OTHERS, RESERVE};
 use pathproof_wire::service::Family;
+use rtnetlink::packet_route::neighbour::NeighbourState;
+use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{self, Route, link, name_or_index, neighbour_of, routes};
+use super::netlink::{Netlink, Route, neighbour_of, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
 
@@ -31,9 +31,10 @@ pub async fn address_conflict(
     config: &SentinelConfig,
     families: &[Family],
 ) -> Result<Option<String>, DeviceError> {
+    let netlink = Netlink::open()?;
     let mut ours = Vec::new();
     for role in Role::ALL {
-        let link = link(&role.name(&config.devices))?;
+        let link = netlink.link(&role.name(&config.devices)).await?;
         ours.extend(link.filter(|link| is_marked(link, role)).map(|l| l.index));
     }
     for &family in families {
@@ -64,7 +65,7 @@ pub async fn address_conflict(
         routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
             let device = match route.device {
-                Some(index) => name_or_index(index),
+                Some(index) => netlink.name_of(index).await,
                 None => "no device".to_owned(),
             };
             if is_address(route) {
@@ -81,7 +82,7 @@ pub async fn address_conflict(
         let Some(pod) = config.pod[at] else {
             continue;
         };
-        for message in netlink::neighbours(family, None)? {
+        for message in netlink.neighbours(family, None).await? {
             // Failed resolution: nobody has the address.
             let vain = [
                 NeighbourState::None,
@@ -91,7 +92,7 @@ pub async fn address_conflict(
             let index = message.header.ifindex;
             let is_pod = neighbour_of(&message).is_some_and(|(address, _, _)| address == pod);
             if is_pod && !vain.contains(&message.header.state) && !ours.contains(&index) {
-                let device = name_or_index(index);
+                let device = netlink.name_of(index).await;
                 return Ok(Some(format!(
                     "the sentinel's pod address {pod} is in use by a neighbour on {device}: \
                      {RESERVE}"

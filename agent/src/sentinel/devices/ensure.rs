@@ -4,10 +4,13 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use netlink_packet_route::link::LinkAttribute::{Address, Controller, IfAlias, IfName, Mtu};
 use pathproof_wire::service::Family;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::{LinkUnspec, LinkVeth};
 
-use super::netlink::{self, Link, MAIN, Route, failed, link, neighbour_of, routes, unless};
+use super::netlink::{
+    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, neighbour_of, no_addresses, routes,
+};
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
 
@@ -30,27 +33,28 @@ pub async fn ensure(
     config: &SentinelConfig,
     families: &[Family],
 ) -> Result<SentinelDevices, DeviceError> {
+    let netlink = Netlink::open()?;
     // Check both pairs before changing anything.
     let mut missing = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
-        if !is_there(config, near)? {
+        if !is_there(&netlink, config, near).await? {
             missing.push(near);
         }
     }
     for near in missing {
-        create(config, near)?;
+        create(&netlink, config, near).await?;
     }
     for near in Role::NEAR {
         // The far end first: then the near end's link is ready at once.
         for role in [near.peer(), near] {
-            let link = existing(config, role)?;
-            configure(role, &link)?;
+            let link = existing(&netlink, config, role).await?;
+            configure(&netlink, role, &link).await?;
         }
     }
     let mut families = families.to_vec();
     let mut near_ends = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
-        let link = ready(config, near).await?;
+        let link = ready(&netlink, config, near).await?;
         if !link.has_v6 && families.contains(&Family::V6) {
             tracing::info!(
                 "IPv6 is disabled on {} (net.ipv6.conf.default.disable_ipv6, or a kernel without \
@@ -65,12 +69,12 @@ pub async fn ensure(
         for family in Family::ALL {
             let mut wanted = near.addresses(config, family);
             wanted.retain(|_| families.contains(&family));
-            connect(near, &link, family, &wanted).await?;
+            connect(&netlink, near, &link, family, &wanted).await?;
         }
     }
     let mut indexes = [0; Role::ALL.len()];
     for role in Role::ALL {
-        indexes[role as usize] = existing(config, role)?.index;
+        indexes[role as usize] = existing(&netlink, config, role).await?.index;
     }
     Ok(SentinelDevices { indexes, families })
 }
@@ -80,18 +84,24 @@ pub async fn ensure(
 ///
 /// # Errors
 /// A missing capability, or a refusal of the kernel.
-pub fn remove(prefix: &str) -> Result<usize, DeviceError> {
+pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
+    let netlink = Netlink::open()?;
     let mut removed = 0;
     for role in Role::ALL {
         // Removing one end removed the other.
-        let Some(end) = link(&role.name(prefix))?.filter(|link| is_marked(link, role)) else {
+        let Some(link) = netlink.link(&role.name(prefix)).await? else {
             continue;
         };
-        let peer = link(&role.peer().name(prefix))?;
-        let done = unless(libc::ENODEV, netlink::remove_link(end.index));
-        if done.map_err(failed(format!("remove {}", end.name)))? {
-            removed += 1 + usize::from(peer.is_some_and(|peer| end.peer == Some(peer.index)));
+        if !is_marked(&link, role) {
+            continue;
         }
+        let peer = netlink.link(&role.peer().name(prefix)).await?;
+        match netlink.handle.link().del(link.index).execute().await {
+            Ok(()) => {}
+            Err(error) if errno(&error) == Some(libc::ENODEV) => continue,
+            Err(error) => return Err(failed(format!("remove {}", link.name), error)),
+        }
+        removed += 1 + usize::from(peer.is_some_and(|peer| link.peer == Some(peer.index)));
     }
     Ok(removed)
 }
@@ -103,11 +113,15 @@ pub(super) fn is_marked(link: &Link, role: Role) -> bool {
 }
 
 /// Whether the pair of a near end exists and is pathproof's. A foreign device in its place is an error.
-fn is_there(config: &SentinelConfig, near: Role) -> Result<bool, DeviceError> {
+async fn is_there(
+    netlink: &Netlink,
+    config: &SentinelConfig,
+    near: Role,
+) -> Result<bool, DeviceError> {
     let far = near.peer();
     let ends = (
-        link(&near.name(&config.devices))?,
-        link(&far.name(&config.devices))?,
+        netlink.link(&near.name(&config.devices)).await?,
+        netlink.link(&far.name(&config.devices)).await?,
     );
     let (link, peer, role) = match ends {
         (None, None) => return Ok(false),
@@ -151,26 +165,35 @@ fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role
     DeviceError::Foreign(sentence)
 }
 
-fn create(config: &SentinelConfig, near: Role) -> Result<(), DeviceError> {
-    let far = near.peer();
-    let end = |role: Role| {
-        let name = IfName(role.name(&config.devices));
-        vec![name, Address(role.mac().to_vec())]
-    };
-    let mut far_end = end(far);
-    far_end.push(Mtu(FAR_MTU));
-    let created = unless(libc::EEXIST, netlink::add_pair(end(near), far_end));
-    let name = near.name(&config.devices);
-    if !created.map_err(failed(format!("create the veth pair {name}")))? {
+async fn create(netlink: &Netlink, config: &SentinelConfig, near: Role) -> Result<(), DeviceError> {
+    let (name, far) = (near.name(&config.devices), near.peer());
+    let far_name = far.name(&config.devices);
+    let peer = LinkUnspec::new_with_name(&far_name)
+        .address(far.mac().to_vec())
+        .mtu(FAR_MTU)
+        .build();
+    let pair = LinkVeth::new(&name, &far_name)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+        .address(near.mac().to_vec())
+        .build();
+    match netlink.handle.link().add(pair).execute().await {
+        Ok(()) => Ok(()),
         // Another agent was faster: check the pair again.
-        is_there(config, near)?;
+        Err(error) if errno(&error) == Some(libc::EEXIST) => {
+            is_there(netlink, config, near).await.map(drop)
+        }
+        Err(error) => Err(failed(format!("create the veth pair {name}"), error)),
     }
-    Ok(())
 }
 
-fn existing(config: &SentinelConfig, role: Role) -> Result<Link, DeviceError> {
+async fn existing(
+    netlink: &Netlink,
+    config: &SentinelConfig,
+    role: Role,
+) -> Result<Link, DeviceError> {
     let name = role.name(&config.devices);
-    link(&name)?.ok_or_else(|| DeviceError::Refused {
+    let link = netlink.link(&name).await?;
+    link.ok_or_else(|| DeviceError::Refused {
         operation: format!("set up {name}"),
         source: io::Error::from_raw_os_error(libc::ENODEV),
     })
@@ -178,36 +201,40 @@ fn existing(config: &SentinelConfig, role: Role) -> Result<Link, DeviceError> {
 
 /// Sets only what differs, because the kernel forgets neighbours when a hardware address is set
 /// again. Finally sets the device up.
-fn configure(role: Role, link: &Link) -> Result<(), DeviceError> {
-    let mut changes = Vec::new();
+async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), DeviceError> {
+    let mut change = LinkUnspec::new_with_index(link.index);
     if link.mac != role.mac() {
-        changes.push(Address(role.mac().to_vec()));
+        change = change.address(role.mac().to_vec());
     }
     if link.alias.as_deref() != Some(ALIAS) {
-        changes.push(IfAlias(ALIAS.to_owned()));
+        change = change.alias(ALIAS);
     }
     if link.controller.is_some() {
-        changes.push(Controller(0));
+        change = change.nocontroller();
     }
     if role.is_near() && link.mtu < IPV6_MIN_MTU {
-        changes.push(Mtu(NEAR_MTU));
+        change = change.mtu(NEAR_MTU);
     }
     if !role.is_near() && link.mtu != FAR_MTU {
-        changes.push(Mtu(FAR_MTU));
+        change = change.mtu(FAR_MTU);
     }
     let spare = match role.is_near() {
-        true => link.makes_addresses.then(netlink::no_addresses),
-        false => link.forwards_v4.then(netlink::forwarding_off),
+        true => link.makes_addresses.then(no_addresses),
+        false => link.forwards_v4.then(forwarding_off),
     };
     if let Some(attribute) = spare {
-        let done = netlink::set_link(link.index, vec![attribute]);
+        let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute);
+        let done = netlink.handle.link().set(message.build()).execute().await;
         let what = format!("turn off unneeded features of {}", link.name);
-        not_needed(done.map_err(failed(what)))?;
+        not_needed(done.map_err(|error| failed(what, error)))?;
     }
     // Not in one message: the kernel would set it up first, and create an address.
-    let done = netlink::set_link(link.index, changes);
-    let done = done.and_then(|()| netlink::set_link_up(link.index));
-    done.map_err(failed(format!("set up {}", link.name)))
+    let up = LinkUnspec::new_with_index(link.index).up();
+    for message in [change.build(), up.build()] {
+        let done = netlink.handle.link().set(message).execute().await;
+        done.map_err(|error| failed(format!("set up {}", link.name), error))?;
+    }
+    Ok(())
 }
 
 /// Logs a refusal of an optional setting, unless it shows that a capability is missing.
@@ -223,35 +250,41 @@ fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
 
 /// Waits until a near end's link is ready, which the kernel reports a little later, and then removes
 /// its multicast route.
-async fn ready(config: &SentinelConfig, near: Role) -> Result<Link, DeviceError> {
-    let mut link = existing(config, near)?;
+async fn ready(
+    netlink: &Netlink,
+    config: &SentinelConfig,
+    near: Role,
+) -> Result<Link, DeviceError> {
+    let mut link = existing(netlink, config, near).await?;
     for _ in 0..LOOKS {
         if link.carrier && (link.v6_ready || !link.has_v6) {
             break;
         }
         tokio::time::sleep(BETWEEN).await;
-        link = existing(config, near)?;
+        link = existing(netlink, config, near).await?;
     }
     if link.has_v6 {
-        not_needed(netlink::drop_multicast_route(&link))?;
+        not_needed(netlink.drop_multicast_route(&link).await)?;
     }
     Ok(link)
 }
 
 /// Neighbours and routes of a family: adds missing ones, and removes those of earlier settings.
 async fn connect(
+    netlink: &Netlink,
     near: Role,
     link: &Link,
     family: Family,
     wanted: &[IpAddr],
 ) -> Result<(), DeviceError> {
-    for message in netlink::neighbours(family, Some(link.index))? {
+    for message in netlink.neighbours(family, Some(link.index)).await? {
         let Some((address, _, true)) = neighbour_of(&message) else {
             continue;
         };
         if !wanted.contains(&address) {
             let what = format!("remove neighbour {address} of {}", link.name);
-            netlink::remove_neighbour(message).map_err(failed(what))?;
+            let done = netlink.handle.neighbours().del(message).execute().await;
+            done.map_err(|error| failed(what, error))?;
         }
     }
     let by_us = |route: &Route| route.device == Some(link.index);
@@ -264,16 +297,18 @@ async fn connect(
     for route in routes.iter().filter(|route| route.ours && by_us(route)) {
         let address = route.destination.addr();
         if !wanted.contains(&address) {
-            netlink::remove_route(link, address)?;
+            netlink.remove_route(link, address).await?;
         }
     }
     for &address in wanted {
-        let put = netlink::put_neighbour(link.index, address, near.behind());
-        put.map_err(failed(format!("add neighbour {address} to {}", link.name)))?;
+        let neighbour = netlink.handle.neighbours().add(link.index, address);
+        let put = neighbour.replace().link_layer_address(&near.behind());
+        let what = format!("add neighbour {address} to {}", link.name);
+        put.execute().await.map_err(|error| failed(what, error))?;
         let mut exact = routes.iter().filter(|route| route.is_exactly(address));
-        if !exact.clone().any(by_us) && !netlink::add_route(link, address)? {
+        if !exact.clone().any(by_us) && !netlink.add_route(link, address).await? {
             let by = match exact.find_map(|route| route.device) {
-                Some(index) => netlink::name_or_index(index),
+                Some(index) => netlink.name_of(index).await,
                 None => "another destination".to_owned(),
             };
             return Err(DeviceError::Foreign(format!(

@@ -1,27 +1,29 @@
-//! Requests to the kernel by netlink, with local types. Decides nothing.
+//! Requests to the kernel by rtnetlink, with local types. Decides nothing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use futures_util::TryStreamExt;
 use ipnet::IpNet;
-use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
-use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, Inet6IfaceFlags, InfoData, InfoKind,
-    InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+use pathproof_wire::service::Family;
+use rtnetlink::packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::link::{
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, Inet6IfaceFlags, InfoKind,
+    LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use netlink_packet_route::neighbour::{
+use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{
+use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
     RouteType,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use pathproof_wire::service::Family;
-use tokio::task::spawn_blocking;
+use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
+use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::{DeviceError, Mac, ROUTE_PROTOCOL};
-use crate::netlink::{CREATE, EXCLUSIVE, REPLACE, change, get, list, name_of, routes};
+use super::{DeviceError, ROUTE_PROTOCOL};
+use crate::netlink::routes;
 
 /// `IFLA_INET_CONF` of `linux/if_link.h`.
 const IFLA_INET_CONF: u16 = 1;
@@ -30,6 +32,18 @@ const IPV4_DEVCONF_FORWARDING: u16 = 1;
 /// `RT_TABLE_LOCAL` and `RT_TABLE_MAIN`.
 const TABLE_LOCAL: u8 = 255;
 pub(super) const MAIN: u32 = 254;
+
+/// A netlink socket in the network namespace of the thread that opened it.
+pub(super) struct Netlink {
+    pub(super) handle: Handle,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
@@ -105,113 +119,47 @@ impl Route {
     }
 }
 
+/// The kernel's error number, positive.
+pub(super) fn errno(error: &rtnetlink::Error) -> Option<i32> {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => Some(-message.raw_code()),
+        _ => None,
+    }
+}
+
 /// The error of an operation, which is text that follows "cannot".
-pub(super) fn failed(operation: impl Into<String>) -> impl FnOnce(io::Error) -> DeviceError {
+pub(super) fn failed(operation: impl Into<String>, error: rtnetlink::Error) -> DeviceError {
     let operation = operation.into();
-    move |source| match source.raw_os_error() {
-        Some(libc::EPERM) => DeviceError::Permission { operation },
-        _ => DeviceError::Refused { operation, source },
-    }
+    let source = match errno(&error) {
+        Some(libc::EPERM) => return DeviceError::Permission { operation },
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::other(error),
+    };
+    DeviceError::Refused { operation, source }
 }
 
-/// Whether the kernel carried out a request; false if it refused with this error number.
-pub(super) fn unless(code: i32, done: io::Result<()>) -> io::Result<bool> {
-    match done {
-        Err(error) if error.raw_os_error() == Some(code) => Ok(false),
-        done => done.map(|()| true),
-    }
-}
-
-pub(super) fn link(name: &str) -> Result<Option<Link>, DeviceError> {
-    let mut question = LinkMessage::default();
-    question.attributes = vec![LinkAttribute::IfName(name.to_owned())];
-    match get(RouteNetlinkMessage::GetLink(question)) {
-        Ok(message) => Ok(Some(link_of(&message))),
-        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-        Err(error) => Err(failed(format!("look up device {name}"))(error)),
-    }
-}
-
-/// Name of a device, or its index if the device is gone.
-pub(super) fn name_or_index(index: u32) -> String {
-    name_of(index).unwrap_or_else(|_| format!("device {index}"))
-}
-
-/// Creates a veth pair. Each end has a name, a hardware address and other attributes.
-pub(super) fn add_pair(near: Vec<LinkAttribute>, far: Vec<LinkAttribute>) -> io::Result<()> {
-    let (mut pair, mut peer) = (LinkMessage::default(), LinkMessage::default());
-    peer.attributes = far;
-    pair.attributes = near;
-    pair.attributes.push(LinkAttribute::LinkInfo(vec![
-        LinkInfo::Kind(InfoKind::Veth),
-        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
-    ]));
-    change(RouteNetlinkMessage::NewLink(pair), CREATE | EXCLUSIVE)
-}
-
-fn link_at(index: u32) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    message
-}
-
-pub(super) fn set_link(index: u32, attributes: Vec<LinkAttribute>) -> io::Result<()> {
-    let mut message = link_at(index);
-    message.attributes = attributes;
-    change(RouteNetlinkMessage::SetLink(message), 0)
-}
-
-pub(super) fn set_link_up(index: u32) -> io::Result<()> {
-    let mut message = link_at(index);
-    message.header.flags = LinkFlags::Up;
-    message.header.change_mask = LinkFlags::Up;
-    change(RouteNetlinkMessage::SetLink(message), 0)
-}
-
-pub(super) fn remove_link(index: u32) -> io::Result<()> {
-    change(RouteNetlinkMessage::DelLink(link_at(index)), 0)
-}
-
-/// Neighbours of a family, on one device or all.
-pub(super) fn neighbours(
-    family: Family,
-    device: Option<u32>,
-) -> Result<Vec<NeighbourMessage>, DeviceError> {
-    let mut question = NeighbourMessage::default();
-    question.header.family = match family {
+fn netlink_family(family: Family) -> AddressFamily {
+    match family {
         Family::V4 => AddressFamily::Inet,
         Family::V6 => AddressFamily::Inet6,
+    }
+}
+
+/// A message about the route to exactly `address`.
+fn host_route(address: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
     };
-    // The kernel filters by this attribute since 4.4; older ones return all.
-    question
-        .attributes
-        .extend(device.map(NeighbourAttribute::IfIndex));
-    let all: io::Result<Vec<NeighbourMessage>> = list(RouteNetlinkMessage::GetNeighbour(question));
-    let mut all = all.map_err(failed("list neighbours"))?;
-    all.retain(|one| device.is_none_or(|device| device == one.header.ifindex));
-    Ok(all)
-}
-
-/// Adds a permanent neighbour, or replaces the one that has the address.
-pub(super) fn put_neighbour(device: u32, address: IpAddr, mac: Mac) -> io::Result<()> {
-    let mut message = NeighbourMessage::default();
-    message.header.family = routes::to(address).header.address_family;
-    message.header.ifindex = device;
-    message.header.state = NeighbourState::Permanent;
-    message.attributes = vec![
-        NeighbourAttribute::Destination(address.into()),
-        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
-    ];
-    change(RouteNetlinkMessage::NewNeighbour(message), CREATE | REPLACE)
-}
-
-pub(super) fn remove_neighbour(message: NeighbourMessage) -> io::Result<()> {
-    change(RouteNetlinkMessage::DelNeighbour(message), 0)
+    message.header.destination_prefix_length = IpNet::from(address).prefix_len();
+    message.attributes = vec![RouteAttribute::Destination(address.into())];
+    message
 }
 
 /// The sentinel's host route to `address` by a device.
 fn own_route(address: IpAddr, device: u32) -> RouteMessage {
-    let mut message = routes::to(address);
+    let mut message = host_route(address);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.header.kind = RouteType::Unicast;
     message.header.scope = RouteScope::Link;
@@ -220,37 +168,124 @@ fn own_route(address: IpAddr, device: u32) -> RouteMessage {
     message
 }
 
-/// Adds a host route; `Ok(false)` if a route to the address exists.
-pub(super) fn add_route(link: &Link, address: IpAddr) -> Result<bool, DeviceError> {
-    let message = RouteNetlinkMessage::NewRoute(own_route(address, link.index));
-    let added = unless(libc::EEXIST, change(message, CREATE | EXCLUSIVE));
-    added.map_err(failed(format!("add route {address} by {}", link.name)))
-}
+impl Netlink {
+    /// Needs a tokio runtime.
+    pub(super) fn open() -> Result<Self, DeviceError> {
+        let (connection, handle, _) = new_connection().map_err(DeviceError::Open)?;
+        let task = tokio::spawn(connection);
+        Ok(Self { handle, task })
+    }
 
-pub(super) fn remove_route(link: &Link, address: IpAddr) -> Result<(), DeviceError> {
-    let message = RouteNetlinkMessage::DelRoute(own_route(address, link.index));
-    change(message, 0).map_err(failed(format!("remove route {address} of {}", link.name)))
-}
+    pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, DeviceError> {
+        let request = self.handle.link().get().match_name(name);
+        match request.execute().try_next().await {
+            Ok(message) => Ok(message.map(|message| link_of(&message))),
+            Err(error) if errno(&error) == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(failed(format!("look up device {name}"), error)),
+        }
+    }
 
-/// Removes the route ff00::/8, which the kernel adds to every device with IPv6: otherwise other
-/// programs' multicast could leave by the sentinel's devices.
-pub(super) fn drop_multicast_route(link: &Link) -> Result<(), DeviceError> {
-    let mut message = routes::to(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into());
-    message.header.destination_prefix_length = 8;
-    message.header.table = TABLE_LOCAL;
-    message.header.kind = RouteType::Multicast;
-    message.attributes.push(RouteAttribute::Oif(link.index));
-    let removed = change(RouteNetlinkMessage::DelRoute(message), 0);
-    let what = format!("remove the route ff00::/8 of {}", link.name);
-    unless(libc::ESRCH, removed).map_err(failed(what)).map(drop)
-}
+    /// Name of a device, or its index if the device is gone.
+    pub(super) async fn name_of(&self, index: u32) -> String {
+        let request = self.handle.link().get().match_index(index);
+        match request.execute().try_next().await {
+            Ok(Some(message)) => link_of(&message).name,
+            _ => format!("device {index}"),
+        }
+    }
 
-/// Looks up the node's route to an address: the matching table entry, with policy rules applied.
-/// With `from`, for a packet from that address that enters by that device; mark 0 is no mark.
-pub(super) fn lookup(address: IpAddr, from: Option<(IpAddr, u32)>, mark: u32) -> io::Result<Route> {
-    let entry = RouteFlags::FibMatch | RouteFlags::LookupTable;
-    let answer = routes::look_up(address, from, mark, entry)?;
-    Route::of(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    /// Neighbours of a family, on one device or all.
+    pub(super) async fn neighbours(
+        &self,
+        family: Family,
+        device: Option<u32>,
+    ) -> Result<Vec<NeighbourMessage>, DeviceError> {
+        let mut request = self.handle.neighbours().get();
+        let message = request.message_mut();
+        message.header.family = netlink_family(family);
+        // The kernel filters by this attribute since 4.4; older ones return all.
+        message
+            .attributes
+            .extend(device.map(NeighbourAttribute::IfIndex));
+        let all: Result<Vec<_>, _> = request.execute().try_collect().await;
+        let mut all = all.map_err(|error| failed("list neighbours", error))?;
+        all.retain(|one| device.is_none_or(|device| device == one.header.ifindex));
+        Ok(all)
+    }
+
+    /// Adds a host route; `Ok(false)` if a route to the address exists.
+    pub(super) async fn add_route(
+        &self,
+        link: &Link,
+        address: IpAddr,
+    ) -> Result<bool, DeviceError> {
+        let message = own_route(address, link.index);
+        match self.handle.route().add(message).execute().await {
+            Ok(()) => Ok(true),
+            Err(error) if errno(&error) == Some(libc::EEXIST) => Ok(false),
+            Err(error) => Err(failed(
+                format!("add route {address} by {}", link.name),
+                error,
+            )),
+        }
+    }
+
+    pub(super) async fn remove_route(
+        &self,
+        link: &Link,
+        address: IpAddr,
+    ) -> Result<(), DeviceError> {
+        let message = own_route(address, link.index);
+        let done = self.handle.route().del(message).execute().await;
+        done.map_err(|error| failed(format!("remove route {address} of {}", link.name), error))
+    }
+
+    /// Removes the route ff00::/8, which the kernel adds to every device with IPv6: otherwise other
+    /// programs' multicast could leave by the sentinel's devices.
+    pub(super) async fn drop_multicast_route(&self, link: &Link) -> Result<(), DeviceError> {
+        let all = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0);
+        let mut message = RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(all, 8)
+            .output_interface(link.index)
+            .kind(RouteType::Multicast)
+            .build();
+        message.header.table = TABLE_LOCAL;
+        message.header.protocol = RouteProtocol::Unspec;
+        match self.handle.route().del(message).execute().await {
+            Ok(()) => Ok(()),
+            Err(error) if errno(&error) == Some(libc::ESRCH) => Ok(()),
+            Err(error) => {
+                let what = format!("remove the route ff00::/8 of {}", link.name);
+                Err(failed(what, error))
+            }
+        }
+    }
+
+    /// Looks up the node's route to an address: the matching table entry, with policy rules applied.
+    /// With `from`, for a packet that enters by that device from that address; mark 0 is no mark.
+    pub(super) async fn lookup(
+        &self,
+        address: IpAddr,
+        from: Option<(u32, IpAddr)>,
+        mark: u32,
+    ) -> Result<Route, rtnetlink::Error> {
+        let mut question = host_route(address);
+        question.header.flags = RouteFlags::FibMatch | RouteFlags::LookupTable;
+        if let Some((device, source)) = from {
+            question.header.source_prefix_length = question.header.destination_prefix_length;
+            question.attributes.push(RouteAttribute::Iif(device));
+            let source = RouteAttribute::Source(source.into());
+            question.attributes.push(source);
+        }
+        if mark != 0 {
+            question.attributes.push(RouteAttribute::Mark(mark));
+        }
+        let mut answers = self.handle.route().get(question).execute();
+        let answer = answers.try_next().await?;
+        answer
+            .and_then(|route| Route::of(&route))
+            .ok_or(rtnetlink::Error::RequestFailed)
+    }
 }
 
 /// Routes of every table that `wanted` selects, and the sentinel's routes.
@@ -261,7 +296,10 @@ pub(super) async fn routes(
     let wanted = move |to, protocol| protocol == ROUTE_PROTOCOL || wanted(to);
     let listed = spawn_blocking(move || routes::list(family, wanted)).await;
     let listed = listed.map_err(io::Error::other).flatten();
-    let listed = listed.map_err(failed("list routes"))?;
+    let listed = listed.map_err(|source| DeviceError::Refused {
+        operation: "list routes".to_owned(),
+        source,
+    })?;
     Ok(listed.iter().filter_map(Route::of).collect())
 }
 

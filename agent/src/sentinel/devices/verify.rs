@@ -4,14 +4,13 @@
 //! A change that matters only without pathproof's programs (the far ends' settings) is no damage:
 //! writing `ip_forward` changes every device, and does not affect probes.
 
-use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_route::route::RouteType;
 use pathproof_wire::service::Family;
+use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{self, Link, MAIN, Route, failed, link, lookup, name_or_index, neighbour_of};
+use super::netlink::{Link, MAIN, Netlink, Route, errno, failed, neighbour_of};
 use super::{DeviceError, Role, SentinelDevices, written};
 use crate::config::SentinelConfig;
 
@@ -28,25 +27,26 @@ const MASQUERADED: u32 = 0x4000;
 /// # Errors
 /// A request failed, and the other answers show no damage. The kernel may be out of memory, or the agent
 /// at its memory limit.
-pub fn verify(
+pub async fn verify(
     devices: &SentinelDevices,
     config: &SentinelConfig,
 ) -> Result<Vec<String>, DeviceError> {
     let mut found = Vec::new();
-    match look(devices, config, &mut found) {
+    match look(devices, config, &mut found).await {
         Err(error) if found.is_empty() => Err(error),
         _ => Ok(found),
     }
 }
 
-fn look(
+async fn look(
     devices: &SentinelDevices,
     config: &SentinelConfig,
     found: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
+    let netlink = Netlink::open()?;
     for role in Role::ALL {
         let device = role.name(&config.devices);
-        let Some(link) = link(&device)? else {
+        let Some(link) = netlink.link(&device).await? else {
             found.push(format!(
                 "the sentinel's interface {device} was removed: {REPAIRED}"
             ));
@@ -60,7 +60,7 @@ fn look(
             continue;
         }
         let controller = match link.controller {
-            Some(index) => name_or_index(index),
+            Some(index) => netlink.name_of(index).await,
             None => String::new(),
         };
         let peer = role.peer().name(&config.devices);
@@ -68,8 +68,8 @@ fn look(
         // A device that is down has neither neighbours nor routes: report only that.
         if link.up && role.is_near() {
             for &family in &devices.families {
-                look_at_neighbours(config, &link, role, family, found)?;
-                look_at_routes(devices, config, &link, role, family, found);
+                look_at_neighbours(&netlink, config, &link, role, family, found).await?;
+                look_at_routes(&netlink, devices, config, &link, role, family, found).await;
             }
         }
     }
@@ -122,14 +122,15 @@ fn harms(
     .filter_map(|(is, sentence)| is.then_some(sentence))
 }
 
-fn look_at_neighbours(
+async fn look_at_neighbours(
+    netlink: &Netlink,
     config: &SentinelConfig,
     link: &Link,
     near: Role,
     family: Family,
     found: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let there = netlink::neighbours(family, Some(link.index))?;
+    let there = netlink.neighbours(family, Some(link.index)).await?;
     for address in near.addresses(config, family) {
         let entry = (there.iter().filter_map(neighbour_of)).find(|entry| entry.0 == address);
         let harm = match entry {
@@ -145,7 +146,8 @@ fn look_at_neighbours(
     Ok(())
 }
 
-fn look_at_routes(
+async fn look_at_routes(
+    netlink: &Netlink,
     devices: &SentinelDevices,
     config: &SentinelConfig,
     link: &Link,
@@ -159,19 +161,19 @@ fn look_at_routes(
         _ => Role::ServerNear,
     };
     for address in near.addresses(config, family) {
-        let answer = lookup(address, None, 0);
-        if let Some(damage) = route_damage(link, address, answer, true) {
+        let answer = netlink.lookup(address, None, 0).await;
+        if let Some(damage) = route_damage(netlink, link, address, answer, true).await {
             found.push(damage);
             continue;
         }
         for source in other.addresses(config, family) {
-            let from = Some((source, devices.index(other)));
+            let from = Some((devices.index(other), source));
             // Policy routing for pods (GKE's netd) may divert unmarked packets, but kube-proxy marks
             // probes: one sound lookup is enough.
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
-                let answer = lookup(address, from, mark);
-                damage = route_damage(link, address, answer, false);
+                let answer = netlink.lookup(address, from, mark).await;
+                damage = route_damage(netlink, link, address, answer, false).await;
                 if damage.is_none() {
                     break;
                 }
@@ -184,10 +186,11 @@ fn look_at_routes(
 /// Damage that a lookup shows. With `own` it is the route of the node's local packets, which must be the
 /// sentinel's. For an incoming packet the kernel also refuses what it would not forward, which is not
 /// judged here.
-fn route_damage(
+async fn route_damage(
+    netlink: &Netlink,
     link: &Link,
     address: IpAddr,
-    answer: io::Result<Route>,
+    answer: Result<Route, rtnetlink::Error>,
     own: bool,
 ) -> Option<String> {
     let device = &link.name;
@@ -205,7 +208,7 @@ fn route_damage(
                 return Some(gone);
             }
             let by = match route.device {
-                Some(index) => name_or_index(index),
+                Some(index) => netlink.name_of(index).await,
                 None => format!("{:?}", route.kind).to_lowercase(),
             };
             match route.kind {
@@ -213,15 +216,12 @@ fn route_damage(
                 _ => format!("{by} (table {})", route.table),
             }
         }
-        Err(error) => match error.raw_os_error() {
+        Err(error) => match errno(&error) {
             Some(libc::EACCES) => "nowhere (prohibited)".to_owned(),
             _ if !own => return None,
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => return Some(gone),
             Some(libc::EINVAL) => "nowhere (dropped)".to_owned(),
-            _ => {
-                let failed = failed(format!("look up the route to {address}"));
-                return Some(failed(error).to_string());
-            }
+            _ => return Some(failed(format!("look up the route to {address}"), error).to_string()),
         },
     };
     Some(format!(
