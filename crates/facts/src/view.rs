@@ -1,7 +1,7 @@
 //! The last reported state of the cluster: facts by Service, changed in batches.
 //!
 //! It has facts and nothing derived from them: expectations are computed from a [`ServiceState`]
-//! where they are needed ([`pathproof_plan::expect`]), so that 100,000 endpoints are stored once. It must
+//! where they are needed (`pathproof_plan::expect`), so that 100,000 endpoints are stored once. It must
 //! not decide anything about routing.
 
 use std::collections::{BTreeMap, HashMap};

@@ -2,7 +2,7 @@
 //! wrong 503 on all nodes at once is worse than any fault of one node.
 //!
 //! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the
-//! sentinel's slices ([`FleetReport`]); every agent decides for itself ([`Brake`]). Only the answer
+//! sentinel's slices ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)); every agent decides for itself ([`Brake`]). Only the answer
 //! is held back: verdict, condition and metrics are not changed. Eligibility is never held back.
 
 use std::fmt;

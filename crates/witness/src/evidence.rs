@@ -32,9 +32,9 @@ pub struct Sample {
     /// Single failures. The kernel limits its reports: some undelivered answers are missing here, and some
     /// other failures lack what only a report contains (destination, ICMP).
     pub anomalies: Vec<Sighting>,
-    /// When a connection was last proven, by [`Family`] and [`SourceClass`].
+    /// When a connection was last proven, by `Family` and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
-    /// Number of connections from outside that were forwarded and not answered, by [`Family`].
+    /// Number of connections from outside that were forwarded and not answered, by `Family`.
     pub unanswered: [u32; FAMILIES],
     /// Whether the datapath follows endpoint changes, as seen in connections.
     pub programming: Option<ProgrammingSeen>,

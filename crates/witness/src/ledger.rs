@@ -1,4 +1,4 @@
-//! Gathered evidence, from which the [verdict](super::verdict) is derived.
+//! Gathered evidence, from which the verdict is derived.
 //!
 //! Only [`Ledger::absorb`] changes it, apart from the sentinel's part. Memory is bounded: a few times and
 //! one run of failures per family, and at most [`SERVICES_TRACKED`] Services with failures.

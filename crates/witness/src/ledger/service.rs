@@ -228,7 +228,7 @@ impl Track {
         dialled || (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// The last connections to endpoints that had left, at most [`STALE_KEPT`] of pods and as many of others.
+    /// The last connections to endpoints that had left, at most `STALE_KEPT` of pods and as many of others.
     pub fn stale(&self) -> impl Iterator<Item = &StaleConnection> + Clone {
         self.stale.iter().flatten()
     }
@@ -291,7 +291,7 @@ impl Track {
     }
 }
 
-/// Span of a [`Window`]; the current second is incomplete.
+/// Span of a `Window`; the current second is incomplete.
 pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 
 const SECONDS: usize = 10;
