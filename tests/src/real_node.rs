@@ -58,7 +58,7 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// What such a node needs of this machine.
+    /// Requirements of such a node on this machine.
     pub fn possible() -> Needed {
         skip::root()?;
         let version = skip::needed(cgroups::version())?;

@@ -17,8 +17,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What a test needs. If it is [`Missing`], prints that and ends the test, which `cargo xtask` then counts
-/// as skipped.
+/// Requires something for a test. If it is [`Missing`], prints that and ends the test, which `cargo xtask`
+/// then counts as skipped.
 #[macro_export]
 macro_rules! needs {
     ($found:expr) => {

@@ -101,7 +101,7 @@ pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     })
 }
 
-/// What an agent answers before it has a verdict.
+/// Answer of an agent that has no verdict yet.
 #[derive(Deserialize)]
 struct NotReady {
     #[serde(default)]

@@ -245,7 +245,7 @@ pub(super) fn assert_text(folder: &str, name: &str, page: &str) {
     assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
 }
 
-/// Asserts that a page says the same without colours.
+/// Asserts that a page has the same text without colours.
 #[cfg(test)]
 pub(super) fn assert_colours(coloured: &str, plain: &str) {
     let mut read = String::new();

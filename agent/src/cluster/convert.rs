@@ -43,7 +43,7 @@ const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/gl
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-/// What is wrong with an object: its name, a field, the field's value and the reason.
+/// A defect of an object: its name, a field, the field's value and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Invalid(String);

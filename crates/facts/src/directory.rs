@@ -1,4 +1,4 @@
-//! The Services that ids in evidence stand for, and what the kernel's maps had no room for.
+//! Services by the ids in evidence, and the number of entries that are missing from the kernel's maps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

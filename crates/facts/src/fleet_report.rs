@@ -85,7 +85,8 @@ pub struct Published {
 }
 
 impl Count {
-    /// Whether so many other nodes are unsound that no further one may fail. One node may always fail.
+    /// Whether the limit of unsound nodes is reached, so that this node may not fail too. One node may
+    /// always fail.
     pub fn is_over(self, percent: u32, others: u32) -> bool {
         let may = u64::from(self.nodes) * u64::from(percent) / 100;
         u64::from(others) >= may.max(1)

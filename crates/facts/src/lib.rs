@@ -1,6 +1,7 @@
-//! Plain facts of cluster and node, time, causes and every number that pathproof promises.
+//! The vocabulary of all other crates: plain facts about cluster and node, times, causes, and every number
+//! of every rule.
 //!
-//! It must not use files, sockets or a clock: `now` is always an argument.
+//! It must not decide anything, and must not use files, sockets or a clock: `now` is always an argument.
 
 pub mod cause;
 pub mod cluster;

@@ -1,6 +1,7 @@
-//! What connections, the sentinel's probes and the pod probe have shown since the agent started.
+//! Evidence since the agent started: connections of users, probes of the sentinel and of the pod probe, and
+//! what the observer misses.
 //!
-//! It must not use files, sockets or a clock: `now` is always an argument.
+//! It must not judge the node (`pathproof-judge` does), and must not use files, sockets or a clock.
 
 pub mod conntrack;
 pub mod coverage;

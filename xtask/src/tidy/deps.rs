@@ -41,7 +41,7 @@ const MODULES: [(&str, &str); 26] = [
 const ALL: &str = "*";
 
 /// Modules of the crates that decide, the lowest first. Each may name those before it, so there are no
-/// cycles. Of a crate without a list, one module is the crate's root.
+/// cycles. A crate without a list has one main module, which is its root.
 const ORDERS: [(&str, &str); 3] = [
     (
         "facts",

@@ -303,7 +303,7 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     assert_eq!(fail(&mut faulty, 6), State::Degraded);
 }
 
-/// Conflicts about the agent's own ports, the sentinel's frontends and those of other Services.
+/// Conflicts on the agent's ports, on the sentinel's frontends, and on those of other Services.
 #[test]
 fn conflicts_are_known_by_their_owner() {
     let mut scene = scene();
