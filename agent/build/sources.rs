@@ -19,7 +19,7 @@ pub(crate) const REBUILD: &str = "cargo xtask build-ebpf";
 pub(crate) const STALE: &str = "the eBPF object is older than its sources";
 /// Folders whose files go into the object.
 pub(crate) const FOLDERS: [&str; 2] = ["crates/ebpf", "crates/wire"];
-/// Packages of Cargo.lock whose version and checksum count: the kernel side of aya.
+/// Packages whose version and checksum in Cargo.lock are part of the hash: the kernel side of aya.
 const LOCKED: [&str; 3] = ["aya-ebpf", "aya-log-common", "aya-log-ebpf"];
 
 /// The files of the eBPF side, relative to `root`, sorted: `Cargo.toml` and `src/**` of each

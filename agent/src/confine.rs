@@ -64,7 +64,7 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         ..Needs::default()
     };
     if config.sentinel.is_some() {
-        // The sentinel's devices may have to be recreated at any time.
+        // The sentinel's devices may be recreated at any time, and its packet sockets are then opened again.
         needs.capabilities.push(Capability::CAP_NET_RAW);
     }
     if maps_want_more() {

@@ -238,7 +238,7 @@ impl Scene {
         started.expect("Cilium's agent");
     }
 
-    /// The same with the options of another setup.
+    /// Restarts Cilium's agent with the options of another setup, and waits until traffic is served.
     pub(crate) fn restart_cilium_as(&mut self, setup: ProxySetup) {
         self.setup = setup;
         self.restart_cilium();

@@ -5,7 +5,7 @@ use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, PORT, Scene};
 
-/// Time for a false alarm to show: twice the time of a confirmation.
+/// Time in which a false alarm would show: twice as long as a confirmation takes.
 const LOOK: Duration = Duration::from_secs(6);
 /// Connections per second of each client: an emulated processor is slow.
 const RATE: f64 = 3.0;

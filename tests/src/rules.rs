@@ -69,8 +69,8 @@ impl Rules {
         }
     }
 
-    /// Reads the manifests and installs their rules, atomically for each family. This also repairs every
-    /// fault here, and syncs after a change of the manifests.
+    /// Reads the manifests and installs their rules, atomically for each family. This picks up changed
+    /// manifests and undoes every fault except redirections, which [`Rules::repair`] removes.
     pub fn install(&self) -> Result<()> {
         for (family, script) in self.scripts()? {
             self.load(family, &script, &[])?;

@@ -15,7 +15,7 @@ use thiserror::Error;
 /// Timeouts of the connection, and of each part of the answer.
 pub(super) type Patience = (Duration, Duration);
 
-/// For interactive use: a starved node answers late, and people wait.
+/// For interactive use: a starved node answers late, and a person can wait.
 pub(super) const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
 /// Together below the 5 s that node-problem-detector allows its plugins.
 pub(super) const PLUGIN: Patience = (Duration::from_secs(1), Duration::from_secs(3));

@@ -231,7 +231,7 @@ async fn gather(
     mut events: mpsc::Receiver<Event>,
     updates: mpsc::Sender<Update>,
 ) {
-    // Time of the next delivery, and its latest time.
+    // When the next delivery is due, and the latest time to which further events may postpone it.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
         let wait = async {

@@ -25,7 +25,7 @@ use crate::programming::{Programming, deliveries};
 /// After this long without the view's source, health check node ports are left to the proxy.
 const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
 
-/// For this long after a pod dialled a frontend, its family's sockets count as not translated.
+/// If a pod dialled a frontend within this time, sockets of that IP family count as not translated.
 const PODS_SEEN: Duration = Duration::from_secs(600);
 
 /// State of the view apart from its objects.

@@ -216,7 +216,7 @@ impl Quotas {
         !fits(&all, &self.room)
     }
 
-    /// Gives a Service from the maps of an earlier agent priority over others.
+    /// Gives a Service priority over others if `stood` confirms that an earlier agent's maps contain it.
     pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
         let entry = self.namespaces.get_mut(&name.namespace);
         if let Some(place) = entry.and_then(|namespace| namespace.services.get_mut(&name.name)) {

@@ -90,8 +90,8 @@ impl Keeper {
         }
     }
 
-    /// Reports the kernel's state, also without devices: a node that does not forward cannot serve
-    /// clients outside. If it cannot be read, nothing changes.
+    /// Reports the kernel's state, even if there are no devices: a node that does not forward cannot serve
+    /// outside clients. If the state cannot be read, nothing is reported.
     fn report_kernel(&self, sound_since: Option<Mono>) {
         let [v4, v6] = Family::ALL.map(|family| forwarding(&self.config.devices, family));
         match (v4, v6) {

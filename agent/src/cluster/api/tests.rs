@@ -335,7 +335,7 @@ async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     let mut answers = vec![Answer::Closed(list(5, &[service(1, "a", 80)]))];
     answers.extend((0..8).map(|_| Answer::OpenFor(Duration::from_millis(30), Vec::new())));
     answers.push(Answer::Open(vec![bookmark(6, "")]));
-    // No watch of this test lasts.
+    // Longer than this test, so that no watch counts as one that lasts.
     let pause = Duration::from_secs(60);
     let pace = Pace { pause, ..hasty() };
     let mut world = World::at_pace(with_services(answers), pace).await;

@@ -21,7 +21,7 @@ use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::evidence::{Client, CountDelta, Place, Sample, Sighting};
 use crate::peers::PeerSample;
 
-/// Delay of a failed connection's report after its arrival, unless the next sample is later.
+/// A failed connection is reported this long after it arrived, or with the next sample if that is later.
 const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
 /// Maximum delay until a lost connection is noticed, including the sample.
 pub const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);

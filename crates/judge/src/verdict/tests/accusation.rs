@@ -294,8 +294,9 @@ fn breadth_confirms_filtered_probes(
     assert!(!verdict.finding.is_certain());
 }
 
-/// Filtered node ports, denied pods, and a tenant who uses the cluster IPs that the sentinel dials. A
-/// policy and a fault are then indistinguishable, until nothing has succeeded for long.
+/// All lanes fail, and so do pods' connections. If a tenant also uses the cluster IPs that the sentinel
+/// dials, filtered node ports and denied pods could explain all of it: a policy cannot be told from a fault
+/// until nothing has succeeded for a long time.
 #[rstest]
 #[case::in_conflict(NEARER, State::Suspect)]
 #[case::nothing_is_in_conflict(&[], State::Broken)]

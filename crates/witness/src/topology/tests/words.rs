@@ -131,7 +131,7 @@ fn every_note_is_told() {
     assert_words("notes", &text);
 }
 
-/// A name that is no text or would steer a terminal is replaced by a description; others are kept.
+/// A name that is not text, or that could control a terminal, is replaced by a description; others are kept.
 #[test]
 fn a_name_that_is_no_text_is_not_printed() {
     for name in ["\u{fffd}", "x\u{202e}", "\x1b[2J"] {
