@@ -292,7 +292,11 @@ fn is_sentinels_device(device: &str) -> bool {
     device.starts_with("pathproof-")
 }
 
-fn traffic(scene: &Scene) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
+/// Sends every flow, and returns the frames by device. `meanwhile` runs before the captures end.
+fn traffic(
+    scene: &Scene,
+    meanwhile: impl FnOnce(),
+) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
     let flush = scene.world.node.command("conntrack").arg("-F").output();
     assert!(flush.expect("conntrack").status.success());
     let mut stage = Stage::new(&scene.world);
@@ -303,6 +307,7 @@ fn traffic(scene: &Scene) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>>
             }
         }
     }
+    meanwhile();
     stage.finish()
 }
 
@@ -328,13 +333,14 @@ fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]
     let mut scene = scene(backend);
     silence(&scene.world);
     // A first run, in which bridges and neighbour tables learn.
-    traffic(&scene);
-    let without = traffic(&scene);
+    traffic(&scene, || ());
+    let without = traffic(&scene, || ());
     scene.start(options);
     scene.wait_probed();
     let before = probes(&scene);
-    let with = traffic(&scene);
-    eventually("probes meanwhile", || probes(&scene) >= before + 10);
+    let with = traffic(&scene, || {
+        eventually("probes meanwhile", || probes(&scene) >= before + 10);
+    });
     let places = |seen: &BTreeMap<_, Vec<_>>| -> Vec<_> {
         let count =
             |(at, frames): (&(String, String, Direction), &Vec<_>)| (at.clone(), frames.len());

@@ -123,7 +123,7 @@ fn marks_of_another_boot_are_ignored_and_removed() {
     fs::create_dir(&folder).unwrap();
     let (own, other) = (program(), program());
     for id in [own, other] {
-        symlink("boot-before", folder.join(format!("{id}.{STEERS}"))).unwrap();
+        symlink("boot-before", folder.join(format!("{id}-{STEERS}"))).unwrap();
     }
     fs::write(folder.join("notes"), "").unwrap();
     let marks = Marks::new(None, Some(dir.path()));
@@ -134,7 +134,7 @@ fn marks_of_another_boot_are_ignored_and_removed() {
     let mut left: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
     left.sort_by_key(fs::DirEntry::file_name);
     let names: Vec<_> = left.iter().map(fs::DirEntry::file_name).collect();
-    assert_eq!(names, [format!("{own}.{STEERS}").as_str(), "notes"]);
+    assert_eq!(names, [format!("{own}-{STEERS}").as_str(), "notes"]);
 }
 
 #[test]

@@ -116,7 +116,17 @@ impl Rule {
             }
             Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
             Rule::StartingPods | Rule::Starting => State::Starting,
-            _ => State::Unknown,
+            Rule::NotSampled
+            | Rule::ObserverBlind
+            | Rule::ViewNotSynced
+            | Rule::NothingExpected
+            | Rule::EvidenceTooOld
+            | Rule::SentinelAltered
+            | Rule::DatapathChanged
+            | Rule::NeverWorked
+            | Rule::NothingProven
+            | Rule::Inconclusive
+            | Rule::Idle => State::Unknown,
         }
     }
 
@@ -135,5 +145,18 @@ impl Rule {
             Rule::Idle => Why::Idle,
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_always_has_a_reason() {
+        for rule in Rule::ALL {
+            let is_unknown = rule.state() == State::Unknown;
+            assert_eq!(rule.why().is_some(), is_unknown, "{rule:?}");
+        }
     }
 }

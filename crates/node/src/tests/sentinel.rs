@@ -142,6 +142,17 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
     assert_eq!(scene.condition(), Condition::Probing);
 }
 
+#[test]
+fn probes_that_fail_at_addresses_that_are_taken_accuse_nobody() {
+    let mut scene = Scene::probed();
+    scene.taken(true);
+    scene.fault();
+    assert_eq!(scene.state(), State::Proven);
+    scene.rest(11_000);
+    scene.fault();
+    assert_ne!(scene.state(), State::Broken, "however long it was so");
+}
+
 /// If the addresses are in use from the start, no devices are made.
 #[test]
 fn devices_are_not_made_at_addresses_that_are_taken() {

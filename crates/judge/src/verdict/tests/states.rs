@@ -556,6 +556,14 @@ fn a_backend_or_a_policy_is_not_the_node(#[case] outcome: Outcome) {
     assert!(verdict.services.is_empty());
 }
 
+/// A Service was deleted, and its clients still dial it.
+#[test]
+fn a_service_that_is_not_expected_any_more_is_not_judged() {
+    let mut world = World::new();
+    let failures = [(90, Pod, 1, Leaked), (91, Pod, 2, Leaked)];
+    assert_eq!(failing(&mut world, &failures, 4_000), State::Unknown);
+}
+
 // State and reason when nothing is proven and nothing failed.
 #[rstest]
 #[case::idle(true, [true, false], (false, Mono(0)), State::Unknown, Some(Why::Idle))]
