@@ -92,8 +92,8 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    // Loading may take minutes on a busy node. Nothing was taken over or attached yet, so mark
-    // fresh pins: the next agent must not take them for pins of an agent that observed.
+    // Loading may take minutes on a busy node. If a signal ends the agent meanwhile, nothing was attached
+    // yet: new pins record a gap, so that the next agent does not rely on them.
     let root = config.kept.pin_dir.as_deref();
     let pins = root.and_then(|root| Pins::open(root).ok());
     let mut loaded = tokio::select! {
@@ -141,7 +141,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     });
     let last = agent.node.judge().last;
     if last.is_some_and(|last| last.state.fails()) {
-        // The remembered verdict is worse than any that the previous responder may have.
+        // No previous responder can have a worse verdict, so there is no need to wait for the view.
         takeover.ready();
     }
     let (ending, ended) = watch::channel(());

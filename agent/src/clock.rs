@@ -20,7 +20,7 @@ pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// The wall clock in nanoseconds. A time after 2262 reads as the last one.
+/// The wall clock in nanoseconds. A time after 2262 becomes the latest that fits.
 pub fn wall() -> Wall {
     Wall::of(now()).unwrap_or(Wall(i64::MAX))
 }

@@ -34,7 +34,7 @@ pub struct Update {
     pub changes: Vec<Change>,
     /// All current problems, not only new ones.
     pub problems: Vec<Problem>,
-    /// Number of objects in a folder that do not matter.
+    /// Number of objects in a folder that the agent does not use.
     pub ignored: u64,
     /// A Service with external IPs that was left out: the addresses that it uses are unknown.
     pub unknown_frontends: Option<ObjectName>,
@@ -45,7 +45,7 @@ pub struct Update {
 pub struct Problem {
     /// File and line, or the API server; what is wrong, and what is used instead.
     message: String,
-    /// The source itself reports no changes: the view may be outdated.
+    /// The source delivers no changes at present, so the view may be outdated.
     pub is_silence: bool,
 }
 

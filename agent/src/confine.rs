@@ -84,8 +84,8 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         && Pins::make_root(dir).is_ok()
     {
         needs.written.push(dir.clone());
-        // Removed pins are restored together with their folder, in another file system if need be.
-        // A rule for a folder that a mount covers has no effect.
+        // Removed pins are restored together with their folder, if need be in another file system. A rule
+        // for a folder that a mount covers has no effect, so the folder above the mount gets one as well.
         let folders = [dir.parent(), pins::above_mount(dir)].into_iter();
         needs.made.extend(folders.flatten().map(Path::to_owned));
     }
@@ -153,7 +153,7 @@ fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
     }
 }
 
-/// Whether this process may open the path; a missing path, or one that is not a file, counts as open.
+/// Whether this process may open the path; a missing path, pipe or device counts as allowed.
 fn can_open(path: &Path) -> bool {
     let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     match path.is_dir() {

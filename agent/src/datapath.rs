@@ -48,7 +48,7 @@ pub struct Observer {
     programmer: Programmer,
     pub sampler: Sampler,
     drops: Drops,
-    /// Endpoints for which each sample reads whether traffic has met them.
+    /// Endpoints that each sample checks for traffic.
     endpoints: Vec<EndpointKey>,
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
@@ -62,7 +62,7 @@ pub struct Observer {
 impl Observer {
     /// Loads the programs, and reuses the maps that a previous agent pinned in `pin_dir`. It
     /// attaches nothing yet; programs that a previous agent attached keep running. The second value
-    /// is the reason why nothing can be pinned, if so.
+    /// is the reason why nothing can be pinned, if that is the case.
     pub fn load(
         mode: Mode,
         pin_dir: Option<&Path>,
@@ -217,7 +217,7 @@ impl Observer {
         self.sweep_other_versions();
     }
 
-    /// By device, in the order of their indexes.
+    /// Attachments, sorted by device index.
     pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         self.attacher.attachments()
     }
@@ -243,7 +243,7 @@ impl Observer {
 
     /// Writes a plan to the maps. See [`Programmer::apply`].
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        // Before the maps: the id's old counts must be gone before frontends of another Service port have it.
+        // Before the maps: ids are reused, and a Service port must not inherit the counts of another one.
         for change in plan {
             if let MapChange::ResetCounts { service } = change
                 && let Err(error) = self.sampler.reset(*service)
@@ -268,7 +268,7 @@ impl Observer {
         Ok(read)
     }
 
-    /// Sets the endpoints for which each sample reads whether traffic has met them.
+    /// Sets the endpoints that each sample checks for traffic.
     pub fn read_endpoints(&mut self, endpoints: Vec<EndpointKey>) {
         self.endpoints = endpoints;
     }

@@ -31,7 +31,7 @@ pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Removes temporary files of at least this age, which never became the file.
+/// Removes abandoned temporary files: those with this prefix and suffix, and of at least this age.
 pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {

@@ -68,7 +68,7 @@ impl<W: Write> Write for Lines<W> {
     }
 }
 
-/// Maximum pause after which the main loop counts as alive. A turn takes a quarter of a second.
+/// Maximum age of the last turn at which the main loop counts as alive. It turns every quarter second.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
 /// Time of the main loop's last turn, in nanoseconds of `CLOCK_MONOTONIC`. Clones share it.
@@ -163,8 +163,8 @@ impl Shutdown {
 }
 
 /// Returns freed memory to the kernel: most memory is free after a large view was read
-/// (figures: docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at scale, so call it only
-/// after a large change. C libraries other than glibc do so by themselves.
+/// (figures: docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at
+/// scale, so call it only after a large change. C libraries other than glibc do so by themselves.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number and touches free memory alone.

@@ -52,7 +52,7 @@ struct Counted {
 
 #[derive(Debug, Default)]
 struct Current {
-    /// Selection of Services with series.
+    /// Which Services get series.
     which: ServiceMetrics,
     snapshot: Option<Snapshot>,
     connections: Connections,
@@ -70,12 +70,13 @@ pub struct Snapshot {
 }
 
 impl Metrics {
-    /// Until the first turn ends, only metrics of the process. Shows series of Services in trouble.
+    /// Gives series to Services in trouble. Until the main loop's first turn ends, a scrape has only metrics
+    /// of the process.
     pub fn new() -> Arc<Self> {
         Self::with(ServiceMetrics::default())
     }
 
-    /// The same with series of other Services.
+    /// Like `new`, with another selection of Services that get series.
     pub fn with(which: ServiceMetrics) -> Arc<Self> {
         let current = Current {
             which,

@@ -166,7 +166,7 @@ impl SteeredServices {
     }
 }
 
-/// Whether another agent has taken over, and the last known state of that.
+/// Detects whether another agent has taken over, and remembers the last result.
 #[derive(Default)]
 pub(crate) struct Succeeded {
     /// The kernel's record of a successor, if connections are steered.
@@ -366,8 +366,8 @@ impl PortSteering {
         self.readiness.set(PART, true);
     }
 
-    /// Reads who listens and who took over. Returns whether another process answers clients
-    /// outside, or may do so: an unknown program cannot be queried.
+    /// Reads who listens and who took over. Returns whether another process answers outside clients, or may
+    /// do so: an unknown program cannot be queried.
     fn look(&mut self) -> bool {
         let waits = self.waits();
         let (owner, succeeded, answers) = match &mut self.steered {

@@ -148,7 +148,7 @@ struct Publisher {
     schedule: Option<Schedule>,
     /// `None` if Events are not written.
     announcer: Option<Announcer>,
-    /// The same for Events about frontends that several Services use.
+    /// Announces frontends that several Services use; `None` if Events are not written.
     conflicts: Option<ConflictAnnouncer>,
     node: NodeApi,
     recorder: Recorder,

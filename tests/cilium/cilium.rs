@@ -24,8 +24,8 @@ use node_tests::world::{self, Pod, write_script};
 
 /// Time for Cilium to compile its programs for the first time, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Modules that 1.15 needs for IPv6. It ends if there is no list of modules; a kernel without modules has
-/// them built in, or their translation to nftables.
+/// Modules that 1.15 needs for IPv6. It ends if the kernel does not list them, so a list is made for a kernel
+/// without modules, which has these built in or translates them to nftables.
 const MODULES: &str = "ip6_tables ip6table_mangle ip6table_raw ip6table_filter";
 
 /// Paths of Cilium's binary, of the sources of its eBPF programs, and of the compiler.
@@ -254,7 +254,7 @@ fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     // another device than the one in that route.
     let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
     world.node.sysctl(&filter, "0")?;
-    // `flush` also succeeds without a route: one was once missing on a busy machine.
+    // `flush` also succeeds if the route is missing, which happened once on a busy machine.
     let (v4, v6) = (pod.v4, pod.v6);
     world.node.ip(&format!("route flush exact {v4}/32"))?;
     world.node.ip(&format!("-6 route flush exact {v6}/128"))?;

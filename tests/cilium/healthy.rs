@@ -51,8 +51,8 @@ fn a_healthy_node_is_never_503(#[case] setup: ProxySetup) {
     assert_eq!(repairs, 0);
 }
 
-/// Endpoints change under traffic. Then Cilium's agent restarts with other settings, and with the first
-/// ones again. Some connections time out until its programs are compiled. That is no 503, because others
+/// Endpoints change under traffic. Then Cilium's agent restarts with other settings, and again with
+/// the first ones. Some connections time out until its programs are compiled. That is no 503, because others
 /// succeed.
 #[test]
 fn changes_of_endpoints_and_settings_are_never_503() {

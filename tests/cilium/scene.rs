@@ -45,12 +45,12 @@ pub(crate) const HOST_SOCKETS: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true",
     ..REPLACING
 };
-/// The same with filters of clsact, as before Linux 6.6.
+/// `HOST_SOCKETS` with filters of clsact, as before Linux 6.6.
 pub(crate) const CLSACT: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --enable-tcx=false",
     ..REPLACING
 };
-/// The same with VXLAN between nodes.
+/// `HOST_SOCKETS` with VXLAN between nodes.
 pub(crate) const TUNNEL: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --routing-mode=tunnel \
               --tunnel-protocol=vxlan",
@@ -163,7 +163,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The same before Cilium runs.
+    /// A cluster with Services, before Cilium runs.
     pub(crate) fn before_cilium(setup: ProxySetup) -> Needed<Self> {
         skip::root()?;
         let servers = Servers::needed()?;
@@ -260,8 +260,8 @@ impl Scene {
         self.start_as_agent(&wrapped, extra);
     }
 
-    /// In both families, two pods dial web and api, and an outside client the node port of api. With direct
-    /// return another dials that of far. Pods are in cgroups below Cilium's.
+    /// In both families, two pods dial web and api, and an outside client dials the node port of api. With
+    /// direct return another one dials the node port of far. Pods are in cgroups below Cilium's.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
         let threads = self.cilium.cgroup.path().join("cgroup.threads");

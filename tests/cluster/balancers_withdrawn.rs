@@ -49,7 +49,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.labelled(peers[0], &ours, "a node that fails");
     scene.peers(0);
     scene.labelled(NODE, &Value::Null, "a sound one");
-    // This node, by its own agent's condition. One node of five may be withdrawn.
+    // Now this node fails, by its own agent's condition. Only one node of five may be withdrawn at a time.
     scene.labelled(peers[0], &Value::Null, "a node that works again");
     let rules = flush(&scene.world.node);
     scene.labelled(NODE, &ours, "this node fails");

@@ -242,7 +242,7 @@ pub(crate) fn flush(scene: &Scene, families: &[&str]) {
     }
 }
 
-/// Empties the chains of one Service port, which kube-proxy's rules name.
+/// Empties the chains of one Service port, which are found by their names in kube-proxy's rules.
 fn empty_service(scene: &Scene, port: &str) {
     let proxy = scene.proxy();
     let rules = proxy.rules().expect("the rules");

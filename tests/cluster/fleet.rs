@@ -106,7 +106,7 @@ impl Desk {
         let now = jiff::Timestamp::now()
             .round(jiff::Unit::Second)
             .expect("a time");
-        // 4.5 minutes ago: far from a full minute, since the clock is rounded.
+        // 4.5 minutes ago: far from a full minute, because ages are shown in whole minutes.
         let since = now - jiff::SignedDuration::from_secs(270);
         let condition = json!({ "conditions": [{
             "type": "ServiceDatapathReady", "status": status, "reason": reason,

@@ -12,13 +12,13 @@ const RATE: f64 = 3.0;
 /// Poll interval, long for the same reason.
 const ASKED: Duration = Duration::from_millis(200);
 
-/// Freezes kube-proxy, which would restore them within seconds, and removes every virtual server.
+/// Removes every virtual server, after a freeze of kube-proxy, which would restore them within seconds.
 pub(crate) fn clear(scene: &Scene) {
     scene.proxy().freeze();
     ipvsadm(scene, &["--clear"]);
 }
 
-/// The same for the virtual servers of IPv6.
+/// Freezes kube-proxy and removes the virtual servers of IPv6.
 pub(crate) fn clear_v6(scene: &Scene) {
     scene.proxy().freeze();
     for line in saved(scene) {

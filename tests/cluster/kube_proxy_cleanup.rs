@@ -33,7 +33,7 @@ COMMIT
 -A OUTPUT -m mark --mark 0x7 -j ACCEPT
 COMMIT
 ";
-/// The same in nftables.
+/// Other programs' tables of nftables.
 const OTHER_TABLES: &str = "\
 table inet kube-proxy {
 chain services { meta mark 0x7 accept; }

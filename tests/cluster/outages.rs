@@ -1,7 +1,6 @@
 //! Total outages that kube-proxy's health server does not report, beside a real kube-proxy and API server:
 //! three faults for each of three kinds of users. Each must be 503 within its limit
-//! (docs/internal/judgement.md), and explained by
-//! `pathproof why`. The negative controls are in `controls`.
+//! (docs/internal/judgement.md), and explained by `pathproof why`. The negative controls are in `controls`.
 
 use std::fmt;
 
@@ -46,7 +45,7 @@ impl Fault {
                 scene.proxy().freeze();
                 scene.replace("api", "api-1", "spare");
                 scene.servers.remove("api-1");
-                // In iptables mode the pod is removed with its device; in the other only its server ends.
+                // In iptables mode the pod is removed with its device; in nftables mode only its server ends.
                 if scene.mode == Mode::Iptables {
                     scene.world.remove_pod("api-1").expect("remove a pod");
                 }

@@ -124,7 +124,7 @@ fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
     scene.relay.set(Manner::Closed);
     std::thread::sleep(Duration::from_secs(2));
     scene.agree("API away", 200);
-    // The agent sees a taint from the API server's outage only after it.
+    // The agent learns of a taint that is set during the outage only after the outage.
     scene.taint(&[AUTOSCALER_TAINT]);
     throughout(Duration::from_secs(1), || {
         scene.agree("tainted while the API is away", 200);

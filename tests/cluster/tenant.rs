@@ -132,8 +132,8 @@ fn a_tenants_claims_take_no_node_out(#[case] mode: Mode) {
         );
         a_tenant_who_claims_what_is_probed_takes_no_node_out(&mut scene, Claim::Echo, None);
     }
-    // An agent only updates its Event of a reason, so a new agent writes the next one. Last, because it
-    // has traffic.
+    // An agent writes one Event per reason and then only updates it, so a new agent writes the next one.
+    // This part is last, because it has traffic.
     drop(scene.agent.take());
     scene.start_agent(&OPTIONS);
     scene.wait_proven();

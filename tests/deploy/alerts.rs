@@ -137,7 +137,7 @@ fn a_state_that_lasts(
     expect(&fleet, &[(short, &[]), (long, &firing(alert, severity))]);
 }
 
-/// It pages if a single node does not recover by itself.
+/// The critical alert fires only if the node does not recover by itself.
 #[rstest]
 #[case("broken")]
 #[case("stale")]
@@ -205,7 +205,7 @@ fn two_agents_of_one_node_are_one_alert() {
     expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
-/// Each time it is broken for less than the minute that the other alert needs.
+/// Each time the node is broken for less than the minute that the alert for a broken node needs.
 #[test]
 fn a_node_that_breaks_again_and_again() {
     let livez = ["node=\"node-2\",", "check=\"livez\""];
@@ -219,7 +219,7 @@ fn a_node_that_breaks_again_and_again() {
     expect(&fleet, &[("14m", &[])]);
 }
 
-/// It pages if the flapping does not stop. Each recovery lasts three minutes.
+/// The critical alert fires if the flapping does not stop. Each recovery lasts three minutes.
 #[test]
 fn a_node_that_keeps_flapping() {
     let livez = ["node=\"node-2\",", "check=\"livez\""];

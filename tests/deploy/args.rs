@@ -147,7 +147,7 @@ fn config(objects: &[Value]) -> Config {
     Config::resolve(&run, &in_a_pod()).expect("a configuration")
 }
 
-/// Both processes, the slices, the bindings and the policies must use the same ones.
+/// Both processes, the slices, the bindings and the policies use the same namespace and addresses.
 #[test]
 fn everything_follows_the_namespace_and_the_addresses() {
     needs!(Tool::Helm.installed());

@@ -70,7 +70,7 @@ impl Fleet {
         self.put("kube_node_info", &node_info(node, image), ALWAYS_1);
     }
 
-    /// Puts a node's family into this state instead of `proven`, from minute 10 on or until then.
+    /// Puts a node's family into this state at the times of `values`, instead of `proven`.
     pub(crate) fn state(&mut self, node: &str, family: &str, state: &str, values: &str) {
         let proven = match values {
             FROM_MINUTE_10 => UNTIL_MINUTE_10,

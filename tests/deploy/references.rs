@@ -1,4 +1,4 @@
-//! Metrics, labels, states and runbook entries exist to which the alerts refer.
+//! The metrics, labels, states and runbook entries that the alerts refer to exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

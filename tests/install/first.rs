@@ -143,7 +143,7 @@ impl Scene {
         }
         assert_eq!(field("NoNewPrivs:"), "1");
         assert_eq!(field("Seccomp:"), "2");
-        // Filters of the test process are inherited, and not the agent's.
+        // The agent inherits the filters of the test process, which do not count.
         let own = std::fs::read_to_string("/proc/self/status").expect("procfs");
         let filters = |text: &str| text.parse::<u32>().expect("a number");
         assert_eq!(

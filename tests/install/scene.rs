@@ -45,7 +45,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The same, enforcing.
+    /// A proven node with deploy/base, enforcing.
     pub(crate) fn installed() -> Needed<Self> {
         let scene = Self::bare()?;
         let overlay = deploy::overlay_folder("beside-kube-proxy", &["enforce"]);
@@ -54,7 +54,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The same with the chart, enforcing too.
+    /// A proven node with the chart, enforcing.
     pub(crate) fn with_chart() -> Needed<Self> {
         let scene = Self::bare()?;
         scene

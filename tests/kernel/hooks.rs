@@ -211,7 +211,7 @@ fn a_connection_to_the_field() {
     });
 }
 
-/// The node that it was sent to, and the device by which it left, are still known after the answer.
+/// After the answer the entry still has the node that the SYN was sent to, and the device by which it left.
 #[rstest]
 #[case(V4, "10.244.1.9:8080")]
 #[case(V6, "[fd00:10:244:1::9]:8080")]

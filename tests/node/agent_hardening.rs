@@ -2,7 +2,7 @@
 //! run the agent with hardening, and thus show that it works with what is left
 //! (docs/internal/design/shell.md#privileges).
 //!
-//! `hardening_refusals` tests what is refused, since an agent cannot be made to try.
+//! `hardening_refusals` tests the refusals, since an agent cannot be made to attempt a refused call.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};

@@ -11,7 +11,7 @@ use node_tests::{http, usage};
 
 const SERVICES: u16 = 1_000;
 const FIRST: u16 = 30_000;
-/// Starts of which the smallest agent counts, since the allocator's overhead varies.
+/// Number of starts. Only the smallest agent counts, since the allocator's overhead varies.
 const STARTS: usize = 3;
 const MAY_COST: u64 = 1024 * 1024;
 
@@ -52,7 +52,7 @@ fn weigh(agent: &Agent) -> (u64, usize) {
     (bytes, listening("tcp") + listening("tcp6"))
 }
 
-/// The least weight of [`STARTS`] starts.
+/// Starts an agent [`STARTS`] times, and returns the figures of the smallest one.
 fn least(world: &World, manifests: &Path, settled: impl Fn() -> bool) -> (u64, usize) {
     let weights = (0..STARTS).map(|_| {
         let agent = world.spawn_agent(&agent_binary().expect("a binary"), manifests, &[]);

@@ -14,7 +14,7 @@ fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
 }
 
-/// Sends bytes to the health port, and returns all that it sends until it closes the connection.
+/// Sends bytes to the health port, and returns everything that comes back until the connection is closed.
 fn say(scene: &Scene, bytes: &[u8]) -> String {
     let address = health_port(scene, Family::V4);
     let bytes = bytes.to_vec();
@@ -27,7 +27,7 @@ fn say(scene: &Scene, bytes: &[u8]) -> String {
     })
 }
 
-/// Reads until the connection is closed. A server that closes with unread input resets it, which also counts.
+/// Reads until the connection is closed or reset. A server that closes it with unread input resets it.
 fn rest(stream: &mut TcpStream) -> String {
     let (mut seen, mut some) = (Vec::new(), [0; 4096]);
     loop {
@@ -191,8 +191,8 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 /// The agent's container is limited to 128 MiB (deploy/base), of which the agent needs at most 72
-/// (docs/internal/specification.md). The rest must hold as many connections as it accepts, with the memory of
-/// their sockets in the kernel.
+/// (docs/internal/specification.md). The rest must hold all connections that the agent accepts, with the
+/// memory of their sockets in the kernel.
 #[test]
 fn strangers_fit_into_the_memory_that_is_left() {
     let scene = Scene::new(Backend::Nftables, &[]);

@@ -12,7 +12,7 @@ const NODE_PORTS: [u16; 2] = [30080, 30081];
 const ASYMMETRIC: u8 = 2;
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(12);
-/// Longer than unconfirmed failures are remembered without traffic.
+/// Longer than the agent remembers unconfirmed failures without traffic.
 const AWAY: Duration = Duration::from_secs(35);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ enum Use {
 enum Fault {
     /// A policy rule sends packets for pods to a table that has no route for them.
     ToPods,
-    /// The same for packets from pods, so that answers are lost.
+    /// A policy rule sends packets from pods to such a table, so that answers are lost.
     FromPods,
-    /// The reverse path filter becomes strict, and clients are answered by another interface.
+    /// The reverse path filter becomes strict, while the node answers clients through another interface.
     ReversePath,
     /// Pods do not answer ARP and neighbour discovery.
     Neighbours,
-    /// Packets between ports of the pods' bridge pass netfilter no more.
+    /// Packets between ports of the pods' bridge no longer pass through netfilter.
     BridgeFilter,
     /// The pods' bridge loses its ports.
     BridgePorts,
@@ -195,7 +195,7 @@ fn shorten_neighbours(node: &Namespace) {
     }
 }
 
-/// Changes the endpoints' ports of the bridge.
+/// Changes the bridge ports of the endpoints.
 fn ports(scene: &Scene, change: &str) {
     for pod in DEMO.iter().chain(&SHOP) {
         let words = format!("link set {} {change}", scene.world.pod(pod).device);

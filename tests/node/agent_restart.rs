@@ -251,7 +251,7 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     } else {
         let status = agent.terminate().expect("an end in order");
         assert_eq!(status.code(), Some(0));
-        // An agent that ends leaves links but no filters. The next one concludes from the pins if there is a gap.
+        // An agent that ends leaves links but no filters. The next one infers a gap from the pins.
         let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
         assert_eq!(maps.join(map::PROOFS).exists(), attach == "tcx");
     }
@@ -277,7 +277,7 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     }
 }
 
-/// While the Node cannot be read, the next agent answers by the state that was saved in the same boot.
+/// While the Node cannot be read, the next agent answers from the state that was saved in the same boot.
 #[rstest]
 #[case::of_this_boot(true)]
 #[case::of_another_boot(false)]
@@ -339,7 +339,7 @@ fn a_broken_node_stays_broken_over_a_kill() {
 }
 
 /// The agent is stopped for longer than any confirmation takes, while connections come and go. The evidence
-/// that it then finds is no series of failures. It must also read that before it judges: with
+/// that it then finds is no series of failures. It must also read this evidence before it judges: with
 /// `--unknown-policy closed`, an unknown state would be a 503.
 #[rstest]
 fn a_frozen_agent_wakes_up_sound(#[values("open", "closed")] policy: &str) {

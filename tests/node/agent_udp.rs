@@ -12,7 +12,7 @@ use node_tests::worker::Worker;
 use crate::commands::{assert_says, pathproof, told};
 
 const DNS: u16 = 53;
-/// Target port of its pods, which in a cluster may be the same or another.
+/// Target port of the DNS pods. In a cluster it may also equal the Service's port.
 const TARGET: u16 = 5353;
 
 /// A node that is proven by TCP traffic, and a DNS Service with two local pods.

@@ -14,7 +14,7 @@ pub(crate) fn pathproof(world: &World, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command, which must exit with this code. Returns its standard output, and that with standard error.
+/// Runs a command, which must exit with this code. Returns standard output, and the output of both streams.
 #[track_caller]
 fn run(mut command: Command, code: i32) -> (String, String) {
     let output = command.output().expect("run the command");
@@ -25,7 +25,7 @@ fn run(mut command: Command, code: i32) -> (String, String) {
     (said, all)
 }
 
-/// Whole output of a command, which must exit with this code.
+/// Standard output and standard error of a command, which must exit with this code.
 #[track_caller]
 pub(crate) fn told(command: Command, code: i32) -> String {
     run(command, code).1

@@ -170,7 +170,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
         );
         assert!(problems.contains(&expected), "{expected}: {problems:?}");
     }
-    // A misspelt label is not found as a wrong name, but the panel is empty.
+    // A misspelt label is not reported as a wrong name, but the panel is empty.
     let text = text.replace("state=\\\"degraded\\\"", "stat=\\\"degraded\\\"");
     let text = text.replace(
         "by (loss) (pathproof_coverage_loss{",

@@ -1,5 +1,5 @@
 //! The agent makes, adopts and removes the sentinel's devices on a real kernel. `damage` tests what other
-//! programs do to them, `others` what they do to the rest of the node.
+//! programs do to the devices, `others` what the devices do to the rest of the node.
 
 mod damage;
 mod others;
@@ -20,7 +20,7 @@ use pathproof_wire::service::Family;
 /// Prefix of the devices' names.
 const PREFIX: &str = "pathproof";
 
-/// The shipped addresses, and these for the path of pods.
+/// The shipped addresses, with `pod` as the addresses for the pods' path.
 pub(crate) fn config(pod: [Option<IpAddr>; 2]) -> SentinelConfig {
     let ip = |text: &str| text.parse().expect("an address");
     SentinelConfig {
@@ -102,7 +102,7 @@ impl Node {
     }
 }
 
-/// Lines of the first that the second does not have.
+/// Lines of `all` that are not among `these`.
 pub(crate) fn without<'a>(all: &'a [String], these: &[String]) -> Vec<&'a str> {
     let all = all.iter().filter(|line| !these.contains(line));
     all.map(String::as_str).collect()
@@ -154,7 +154,7 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     assert_eq!(forwards(Family::V4), Some(true));
     let far = ["pathproof-c1", "pathproof-s1"];
     let far_forward = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
-    // The kernel sets the switch on all devices. It is no damage, since the far ends forward nothing anyway.
+    // The kernel sets the switch on all devices. This is no damage: the far ends forward nothing anyway.
     assert_eq!(far_forward(), [Some("1".to_owned()), Some("1".to_owned())]);
     assert_eq!(node.verify(&devices), [""; 0]);
     node.ensure();
@@ -218,17 +218,17 @@ fn forwarding_is_read_for_each_interface() {
     assert_eq!(read(), (Some(false), None), "off for each of them");
 }
 
-/// Without programs, as between two agents, a packet to the echo ends at the far end, even if that forwards.
+/// Without programs, as between two agents, a packet to the echo ends at the far end, even if it forwards.
 #[test]
 fn nothing_loops_without_programs() {
     let node = Node::new();
     node.ensure();
-    // Switched off and on, since the kernel applies only changes to the devices.
+    // Forwarding goes off and on again, since the kernel applies only changes to the devices.
     for on in [false, true] {
         node.world.set_forwarding(on).expect("forwarding");
     }
-    // The worst case: the reverse path filter is off, which would drop packets that come back by a device
-    // without addresses. They come from outside, since packets of the node itself would be martians there.
+    // The worst case: no reverse path filter, which would drop packets that come back by a device without
+    // addresses. The packets come from outside, since those of the node itself would be martians there.
     let open = ["all", "pathproof-s0", "pathproof-s1"];
     for device in open.map(|device| format!("net/ipv4/conf/{device}/rp_filter")) {
         node.world.node.sysctl(&device, "0").expect("a sysctl");

@@ -76,7 +76,7 @@ impl Fault {
         }
     }
 
-    /// Causes of which the report must have one.
+    /// The report must have one of these causes.
     fn causes(self) -> &'static [&'static str] {
         match self {
             Self::Flushed | Self::NoRules => &["leaked", "refused"],
@@ -95,7 +95,7 @@ fn nft(scene: &Scene, chain: &str) {
 
 /// Probes by family, path, transport and outcome.
 const PROBES: &str = "pathproof_probes_total";
-/// Disables damping, since several faults in a row would be flapping.
+/// Disables damping, since several faults in a row would count as flapping.
 const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
 
 /// Without traffic, each fault is 503 with its cause, and 200 after its repair. Legacy iptables tables exist
@@ -218,7 +218,7 @@ fn only_ipv6_is_broken(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 503);
 }
 
-/// A broken family that no client uses is no reason for a 503. It counts from its first connection on.
+/// A broken family that no client uses is no reason for a 503. It counts from a client's first connection on.
 fn only_ipv6_is_broken_and_only_ipv4_is_used(scene: &Scene) {
     let dial = |family, number| {
         let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
@@ -253,7 +253,7 @@ fn only_the_host_path_is_degraded(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// A fault of UDP only is reported, and does not change the answer.
+/// A fault that only affects UDP is reported, and does not change the answer.
 fn udp_is_judged_apart(scene: &Scene) {
     nft(
         scene,

@@ -80,7 +80,7 @@ fn scene(backend: Backend) -> Scene {
         one("remote", 2, "remote"),
     ];
     let scene = Scene::of(world, services, backend);
-    // The rules have the sentinel also without the agent, so that they are the same.
+    // The sentinel's rules exist even without the agent, so that both runs have the same rules.
     scene.add_sentinel(&Sentinel::default());
     scene
 }

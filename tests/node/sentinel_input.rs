@@ -1,4 +1,4 @@
-//! Conditions that disable the sentinel or change its work. The agent names each in a sentence and runs on.
+//! Conditions that disable the sentinel or change its work. The agent reports each and keeps running.
 
 use node_tests::prelude::*;
 

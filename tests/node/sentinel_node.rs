@@ -34,7 +34,7 @@ const TCP_PORT: u16 = 80;
 const UDP_PORT: u16 = 53;
 const NODE_PORT: u16 = 30_080;
 const NODE_PORT_UDP: u16 = 30_053;
-/// Port of the echo, which is the generation.
+/// Port of the echo: the sentinel's generation.
 pub(crate) const ECHO_PORT: u16 = 9_001;
 
 /// Rules that a proxy would install for the sentinel.

@@ -1,5 +1,5 @@
-//! The sentinel's probes on a real kernel: the trace of each path during each fault. `pathproof_witness::probes`
-//! decides what a trace means. These tests measure no time.
+//! The sentinel's probes on a real kernel: the trace of each path during each fault.
+//! `pathproof_witness::probes` decides what a trace means. These tests measure no time.
 
 use pathproof_facts::trace::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};
 use pathproof_wire::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
@@ -45,7 +45,7 @@ fn each_fault_shows_in_the_traces_and_leaves_nothing_open() {
         data_that_is_dropped_after_the_handshake_shows,
         a_rewritten_rule_is_misrouted,
         dropped_in_forward_is_lost_and_leaves_nothing_behind,
-        // The last one, since the test does not repair it.
+        // This must be last, since the test does not repair it.
         without_a_route_to_the_echo_probes_leave_by_the_uplink,
     ];
     for fault in faults {

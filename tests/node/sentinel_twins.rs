@@ -1,4 +1,4 @@
-//! Negative controls: events that fail the sentinel's probes, or could, and are no fault of the datapath.
+//! Negative controls: events that make the sentinel's probes fail, or could, without a fault of the datapath.
 //! They never cause a 503.
 
 use std::process::Command;
@@ -16,9 +16,9 @@ const WATCHED: Duration = Duration::from_secs(6);
 enum Harmless {
     /// An administrator deletes the sentinel, and the rules follow.
     Deleted,
-    /// An administrator puts another endpoint into its slices, and the rules follow.
+    /// An administrator puts another endpoint into the sentinel's slices, and the rules follow.
     Edited,
-    /// An administrator puts another endpoint into its slices, and the rules do not follow.
+    /// An administrator puts another endpoint into the sentinel's slices, and the rules do not follow.
     EditedAndRulesGone,
     /// A policy drops packets from and to 198.18.0.0/15 and 2001:2::/48.
     RangeDropped,
@@ -36,7 +36,7 @@ enum Harmless {
     ForwardedByInterface,
 }
 
-/// Each backend has a part of the events. Each event is reverted before the next.
+/// The events are divided among the backends. Each event is reverted before the next.
 #[rstest]
 #[case::nftables(Backend::Nftables, &[Harmless::BurstOfDevices, Harmless::RangeDropped, Harmless::RoutesFlushed, Harmless::ForwardedByInterface, Harmless::Deleted])]
 #[case::iptables_legacy(Backend::IptablesLegacy, &[Harmless::RangeReset, Harmless::DeviceDeleted, Harmless::Edited])]
@@ -136,7 +136,7 @@ impl Harmless {
 }
 
 impl Harmless {
-    /// Time for which no 503 may come. It is longer than failures are ignored after a change of the sentinel.
+    /// Time for which no 503 may come: longer than the agent ignores failures after a change of the sentinel.
     fn watched(self) -> Duration {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => WATCHED + settled(),
@@ -144,7 +144,7 @@ impl Harmless {
         }
     }
 
-    /// Clients of the backends that ended, for an idle node.
+    /// Clients of the killed backends, for an idle node, which has no other clients.
     fn callers(self, scene: &Scene, busy: bool) -> Vec<Client> {
         let targets = ["web", "api"]
             .map(|service| Family::ALL.map(|family| scene.cluster_ip(service, family)));

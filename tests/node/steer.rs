@@ -1,6 +1,6 @@
-//! The healthz port with another owner: clients outside get pathproof's answers and the node itself the
-//! owner's, whichever process started first. Without the agent, the owner answers all of them. A listener
-//! that answers HTTP imitates kube-proxy.
+//! The healthz port with another owner: pathproof answers clients outside, and the owner answers the node
+//! itself, whichever process started first. Without the agent, the owner answers everybody. A listener that
+//! answers HTTP imitates kube-proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -97,7 +97,7 @@ fn inside(scene: &Scene) -> [Who; 4] {
     [v4, v6, own_v4, own_v6].map(|address| who(&scene.world.node, address))
 }
 
-/// How the agent has the port according to its report, and whether the port has another owner.
+/// From the report: how the agent serves the port, and whether the port has another owner.
 fn way(scene: &Scene) -> (String, Option<bool>) {
     let report = scene.report();
     let way = report["port"]["way"].as_str().expect("a way").to_owned();
@@ -255,7 +255,7 @@ fn the_allow_list_holds_for_what_is_steered() {
         )
     };
     assert_eq!(denied(), 2);
-    // Without an owner the node itself gets to the agent, and it is not on the list either.
+    // Without an owner, requests of the node itself reach the agent. The node is not on the list either.
     drop(owner);
     eventually("the node itself is denied", || {
         for family in Family::ALL {

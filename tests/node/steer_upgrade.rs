@@ -104,7 +104,7 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
     told.elapsed()
 }
 
-/// With clsact, the agent that ends must not remove the filters with which its successor replaced its own.
+/// With clsact, a successor replaces the old agent's filters. The old agent must not remove the new ones.
 #[rstest]
 #[case::tcx(20, &[])]
 #[case::clsact(5, &["--attach", "clsact"])]
@@ -168,7 +168,7 @@ fn a_successor_that_dies_returns_the_connections() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// SIGTERM comes before the successor has started: the agent runs until then.
+/// The agent gets SIGTERM before its successor has started, and runs until then.
 #[rstest]
 #[case::steered("steer")]
 #[case::bound("bind")]
@@ -229,7 +229,7 @@ fn a_strange_program_is_no_successor() {
     );
 }
 
-/// While a successor runs, its predecessor repairs nothing, so that they do not replace each other's hooks.
+/// While a successor runs, its predecessor repairs nothing, so the two do not replace each other's hooks.
 #[test]
 fn a_predecessor_does_not_interfere_with_its_successor() {
     let mut scene = Scene::new(Backend::Nftables, &[]);

@@ -139,7 +139,7 @@ fn both_of_two_agents_probe() {
             now.len() == begun.len() && now.iter().zip(&begun).all(|(now, then)| *now > then + 5)
         });
     }
-    // Neither mistakes the other's programs for another tool's, also when it reads them again.
+    // Neither agent mistakes the other's programs for another tool's, even when it reads them again.
     throughout(Duration::from_secs(6), || {
         let datapath = &scene.report()["datapath"];
         assert_eq!(datapath["sentinel_managed"], "no", "{datapath:#}");
@@ -162,7 +162,7 @@ fn an_update_stops_where_the_verdict_begins_to_fail() {
     let before = scene.report();
     let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
-    // Wait for its answers: a fault from before them would not count against the new version.
+    // Wait until the successor answers: an earlier fault would not count against the new version.
     said_by(&next, &before);
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
@@ -240,7 +240,7 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
 }
 
 /// A successor with an incomplete view removes unknown Services from the maps, and dies before its
-/// predecessor has noticed it.
+/// predecessor has noticed that.
 #[test]
 fn changes_of_a_short_lived_successor_are_reverted() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);

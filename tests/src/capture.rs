@@ -69,7 +69,7 @@ impl Capture {
         // The socket does not block: it returns an error if no frame is left.
         while let Ok((length, from)) = self.socket.recv_from(frame.spare_capacity_mut()) {
             assert!(length < SNAP, "a frame of {length} bytes");
-            // SAFETY: the kernel wrote so many bytes.
+            // SAFETY: the kernel wrote this many bytes.
             unsafe { frame.set_len(length) };
             // SAFETY: the kernel gives a packet socket an address of this kind.
             let from = unsafe { *from.as_ptr().cast::<libc::sockaddr_ll>() };
@@ -161,8 +161,8 @@ fn stamp(socket: &Socket) -> i128 {
     const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
     // SAFETY: an all-zero timespec is valid.
     let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is that of a live timespec. It fails for a socket that received nothing yet,
-    // and the time stays zero.
+    // SAFETY: the pointer is that of a live timespec. The call fails for a socket that received nothing
+    // yet, and the time stays zero.
     unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSTAMPNS, &raw mut time) };
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }

@@ -48,7 +48,7 @@ impl Tool {
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
     values: Value,
-    /// Options of helm; of repeated options the last one counts.
+    /// Options of helm; if an option is repeated, the last one counts.
     options: Vec<&'static str>,
 }
 
@@ -114,7 +114,7 @@ pub fn overlay(profile: &str, components: &[&str]) -> Result<Vec<Value>> {
     documents(&said(command.arg("kustomize").arg(dir.path()))?)
 }
 
-/// The folder of such a kustomization.
+/// Writes a kustomization of an overlay with components into a new folder.
 ///
 /// # Errors
 /// The folder cannot be written.

@@ -12,7 +12,7 @@ use crate::usage;
 /// Room above the memory that cannot be reclaimed, which varies in a working process.
 const ROOM: u64 = 2 << 20;
 
-/// Such a group. When dropped, its processes return to this process's group.
+/// A group with tight memory. When dropped, its processes return to this process's group.
 #[derive(Debug)]
 pub struct MemoryGroup {
     group: Cgroup,

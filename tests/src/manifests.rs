@@ -138,7 +138,7 @@ impl Service {
         layout::pick(layout::vip(100 + self.index), family)
     }
 
-    /// Name, protocol, port and target port of each.
+    /// Name, protocol, port and target port of each port of the Service.
     fn ports(&self) -> impl Iterator<Item = (&str, &str, u16, u16)> {
         let name = self.port_name.as_str();
         let first = (name, self.protocol, self.port, self.target_port);
@@ -225,7 +225,7 @@ pub fn service(namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// Ports of a Service, named after their numbers, or with `target` those of its slices.
+/// Ports of a Service, named after their numbers; with `target`, the ports of its slices.
 pub fn ports(
     numbers: impl IntoIterator<Item = u16>,
     protocol: &str,
@@ -295,7 +295,7 @@ impl Manifests {
         Self::write_to(world.dir().join("manifests"), services)
     }
 
-    /// Writes them into this folder.
+    /// Writes the Node and the Services into this folder.
     pub fn write_to(dir: PathBuf, services: Vec<Service>) -> Result<Self> {
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let manifests = Self {

@@ -33,7 +33,7 @@ use crate::world::feed;
 
 /// Size of `struct __sk_buff` (linux/bpf.h), which the kernel takes as context.
 const CONTEXT_LEN: usize = 192;
-/// Offset of its `ifindex`.
+/// Offset of `ifindex` in `struct __sk_buff`.
 const CONTEXT_IFINDEX: usize = 40;
 
 pub struct Observer {

@@ -89,7 +89,7 @@ impl Users {
 
 #[derive(Clone, Debug, Default)]
 pub struct Explanation {
-    /// Parts of which the page contains no alternative.
+    /// Parts that are missing: the page contains none of their alternatives.
     pub missing: Vec<Words>,
     pub page: String,
 }

@@ -12,7 +12,7 @@ use crate::world::{Family, World};
 pub const ECHO_PORT: u16 = 19257;
 pub const LARGE_TRANSFER_PORT: u16 = 19258;
 
-/// A pod, and the node that its slice names if not its own.
+/// A pod, and the node that its slice names if that is not the pod's node.
 pub type Placed = (&'static str, Option<&'static str>);
 
 /// The pod probe's Service with this index in the address plan.

@@ -58,7 +58,7 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Requirements of such a node on this machine.
+    /// Checks that this machine meets the requirements of a real node.
     pub fn possible() -> Needed {
         skip::root()?;
         let version = skip::needed(cgroups::version())?;
@@ -276,7 +276,7 @@ fn containerd(machine: &Machine) -> Result<Process> {
 fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {
     let file = world.dir().join("ca.crt");
     fs::write(&file, ca)?;
-    // The default plugin folder, which it creates, lies outside of the world.
+    // The server creates its plugin folder, and the default one lies outside of the world.
     let more = format!(
         "--use-service-account-credentials --root-ca-file={} --flex-volume-plugin-dir={}",
         file.display(),

@@ -100,7 +100,7 @@ pub(crate) fn slice(index: usize) -> Value {
     managed(slice)
 }
 
-/// The same with the metadata that `kubectl get -o yaml` shows.
+/// The slice of a Service with the metadata that `kubectl get -o yaml` shows.
 fn shown_slice(index: usize) -> Value {
     let (_, service) = name(index);
     let first = index * EACH;

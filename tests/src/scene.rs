@@ -326,7 +326,7 @@ impl Scene {
         wait_answers(watch, 200);
     }
 
-    /// Connections of a Service with this outcome since the agent started, of one path or (empty) of all.
+    /// Connections of a Service with this outcome since the agent started. An empty `path` means all paths.
     pub fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
         let text = self.metrics();
         let labels = [

@@ -63,7 +63,7 @@ pub fn ipvs() -> Needed {
     )
 }
 
-/// A variable that allows a test to change what is everybody's on a machine.
+/// An environment variable that allows a test to change settings of the whole machine.
 pub fn own_machine(variable: &str) -> Needed {
     present(
         std::env::var_os(variable).is_some(),

@@ -141,8 +141,7 @@ impl Watch {
             let start = Instant::now();
             let healthz = status(address, "/healthz");
             let livez = status(address, "/livez");
-            // One time for both codes: that of the second answer, or without an answer that of the
-            // request.
+            // Both codes get one time: that of the second answer, or of the request if an answer is missing.
             let silent = [healthz, livez].contains(&0);
             let at = if silent { start } else { Instant::now() };
             Some((at, Codes { healthz, livez }))

@@ -35,8 +35,8 @@ fn a_detour_through_an_ifb_is_no_leak() {
     assert!(shaped > 1_000, "{shaped} packets passed the ifb devices");
 }
 
-/// Without TCX the agent needs a qdisc at a pod's device. It must wait with a new device, because the
-/// plugin adds a conflicting one a moment later.
+/// Without TCX the agent needs a qdisc at a pod's device. It must wait if the device is new, because the
+/// plugin adds a conflicting qdisc a moment later.
 #[test]
 fn the_plugin_finds_no_qdisc_of_the_agent() {
     let plugins = needs!(plugins());

@@ -1,8 +1,8 @@
 //! A host firewall that forwards for pods alone. ufw denies forwarding by default, and its users add `ufw
-//! route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. Users are served, but the sentinel's addresses
-//! are no pods', so its probes are dropped. Imitated with the forward path that Debian's ufw 0.36.2 wrote,
-//! as nftables. kube-proxy is in nftables mode, because in iptables mode it accepts packets that it marked
-//! for masquerading.
+//! route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. Users are served, but the sentinel's
+//! addresses are not pods' addresses, so its probes are dropped. Imitated with the forward path that Debian's
+//! ufw 0.36.2 wrote, as nftables. kube-proxy is in nftables mode, because in iptables mode it accepts packets
+//! that it marked for masquerading.
 
 use node_tests::prelude::*;
 use node_tests::world::layout::CLUSTER_CIDRS;

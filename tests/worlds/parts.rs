@@ -11,7 +11,7 @@ const MOMENT: Duration = Duration::from_secs(2);
 
 /// States of a node that serves its users.
 pub(crate) const SOUND: [&str; 1] = ["proven"];
-/// The same, if some connections fail on purpose.
+/// States of such a node while some connections fail on purpose.
 pub(crate) const NAMED: [&str; 3] = ["proven", "suspect", "degraded"];
 
 /// Makes a healthy world, and runs [`idle_then_busy`] in it.

@@ -1,5 +1,5 @@
 //! The routes to pods are missing while the cluster view's source is silent. Misrouted connections do not
-//! count then, because endpoints may have moved, but the pods of this node cannot have.
+//! count then, because endpoints may have moved. Pods of this node cannot have moved, so it is still a 503.
 
 use std::fs;
 

@@ -80,7 +80,7 @@ struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// With `sick_alone`, without nodes that are proven and stay, and nodes that have no agent by design.
+    /// `sick_alone` omits nodes that are proven and not leaving, and nodes that have no agent by design.
     fn of(rows: &'a [Row], sick_alone: bool, now: Wall) -> Self {
         let is_well = |row: &&Row| matches!(row.group, Group::Sound | Group::NotLinux);
         let shown = rows.iter().filter(|row| !(sick_alone && is_well(row)));

@@ -99,7 +99,7 @@ impl Text {
         self
     }
 
-    /// Text that ends before a column.
+    /// Writes text that ends before a column.
     pub(super) fn right(&mut self, style: Style, column: usize, text: &str) -> &mut Self {
         let text = visible(text);
         self.to(column.saturating_sub(text.chars().count()))
@@ -226,7 +226,7 @@ pub(super) fn assert_page(folder: &str, name: &str, page: &str) {
     assert!(page.lines().all(fits), "{page}");
 }
 
-/// The same for a page that may be wider than a terminal.
+/// Like `assert_page`, for a page that may be wider than a terminal.
 #[cfg(test)]
 pub(super) fn assert_text(folder: &str, name: &str, page: &str) {
     let path = format!(

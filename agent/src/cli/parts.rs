@@ -17,7 +17,7 @@ use super::page::{Style, TEXT, Text, counted, grouped, sentence};
 const SERVICES_SHOWN: usize = 8;
 /// Fill level in percent from which the connection table is shown.
 const NEARLY_FULL: u64 = 80;
-// Columns of the lanes; for numbers, the column where they end. Millions of probes fit: a week has two.
+// Columns of the lanes; for numbers, the column where they end. A week has two million probes, which fit.
 const LANE: usize = 7;
 const PATH: usize = 9;
 const TRANSPORT: usize = 21;

@@ -371,7 +371,7 @@ fn protocol(path: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
     }
 }
 
-/// kube-proxy's `ExternallyAccessible` of a whole Service: for others the policy has no effect.
+/// Whether kube-proxy calls the Service `ExternallyAccessible`: for others the external policy has no effect.
 fn is_external(spec: &ServiceSpec) -> bool {
     matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"))
         || strings(&spec.external_ips).next().is_some()

@@ -37,8 +37,7 @@ pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
 /// Filters need a qdisc. A CNI plugin that adds one later (`bandwidth`) would fail, and the pod with it.
 const LEFT_TO_PLUGINS: Duration = Duration::from_secs(15);
 
-/// Filters of other programs are listed at one in this many checks: that takes two netlink requests
-/// per device.
+/// Other programs' filters are listed once in this many checks: listing takes two requests per device.
 const LOOK_FOR_OTHERS: u32 = 12;
 
 /// Mechanism by which programs are to be attached.
@@ -59,8 +58,8 @@ pub(super) struct Company {
 }
 
 impl Company {
-    /// Records one check of each hook; `None` is an unknown result, which changes nothing. The
-    /// others count as gone after the second check that finds none.
+    /// Records one check of each hook; `None` is an unknown result, which changes nothing. The others count
+    /// as gone after two such checks in a row find none.
     fn note(&mut self, found: &[Option<bool>]) {
         if found.contains(&Some(true)) {
             (self.is_there, self.alone) = (true, 0);
@@ -90,7 +89,7 @@ pub struct Attachment {
     pub problem: Option<String>,
     /// Time at which it appeared; `None` if it was there when the agent started.
     came: Option<Mono>,
-    /// Why it is left unattached for another program's qdisc.
+    /// Why it is left unattached: a qdisc that another program added or may add.
     left_to: Option<LeftTo>,
     repaired: Option<Mono>,
     looks: u32,
@@ -258,7 +257,7 @@ impl Attacher {
         }
     }
 
-    /// By device, in the order of their indexes.
+    /// The attachments, ordered by interface index.
     pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         self.attachments.values()
     }
@@ -272,8 +271,8 @@ impl Attacher {
     /// Attaches to the `wanted` devices and detaches from all others. If a device cannot be attached,
     /// perhaps because it just vanished, the problem is recorded and the next check retries.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
-        // If a previous agent's qdiscs exist, an interface without one was too new for that agent
-        // as well.
+        // If a previous agent's qdiscs exist, an interface without one was too new for that agent, and may
+        // still be too new.
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let mut keep: BTreeMap<u32, &str> = wanted.iter().map(Device::identity).collect();

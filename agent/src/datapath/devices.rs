@@ -56,7 +56,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Index and name: the kernel gives the index of an interface that is gone to another one.
+    /// Index and name: the kernel may give the index of a removed interface to a new one.
     pub(super) fn identity(&self) -> (u32, &str) {
         (self.index, &self.name)
     }
@@ -72,8 +72,7 @@ impl Device {
 pub struct Interfaces {
     /// Interfaces that can be watched, by index.
     pub devices: Vec<Device>,
-    /// Number of interfaces with IP behind other headers, which are not followed: PPP, InfiniBand and
-    /// others.
+    /// Number of interfaces that are not followed: they carry IP behind other headers (PPP, InfiniBand).
     pub unfollowed: usize,
     /// Number of netkit pairs: their packets may bypass every hook of the observer.
     pub netkit: u32,
@@ -197,7 +196,7 @@ async fn look(
     Ok(())
 }
 
-/// Lists all of them or fails: a missing interface counts as gone, with its hooks and pins.
+/// Lists all interfaces or fails: a missing one would count as gone, and lose its hooks and pins.
 async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
     let listed = spawn_blocking(links)
         .await
@@ -279,7 +278,7 @@ fn has_xdp(xdp: &[LinkXdp]) -> bool {
         .any(|fact| matches!(fact, LinkXdp::Attached(how) if *how != XdpAttached::None))
 }
 
-/// Header before the network header; `None` if it is not followed.
+/// Header before the network header; `None` if such interfaces are not followed.
 fn link_of(kind: LinkLayerType) -> Option<Link> {
     match kind {
         LinkLayerType::Ether => Some(Link::Ethernet),

@@ -1,5 +1,5 @@
-//! Loads the checked-in object (docs/internal/design/building.md#checked-in-object). It reuses the maps that a
-//! previous agent pinned, if any.
+//! Loads the checked-in object (docs/internal/design/building.md#checked-in-object). It reuses the maps that
+//! a previous agent pinned, if any.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -33,8 +33,8 @@ pub enum LoadError {
         remedy: &'static str,
         source: Box<EbpfError>,
     },
-    /// It would be refused. Without CAP_PERFMON the verifier rejects the pointer arithmetic that
-    /// reading packets needs, after most of a minute.
+    /// The kernel would refuse the object: without CAP_PERFMON the verifier rejects the pointer arithmetic
+    /// that reading packets needs, but only after most of a minute.
     #[error("{}: {}", NO_PRIVILEGES.0, NO_PRIVILEGES.1)]
     NotTrusted,
     /// The object lacks a program or map that this agent was built for.
@@ -87,7 +87,7 @@ const OLD_KERNEL: (&str, &str) = (
 
 #[derive(Debug, Error)]
 pub enum MapsError {
-    /// It is missing in the object, or the object was not loaded.
+    /// The map is missing in the object, or the object was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("cannot {operation} the map {map}: {}", chain(&**source))]

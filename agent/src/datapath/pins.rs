@@ -29,8 +29,8 @@ const LINKS: &str = "links";
 const CLAIMS: &str = "programs";
 /// Records of the qdiscs that agents added, beside the claims.
 const QDISCS: &str = "qdiscs";
-/// Number of claims that are kept, the newest: those of a dozen agents. A running agent renews its
-/// claims at every check.
+/// Number of newest claims that are kept: enough for a dozen agents. A running agent renews its claims at
+/// every check.
 const KEPT: usize = 128;
 /// Target of records, which is never read.
 const OWNER: &str = "pathproof";
@@ -47,7 +47,7 @@ pub enum PinsError {
         /// The configured directory.
         path: PathBuf,
     },
-    /// The folder has pins of another agent, which this one did not create.
+    /// The folder has pins that this agent did not create.
     #[error("{} has pins of another agent: remove them, or restart this agent to continue with them", path.display())]
     Others {
         /// The folder of this layout version.
@@ -250,7 +250,7 @@ fn make(path: PathBuf) -> Result<(), PinsError> {
     })
 }
 
-/// The parent of the mount point of the BPF file system that holds `root`, unless that is `/`.
+/// The folder above the mount point of the BPF file system that holds `root`; `None` if that is `/`.
 pub fn above_mount(root: &Path) -> Option<&Path> {
     let mut folders = root.ancestors().skip(1);
     let above = folders.find(|folder| require_bpf_fs(folder, root).is_err());

@@ -4,9 +4,9 @@
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.
 //!
-//! Ports of UDP Services are marked before their entries are installed. They are unmarked long
-//! after the last entry was removed, by the content of the maps. Another agent may mark and unmark
-//! at the same time. So an agent that installs entries marks their ports again afterwards, and an
+//! Ports of UDP Services are marked before their entries are installed. Long after the last entry of a port
+//! was removed, the port is unmarked; the content of the maps decides which. Another agent may mark and
+//! unmark at the same time. So an agent that installs entries marks their ports again afterwards, and an
 //! agent that unmarks reads the maps again afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ use super::syscall;
 /// Entries per batch call: more are not faster, and need more memory.
 const BATCH: usize = 1024;
 
-/// Minimum time from a port's last entry to its unmarking: answers to followed datagrams have
+/// Minimum time from the removal of a port's last entry to its unmarking: answers to followed datagrams have
 /// arrived by then.
 const UNMARK_AFTER: Duration = Duration::from_secs(60);
 
@@ -45,7 +45,7 @@ pub struct Programmer {
     udp_ports: Array<MapData, UdpPorts>,
     /// Marked ports may belong to no Service: entries were removed, or a previous agent marked them.
     has_leftovers: bool,
-    /// Time at which those are unmarked.
+    /// Time at which such ports are unmarked.
     unmark_at: Option<Mono>,
 }
 
@@ -233,7 +233,7 @@ impl Programmer {
         }
     }
 
-    /// The endpoints among these that traffic has met, and when ([`EndpointEntry::met_ns`]).
+    /// The given endpoints to which a connection was sent, and when ([`EndpointEntry::met_ns`]).
     pub fn met(&self, endpoints: &[EndpointKey]) -> Vec<(EndpointKey, Mono)> {
         let entry = |key: &EndpointKey| Some((*key, self.endpoints.get(key, 0).ok()?.met_ns));
         let entries = endpoints.iter().filter_map(entry);

@@ -1,7 +1,7 @@
-//! The kernel's release, and whether pathproof was tested on one that old.
+//! Whether pathproof was tested on a kernel as old as this one.
 
-/// Oldest series that pathproof was tested on (docs/internal/kernels.md). Older kernels are not refused, since
-/// the programs may load there.
+/// Oldest series that pathproof was tested on (docs/internal/kernels.md). Older kernels are not refused,
+/// since the programs may load there.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
 const FILE: &str = "/proc/sys/kernel/osrelease";
 

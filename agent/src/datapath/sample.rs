@@ -57,7 +57,7 @@ pub struct Sampler {
     seen: HashMap<u32, ServiceCounts>,
 }
 
-/// Counts of the Services whose counts changed, and the words of [`Touched`] at that reading.
+/// The words of [`Touched`] at a reading, and the counts of the Services whose counts changed.
 type Counts = (Box<Touched>, Vec<(u32, ServiceCounts)>);
 
 impl Sampler {
@@ -109,7 +109,7 @@ impl Sampler {
         let connections = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, answers) = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
-        // Only connections have anomalies. Of datagrams there are counts, which do not affect the verdict.
+        // Only connections have anomalies. Datagrams are only counted, and do not affect the verdict.
         let mut sightings = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);
@@ -121,7 +121,7 @@ impl Sampler {
         for (key, pending, failed) in &connections.failed {
             sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
-        // Datagrams to departed endpoints accuse no node; they are reported as connections to these are.
+        // A datagram to a departed endpoint is no fault of the node. It is reported like a connection to one.
         for (key, pending, failed) in datagrams
             .failed
             .iter()

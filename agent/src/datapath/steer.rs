@@ -1,9 +1,9 @@
-//! Gives the agent the connections to a port that it does not hold. The agent's listeners have
-//! other ports, and a program in the network namespace selects them when the kernel looks up the
-//! listener (docs/internal/design/shell.md#port-takeover).
+//! Gives the agent the connections to a port that it does not hold. The agent's listeners have other ports,
+//! and a program in the network namespace selects them at the kernel's listener lookup
+//! (docs/internal/design/shell.md#port-takeover).
 //!
-//! Never pinned: the program goes with the process in every case, and the next connection goes to
-//! the port's owner again.
+//! Never pinned: however the process ends, the program ends with it, and the next connection goes to the
+//! port's owner again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -47,11 +47,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Number of unattached programs whose marks are kept: they may be about to be attached.
 const KEPT: usize = 16;
 
-/// Marks of agents' programs: symlinks `<program>-<mark>`, since a BPF file system has no plain
-/// files and refuses names with a dot. The target names the boot, because the kernel assigns a program id only once per boot.
+/// Marks of agents' programs: symlinks `<program>-<mark>`, since a BPF file system has no plain files and
+/// refuses names with a dot. The target names the boot: the kernel assigns a program id once per boot.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Each agent writes to all of its folders and reads all: a successor may have other ones.
+    /// Marks are written to all of these and read from all: a successor may have other folders.
     folders: Vec<PathBuf>,
     /// `None` if nothing can be pinned.
     pins: Option<Pins>,

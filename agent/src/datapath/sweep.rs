@@ -42,8 +42,8 @@ const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
 /// An unanswered datagram waits this long for its answer. The map is sized for the datagrams that
 /// arrive in that time (`abi::MAX_UDP_PENDING`).
 const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
-/// Keep time of the sentinel's probes, which are not retransmitted and are judged within their
-/// timeout. Also that of the alias of a connection with payload in its SYN.
+/// Keep time of the sentinel's probes, which are not retransmitted and are judged within their timeout. If a
+/// SYN has a payload, its connection's alias is kept for this long too.
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
 /// A program reads the clock before it inserts an entry: after this time the entry is in the map.
 const IN_THE_MAP_NS: u64 = 50_000_000;
@@ -109,7 +109,8 @@ impl Sweeper {
         // A sweep may see an entry twice.
         let mut failures = HashMap::new();
         let (mut candidates, mut forget, mut evict) = (Vec::new(), Vec::new(), Vec::new());
-        // A retransmitted payload has the same key, and another agent may remove it too.
+        // Reported failures that are still in the map: another agent may have removed some, and a
+        // retransmitted payload has the same key.
         let mut still_told = HashSet::new();
         self.evicted.age(now, keep);
         let met = |key: PendingKey, pending: Pending| {
@@ -193,7 +194,7 @@ impl Arrivals {
         let mut arrivals = Vec::new();
         let mut sample = KernelSample::default();
         let mut back = Vec::new();
-        // A sweep may see an entry twice. At most 64 connections whose data was not forwarded.
+        // Connections whose data was not forwarded, at most 64; by key, since a sweep may see an entry twice.
         let mut lost_data = HashMap::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
@@ -248,10 +249,10 @@ impl Arrivals {
 /// Whether an entry is a new connection from outside the node. The sentinel's probes and other
 /// connections to its frontends do not count.
 ///
-/// If the CNI gives pods other addresses than the Node object states, only endpoints are known as
-/// pods. Other pods are recognised by their destination: a cluster IP that did not arrive by an
-/// uplink. Everything else counts wherever it arrived. The first sighting may be at a port of the
-/// uplink (a bond's or a bridge's), or at a second interface without a default route.
+/// If the CNI gives pods other addresses than the Node object states, only endpoints are known as pods. Other
+/// pods are recognised because they dial a cluster IP and did not arrive by an uplink. Everything else counts
+/// wherever it arrived. The first sighting may be at a port of the uplink (a bond's or a bridge's), or at a
+/// second interface without a default route.
 fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
     pending.class == SourceClass::External as u8
         && pending.state & state::ALIAS == 0
@@ -264,8 +265,8 @@ fn is_unanswered(pending: &Pending) -> bool {
     pending.state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
 }
 
-/// Time for which an entry is kept; `unanswered` while there is no answer. The flow of a datagram
-/// is an alias too, but is kept as long as the datagram.
+/// Time for which an entry is kept; `unanswered` is the time without an answer. The flow of a datagram is an
+/// alias too, but is kept as long as the datagram.
 fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     let is_other_name = pending.state & state::ALIAS != 0 && !is_flow(key);
     if is_other_name || pending.flags & frontend_flag::SENTINEL != 0 {

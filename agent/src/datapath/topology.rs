@@ -1,7 +1,7 @@
-//! Reads the facts that determine the datapath's topology: foreign programs behind pathproof's, and
-//! programs that run when a socket connects. Read-only, a few dozen microseconds; nothing is ever
-//! attached to a cgroup. TopologyFacts that the kernel does not report are left out, and
-//! `pathproof_witness::topology` then makes a weaker statement.
+//! Reads the facts that determine the datapath's topology: foreign programs behind pathproof's, and programs
+//! that run when a socket connects. Read-only, a few dozen microseconds; nothing is ever attached to a
+//! cgroup. Facts that the kernel does not report are left out, and `pathproof_witness::topology` then makes a
+//! weaker statement.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use super::attach::filters::{AttachedFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
 
-/// TopologyFacts that are already known.
+/// Facts that are already known.
 pub struct Seen<'a> {
     pub interfaces: &'a Interfaces,
     /// Names of the node's ends of the sentinel's pairs.
@@ -79,7 +79,7 @@ impl AttachedPrograms {
         })
     }
 
-    /// The foreign programs. Another agent's programs are not, even if it could not claim them.
+    /// The foreign programs. Another agent's filters do not count, even if it could not claim them.
     fn foreign_programs(self, ours: &BTreeSet<u32>) -> ForeignPrograms {
         let links = self.links.iter().filter(|id| !ours.contains(id));
         let filters = self.filters.into_iter();

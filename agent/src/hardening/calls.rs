@@ -11,7 +11,7 @@ use seccompiler::{
 
 use super::Refused;
 
-/// A call and the arguments with which it is refused: any of these, or all if there are none.
+/// A refused call: only if all arguments of one of these lists match, or always if there is no list.
 type Refusal = (c_long, Vec<Vec<Argument>>);
 
 /// Index of an argument, how it is compared, and the value to compare with.
@@ -52,7 +52,7 @@ fn install(refused: Vec<Refusal>, with: i32) -> Result<(), Refused> {
     Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
-/// Numbers of a call. An x86-64 kernel may know each by a second one, that of the x32 ABI.
+/// Numbers of a call: an x86-64 kernel may accept a second one, that of the x32 ABI.
 fn numbers(call: c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);

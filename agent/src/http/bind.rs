@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 /// Maximum queue of connections to accept. The kernel limits it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Option of the listener that need not hold its port.
+/// Option of the listener that works without its port if connections are steered to it.
 pub const HEALTHZ: &str = "--healthz-bind-address";
 /// Option of the listener that connections to health check node ports are steered to.
 pub const SERVICES: &str = "--health-check-node-ports";
@@ -163,7 +163,7 @@ fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
     )?;
     socket.set_nonblocking(true)?;
     // As in Go, a restart need not wait for closed connections of the last run. Steered connections
-    // have the port's number too, and must not keep its owner from it.
+    // have the port's number too, and must not prevent the port's owner from binding it.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both_families)?;

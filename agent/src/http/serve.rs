@@ -71,8 +71,8 @@ pub struct Limits {
     /// Time from accept to the first request; some connections get only half of it. It is long,
     /// because a waiting connection costs little and a client that is closed comes back.
     pub waiting_time: Duration,
-    /// Time without a further request after which a connection is closed, up to twice as long. The
-    /// client does not read its answer, does not complete the next header, or is idle.
+    /// A connection without a further request is closed after this time, or up to twice as long. Its
+    /// client is idle, does not read its answer, or does not complete the next header.
     pub talking_time: Duration,
 }
 
@@ -153,8 +153,8 @@ pub async fn serve(
                 shared.waiting.lock().by_use.pop_first();
                 sleep(Duration::from_millis(20)).await;
             }
-            // Either one connection failed and is gone, or all do (a listener that was shut down, a
-            // policy), and the error returns at once.
+            // One connection failed and is gone, or every accept fails at once (the listener was shut
+            // down, or a policy forbids it): do not spin.
             Err(_) => sleep(Duration::from_millis(1)).await,
         }
     }

@@ -157,7 +157,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// Old releases know only the legacy kind, and print none.
+/// Old releases know only the legacy kind, and do not print it.
 fn is_legacy(version: &str) -> bool {
     !version.contains("nf_tables")
 }

@@ -72,7 +72,7 @@ impl Settings {
     }
 }
 
-/// Value of a flag without a value.
+/// Value of a flag that was given without one.
 const ALONE: &str = "true";
 
 impl Flag {
@@ -123,7 +123,7 @@ impl Flag {
         })
     }
 
-    /// Checks flags without a value even if they have no effect here, as kube-proxy does.
+    /// Checks a value. Booleans are checked even if they have no effect here, as in kube-proxy.
     fn check(&self, value: &str) -> Result<(), DropInError> {
         let (is_sound, wanted) = match self.name {
             // With a version as value, kube-proxy prints that version as its own.

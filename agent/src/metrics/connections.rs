@@ -25,7 +25,7 @@ pub(super) const RECENT: Duration = Duration::from_secs(15 * 60);
 /// Number of outcomes, including the one that user space counts.
 pub(super) const SHOWN: usize = OUTCOMES + 1;
 
-/// Sums by path, then outcome; the last outcome is lost.
+/// Sums by path, then by outcome; the last outcome is `lost`, which user space counts.
 pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
 /// Failures that the kernel counts, except [`Outcome::AnswerNotDelivered`]: clients outside also lose answers

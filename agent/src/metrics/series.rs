@@ -78,7 +78,7 @@ enum Detail {
 #[derive(Debug, Clone, Copy, Default)]
 struct ShownOutcomes {
     detail: Detail,
-    /// Refused datagrams, and answers that do not arrive, cannot be observed.
+    /// For UDP, refusals and answers that do not arrive cannot be observed, and have no series.
     udp: bool,
 }
 

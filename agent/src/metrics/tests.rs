@@ -17,7 +17,7 @@ mod ceiling;
 mod counted;
 mod services;
 
-/// The page's bounds of labels whose values are names of the judge.
+/// The bounds on the page for the labels `cause` and `rule`.
 #[test]
 fn the_page_has_the_number_of_causes_and_rules() {
     let page = super::reference::reference();

@@ -10,8 +10,8 @@ use crate::netlink::{ask, find, word};
 const GET_LINK: u16 = 18;
 /// Length of `struct ifinfomsg`.
 const HEADER: usize = 16;
-/// Attributes of interfaces: `IFLA_MASTER`, and `IFLA_LINKINFO` with its `IFLA_INFO_KIND`, `IFLA_INFO_DATA` and
-/// `IFLA_INFO_SLAVE_KIND`.
+/// Attributes of interfaces: `IFLA_MASTER`, and `IFLA_LINKINFO` with its `IFLA_INFO_KIND`, `IFLA_INFO_DATA`
+/// and `IFLA_INFO_SLAVE_KIND`.
 const MASTER: u16 = 10;
 const INFO: u16 = 18;
 const KIND: u16 = 1;
@@ -25,7 +25,7 @@ const CALL_TABLES: [u16; 2] = [36, 37];
 pub(crate) struct Link {
     /// Index of the bridge that it is a port of.
     pub(crate) bridge: Option<u32>,
-    /// If it is a bridge, whether its switches for IPv4 and IPv6 send packets between its ports through netfilter.
+    /// If it is a bridge, whether it sends packets between its ports through netfilter, for IPv4 and IPv6.
     pub(crate) calls_tables: Option<[bool; 2]>,
 }
 

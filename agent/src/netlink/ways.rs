@@ -19,7 +19,7 @@ const GET_NEIGHBOUR: u16 = 30;
 const GET_ROUTE: u16 = 26;
 /// Length of `struct rtmsg` and of `struct ndmsg`.
 const HEADER: usize = 12;
-/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF` and `RTA_GATEWAY`. `NDA_DST` is 1 as well.
+/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF` and `RTA_GATEWAY`. `NDA_DST` is also 1.
 const DESTINATION: u16 = 1;
 const SOURCE: u16 = 2;
 const COMES_IN_BY: u16 = 3;
@@ -52,8 +52,8 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
 }
 
 /// Looks up the client's packet to the endpoint, its next hop, and the answer. The other endpoint is the
-/// control: if it cannot reach this endpoint either, the kernel blocks more than this client. `is_unfiltered` says
-/// that the client is behind a bridge without netfilter.
+/// control: if it cannot reach this endpoint either, the kernel blocks more than this client. With
+/// `is_unfiltered` the client is behind a bridge without netfilter.
 fn way((client, is_unfiltered): (&Client, bool), endpoint: IpAddr, other: IpAddr) -> Way {
     let (there, is_dropped) = match route(endpoint, Some((client.address, client.device))) {
         RouteAnswer::Route(route) => (route, false),
@@ -111,8 +111,8 @@ fn filters_strictly(client: &Client) -> bool {
     client.address.is_ipv4() && set() == Some(1)
 }
 
-/// Whether the client dials by a bridge that passes packets from port to port without netfilter. An answer from
-/// another pod behind it is then not translated back, and the client refuses it.
+/// Whether the client dials by a bridge that passes packets from port to port without netfilter. An answer
+/// from another pod behind it is then not translated back, and the client refuses it.
 fn is_unfiltered_bridge(client: &Client) -> bool {
     let (family, tables) = match client.address {
         IpAddr::V4(_) => (0, "iptables"),
@@ -132,7 +132,7 @@ fn is_unfiltered_bridge(client: &Client) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteAnswer {
     Route(Route),
-    /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel does not accept.
+    /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel rejects.
     None,
     /// The route leads to the node itself, or the kernel gave another answer.
     Unclear,

@@ -1,5 +1,5 @@
 //! Ethernet frames of probes over IPv4 and IPv6, as a pod would send them, with correct lengths and
-//! checksums. It must not send anything.
+//! checksums. This module must not send anything.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -60,10 +60,10 @@ pub fn owners() -> OwnersRead {
     })
 }
 
-/// Whether a legacy nat table counts as kube-proxy's. Its chains cannot be requested one by one, and a
-/// full dump takes megabytes in a large cluster, so the existence of the table decides. But listing a
-/// table creates it, and container runtimes use it. So a table that existed beside another proxy is no
-/// new proxy when the rules of that proxy disappear.
+/// Whether a legacy nat table counts as kube-proxy's. Its chains cannot be requested one by one, and a full
+/// dump takes megabytes in a large cluster, so the existence of the table decides. But listing a table
+/// creates it, and container runtimes use it. So a table that existed beside another proxy does not count as
+/// a new proxy when that proxy's rules disappear.
 fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool {
     if beside_another {
         of_others.store(legacy, Ordering::Relaxed);
@@ -99,8 +99,8 @@ pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
     Ok((forwards || !uplink_forwards(family)?).then_some(forwards))
 }
 
-/// A sentence if somebody disabled IPv4 forwarding only on an interface of the sentinel's: then probes
-/// or their answers are not forwarded, although pods' packets are.
+/// A sentence if somebody disabled IPv4 forwarding only on one of the sentinel's interfaces: then probes or
+/// their answers are not forwarded, although pods' packets are.
 ///
 /// # Errors
 /// The kernel's switches could not be read.

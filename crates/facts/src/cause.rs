@@ -66,7 +66,7 @@ impl From<Failed> for Failure {
 }
 
 named! {
-    /// Kind of probe failure, with the names of metrics and `/verdict`.
+    /// Kind of probe failure, as metrics and `/verdict` name it.
     pub enum ProbeCause {
         /// Left by an uplink untranslated.
         Leaked = "leaked",
@@ -112,9 +112,9 @@ impl ProbeCause {
         }
     }
 
-    /// Whether only a fault of the datapath explains it, and no filter of the sentinel's addresses.
-    /// REJECT rules send ICMP errors, and drop rules lose answers. REJECT may also send RST, so a
-    /// refusal counts only if the frontend is the node's own address.
+    /// Whether only a fault of the datapath can cause it, and no filter of the sentinel's addresses.
+    /// REJECT rules send ICMP errors, and DROP rules lose answers. REJECT may also send RST, so a
+    /// refusal counts only if the frontend is an address of the node.
     pub fn is_unambiguous(self) -> bool {
         use ProbeCause::{AnswerLost, LostBeforeLeaving, Stale, Unreachable};
         !matches!(self, AnswerLost | LostBeforeLeaving | Stale | Unreachable)
@@ -133,7 +133,7 @@ named! {
         Proven = "proven",
         /// Failures that are not confirmed.
         Suspect = "suspect",
-        /// Single Services are broken while the family is proven.
+        /// Some Services are broken while the family is proven.
         Degraded = "degraded",
         /// New connections go to removed endpoints, or the rules do not follow the API.
         Stale = "stale",
@@ -150,7 +150,7 @@ impl State {
 }
 
 named! {
-    /// The commonest kind of failure.
+    /// Cause of failures on a node, as metrics and `/verdict` name it.
     pub enum Cause {
         /// Connections leave untranslated.
         Leaked = "leaked",
@@ -188,7 +188,7 @@ named! {
         ReversePath = "reverse_path",
         /// The pods of this node do not answer ARP or neighbour discovery.
         NoNeighbour = "no_neighbour",
-        /// Answers between pods behind one bridge of this node are not translated back: its netfilter hooks are off.
+        /// Answers between pods behind one bridge are not translated back: its netfilter hooks are off.
         BridgeFilter = "bridge_filter",
     }
 }
@@ -219,7 +219,7 @@ named! {
     pub enum Why {
         /// The observer is not attached anywhere.
         ObserverBlind = "observer_blind",
-        /// No recent sample of the observer.
+        /// There is no recent sample from the observer.
         NotSampled = "not_sampled",
         /// The cluster view was never complete.
         ViewNotSynced = "view_not_synced",

@@ -39,7 +39,7 @@ impl fmt::Display for ObjectName {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     pub name: Arc<str>,
-    /// `metadata.uid`; empty if there is none (a folder's Node need not have one).
+    /// `metadata.uid`; empty if there is none (a Node from a folder need not have one).
     pub uid: Arc<str>,
     /// `status.addresses` of type InternalIP and ExternalIP.
     pub addresses: Vec<IpAddr>,
@@ -49,7 +49,7 @@ pub struct NodeFacts {
     pub taints: Vec<Arc<str>>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Whether condition `Ready` is Unknown: the control plane has no reports of the node's kubelet.
+    /// Whether condition `Ready` is Unknown: the control plane gets no reports from the kubelet.
     #[serde(rename = "unheard")]
     pub kubelet_silent: bool,
     /// Network problem of its pods, quoted from the Node's conditions.
@@ -82,8 +82,8 @@ pub struct ServicePort {
     pub node_port: Option<u16>,
 }
 
-/// Facts of a Service. Headless and ExternalName Services, and those of another proxy, have none:
-/// they are skipped before.
+/// Facts about a Service. Headless and ExternalName Services, and those of another proxy, are skipped
+/// earlier and have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceFacts {
     pub name: ObjectName,
@@ -129,7 +129,7 @@ pub struct EndpointFacts {
     pub terminating: bool,
     /// Whether `nodeName` is this node.
     pub local: bool,
-    /// Number of the other node in `nodeName`, by [`Change::Peers`]; zero if there is none.
+    /// Number that [`Change::Peers`] gave to the other node in `nodeName`; zero if there is none.
     pub peer: u16,
 }
 
@@ -140,13 +140,13 @@ pub struct SliceFacts {
     /// Name of the Service it belongs to (label `kubernetes.io/service-name`), same namespace.
     pub service: Arc<str>,
     pub ports: Vec<SlicePort>,
-    /// `endpoints`, one entry for the first address of each (kube-proxy uses no other).
+    /// One entry for each of `endpoints`, with its first address (kube-proxy uses no other).
     pub endpoints: Vec<EndpointFacts>,
     /// The rotator's count of the cluster's nodes: the raw value of the annotation
     /// [`FLEET`](crate::fleet_report::FLEET).
     pub fleet: Option<Box<str>>,
-    /// Time of the event for which the control plane last changed its endpoints: the annotation
-    /// `endpoints.kubernetes.io/last-change-trigger-time`. Pod readiness has whole seconds.
+    /// Time of the event that made the control plane last change the endpoints: the annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time`. Changes of pod readiness have whole seconds.
     pub triggered: Option<Wall>,
 }
 

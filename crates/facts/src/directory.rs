@@ -48,7 +48,7 @@ pub struct ServiceInfo {
     /// Whether it is the sentinel, whose probes are judged separately. It has no real connections.
     pub sentinel: bool,
     /// Whether it is the pod probe's ([`ECHO_SERVICE`](crate::node_context::ECHO_SERVICE)). Its endpoints
-    /// are one pod on every node, which accept all clients.
+    /// are one pod on each node, and they accept all clients.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub echo: bool,
     /// Whether some of its endpoints are the node itself, whose answers need no forwarding.

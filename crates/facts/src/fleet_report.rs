@@ -14,7 +14,7 @@ pub const FLEET: &str = "pathproof.io/fleet";
 pub struct FleetReport {
     /// Nodes whose agent publishes its state.
     pub nodes: u32,
-    /// Nodes whose datapath fails by evidence, by the reason in their condition.
+    /// Nodes with evidence that their datapath fails, by the reason in their condition.
     pub unsound: BTreeMap<String, u32>,
     /// When it was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
@@ -49,7 +49,7 @@ impl FleetReport {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether it has the same count, whenever it was written.
+    /// Whether both have the same count, regardless of when they were written.
     pub fn is_same(&self, other: &FleetReport) -> bool {
         (self.nodes, &self.unsound) == (other.nodes, &other.unsound)
     }

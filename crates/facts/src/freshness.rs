@@ -23,7 +23,7 @@ pub fn is_generation(port: u16) -> bool {
     (FIRST_GENERATION..=LAST_GENERATION).contains(&port)
 }
 
-/// The next generation; after a port that is none, the first.
+/// The next generation; the first one if `port` is not a generation.
 pub fn next_generation(port: u16) -> u16 {
     match port {
         FIRST_GENERATION..LAST_GENERATION => port + 1,
@@ -48,10 +48,10 @@ pub fn newer_generation(one: u16, other: u16) -> u16 {
     }
 }
 
-/// Maximum number of unmet generations that are remembered: eight minutes at one every 15 s. Beyond
-/// it the oldest stays, because lateness counts from it, and the newest.
+/// Maximum number of unmet generations that are remembered: eight minutes at one every 15 s. A
+/// further one replaces the second oldest, because lateness counts from the oldest.
 const PENDING: usize = 32;
-/// Maximum number of generations that are known to be old.
+/// Maximum number of received generations that are remembered: probes that meet one are not ahead.
 const KNOWN: usize = 16;
 
 /// The generations on one lane.
@@ -62,13 +62,13 @@ pub struct Freshness {
     pending: VecDeque<Received>,
     /// Number of generations received since one was met.
     passed: u16,
-    /// Received at some time, newest last.
+    /// The last ones received, newest last.
     known: VecDeque<u16>,
     /// Generation that the last passing probe met, and when.
     seen: Option<(u16, Mono)>,
     /// Last measured lag.
     lag: Option<Duration>,
-    /// Receipt of the newest generation that was met.
+    /// When the newest generation that was met was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     followed: Option<Mono>,
 }
@@ -81,7 +81,7 @@ struct Received {
 
 impl Freshness {
     /// Records the API's generation, received at `at`; an unchanged one has no effect. `gap` is the
-    /// maximum age of a passing probe that still shows the current wire.
+    /// maximum age of a passing probe that still shows which generation is on the wire.
     pub fn want(&mut self, generation: u16, at: Mono, gap: Duration) {
         if self.wanted() == Some(generation) {
             return;
@@ -147,7 +147,7 @@ impl Freshness {
         self.passed = 0;
     }
 
-    /// More than half of all generations were received since one was met. Then an unchanged
+    /// Whether more than half of all generations were received since one was met. Then an unchanged
     /// generation on the wire can equal the wanted one only because the numbers repeat.
     fn has_come_round(&self) -> bool {
         !self.pending.is_empty() && self.passed > GENERATIONS / 2
@@ -158,7 +158,7 @@ impl Freshness {
         self.known.back().copied()
     }
 
-    /// Receipt of the oldest generation that no probe has met.
+    /// When the oldest generation that no probe has met was received.
     pub fn unmet_since(&self) -> Option<Mono> {
         self.pending.front().map(|received| received.at)
     }
@@ -171,8 +171,8 @@ impl Freshness {
         self.lag
     }
 
-    /// Excludes the time from `away` to `now`: unmet generations count as received later by that
-    /// time, and those received within it as received at `now`.
+    /// Excludes the time from `away` to `now`: an unmet generation counts as received that much later,
+    /// or at `now` if it was received after `away`.
     pub fn excuse(&mut self, away: Mono, now: Mono) {
         for received in &mut self.pending {
             let counted = away.max(received.at);
@@ -286,7 +286,7 @@ mod tests {
         assert!(lane.pending.len() <= PENDING);
     }
 
-    // At one rotation every 15 s that happens every four hours. A step back does not get there.
+    // At one rotation every 15 s the numbers repeat every four hours. A step back does not count as that.
     #[rstest]
     #[case::probed_throughout(400)]
     #[case::not_probed_when_they_came_round(20_000)]
@@ -371,7 +371,7 @@ mod tests {
         lane.want(20_002, ms(2_000), GAP);
         lane.excuse(ms(3_000), ms(63_000));
         assert_eq!(lane.unmet_since(), Some(ms(62_000)));
-        // A generation that was received within that time is not received in the future.
+        // A generation that was received within that time does not count as received in the future.
         lane.excuse(ms(10_000), ms(70_000));
         assert_eq!(lane.unmet_since(), Some(ms(70_000)));
     }

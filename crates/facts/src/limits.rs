@@ -9,11 +9,11 @@ use crate::time::ns;
 
 /// Interval between samples of the kernel's evidence.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The same while all is well and no connection arrived since the last sample. It halves the cost
-/// of an idle node; rules that take seconds to confirm are not delayed.
+/// The interval while all is well and no connection arrived since the last sample. It halves the
+/// cost of an idle node; rules that take seconds to confirm are not delayed.
 pub const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// State checkpoint interval: healthy, then unhealthy. If the agent is killed, it loses at most
-/// this much of a run of failures. Changes are written at once.
+/// Intervals between checkpoints of the state on a healthy and on an unhealthy node. If the agent is
+/// killed, it loses at most this much of a run of failures. Changes are written at once.
 pub const REMEMBER: Duration = Duration::from_secs(10);
 pub const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
 /// Interval between reads of the datapath's topology when no event requires one.
@@ -21,16 +21,15 @@ pub const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
 /// Number of single failures that are kept for display.
 pub const SIGHTINGS_KEPT: usize = 20;
 
-/// Check interval of devices and programs when probes begin to fail.
+/// Interval between checks of devices and programs when probes begin to fail.
 pub const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// The same while they go on failing, or are void because of the devices.
+/// The interval while probes go on failing, or are void because of the devices.
 pub const FAILING_INTERVAL: Duration = Duration::from_secs(2);
-/// Failures in a row that are judged at once, because the last of them may confirm.
+/// Up to this many failures in a row are each judged at once, because the last may confirm a fault.
 pub const SOON: u32 = 5;
 /// Maximum age of usable kernel state.
 pub const KERNEL_AGE: Duration = Duration::from_secs(15);
-/// Lifetime of one uncached read of the sentinel. Paths come and go, and every node reads from the
-/// same API server.
+/// Minimum time between uncached reads of the sentinel: every node reads from the same API server.
 pub const READING_SERVES: Duration = Duration::from_secs(10);
 /// While reads differ, the pause doubles this many times, to 160 s.
 pub const READING_DOUBLES: u32 = 4;
@@ -67,7 +66,7 @@ pub const DROPS_REST: Duration = Duration::from_secs(90);
 /// A reason is shown for this long after the last packet that was dropped for it.
 pub const DROPS_KEPT: Duration = Duration::from_secs(600);
 
-/// A sound datapath must have been sound for this long before 200.
+/// The datapath must be sound for this long before the answer is 200.
 pub const CLEAN: Duration = Duration::from_secs(1);
 /// If the answer was undecided for longer than this right before a 503, load balancers used the
 /// node in spite of unconfirmed failures. Longer than a confirmation takes.
@@ -78,19 +77,20 @@ pub const DOUBTED: Duration = Duration::from_secs(30);
 pub const FLAP_WINDOW: Duration = Duration::from_secs(30);
 /// Longest hold-down after flaps.
 pub const DWELL_MAX: Duration = Duration::from_secs(300);
-/// Longer than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
+/// After an upgrade, a failure that begins this soon after the agent's start makes it not ready. Longer
+/// than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
 pub const WATCHED: Duration = Duration::from_secs(60);
-/// Maximum age of a former agent's verdict that is compared with. Replacing a pod and pulling its
-/// image takes less.
+/// Maximum age of a former agent's verdict that is used for a comparison. Replacing a pod and pulling
+/// its image takes less.
 pub const RECENT: Duration = Duration::from_secs(600);
 
-/// Time after its removal from which an endpoint is only dialled directly because of stale rules or
-/// clients that keep addresses. Linux repeats a SYN after up to 32 s, and one first sent before the
-/// address was watched is counted as a new connection.
+/// If an endpoint is dialled directly this long after its removal, rules are stale or clients keep
+/// addresses. Linux repeats a SYN after up to 32 s, and if the first one was sent before the address
+/// was watched, the repeated one counts as a new connection.
 pub const DIALLED_AFTER: Duration = Duration::from_secs(40);
 /// A Service without a failure for this long is forgotten.
 pub const KEPT: Duration = Duration::from_secs(30);
-/// Time for which failures of real connections count that nothing refuted and no client retried:
+/// Failures of real connections count for this long if nothing refutes them and no client retries:
 /// load balancers that received 503 send no clients.
 pub const HELD: Duration = Duration::from_secs(300);
 /// Clients that succeeded this shortly before a fault were dialling when it began.
@@ -100,8 +100,8 @@ pub const FORGOTTEN: Duration = Duration::from_secs(3_600);
 /// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with them.
 pub const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 
-/// Failures of a Service do not count for this long after another one began or ceased to use a
-/// frontend of it: earlier connections and the proxy's rules are older than the view.
+/// Failures of a Service do not count for this long after another Service began or ceased to use one
+/// of its frontends: earlier connections and the proxy's rules are older than the view.
 pub const CONFLICT_SETTLES: Duration = Duration::from_secs(10);
 
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The documented detection
@@ -120,7 +120,7 @@ pub struct Limits {
     pub broken_fresh: Duration,
     /// Minimum number of failing Services.
     pub broken_services: usize,
-    /// Minimum number of their namespaces, if the node uses Services of as many.
+    /// Minimum number of their namespaces, if the node uses Services in that many.
     pub broken_namespaces: usize,
     /// Minimum number of their current endpoints, together.
     pub broken_endpoints: u32,
@@ -132,14 +132,14 @@ pub struct Limits {
     /// A cause that affects only part of the traffic accuses once that part has failed for this long.
     #[serde(with = "ns")]
     pub partial_after: Duration,
-    /// Time after its removal for which connections to an endpoint are not reported.
+    /// Connections to an endpoint are not reported for this long after its removal.
     #[serde(with = "ns")]
     pub left_grace: Duration,
     /// New connections to an endpoint are stale if it was removed this long ago, or three times the
     /// node's usual lag if that is longer.
     #[serde(with = "ns")]
     pub stale_after: Duration,
-    /// Maximum age of the last of these connections.
+    /// Maximum age of the last stale connection.
     #[serde(with = "ns")]
     pub stale_fresh: Duration,
     /// Once connections of a Service get through, it stops being stale after this long without a stale one.
@@ -170,7 +170,7 @@ pub struct Limits {
     /// A failed probe that was sent this long after it was due is void.
     #[serde(with = "ns")]
     pub probe_late: Duration,
-    /// So is one that was abandoned this long after it was sent, which is more than its timeout.
+    /// A probe that was abandoned this long after it was sent is void. This is more than its timeout.
     #[serde(with = "ns")]
     pub probe_overdue: Duration,
     /// A longer gap without any result of a probe (a stopped or starved agent) ends every
@@ -191,8 +191,8 @@ pub struct Limits {
     /// With a sentinel, a node that has proven nothing is Starting until this long after boot.
     #[serde(with = "ns")]
     pub boot_deadline: Duration,
-    /// A lane counts from its first probe, as if it had worked before. The failure of a lane that
-    /// never worked may be due to how the cluster is built.
+    /// A lane counts from its first probe, as if it had worked before. Off by default: a lane that
+    /// never worked may fail because of how the cluster is built.
     pub assume_armed: bool,
     /// The proxy that the operator declared: after the boot deadline a lane counts from its first
     /// clear failure, unless another proxy was found.

@@ -8,7 +8,7 @@ use pathproof_wire::service::{Address, SourceClass, mapped};
 
 use crate::cluster::{NodeFacts, ObjectName};
 
-/// An address in the form of the maps.
+/// An address as the kernel's maps store it: IPv4 is mapped into IPv6.
 pub fn address(ip: &IpAddr) -> Address {
     match ip {
         IpAddr::V4(v4) => mapped(v4.octets()),

@@ -1,19 +1,19 @@
 //! Text of external origin, made fit for a terminal or a log: names of objects, interfaces and
 //! programs, bodies of servers, content of files.
 //!
-//! The exits and the function of each:
+//! The outputs and the function that cleans each:
 //!
-//! | exit | function |
+//! | output | function |
 //! |---|---|
 //! | pages of `status` (with `--watch`), `why`, `check`, `fleet`, `drain`, `replay` | [`styled`], where a page is printed; [`visible`], for each piece of a page |
 //! | `--output json`, `/verdict` and `/drainz`, which people read with curl | [`json`] |
 //! | the line on standard error by which a command fails | [`visible`] |
 //! | the one line of `check --npd` | [`visible`] |
-//! | lines of the log | [`styled`] or [`visible`], of the log's JSON [`json`] |
+//! | lines of the log | [`styled`] or [`visible`]; [`json`] if the log is JSON |
 //! | message of the Node's condition, note of Events | [`visible`] |
 //!
-//! Left out: `/metrics`, which programs read; files of recordings; and what clap prints of words on
-//! its own command line.
+//! Not cleaned: `/metrics`, which programs read; files of recordings; and arguments that clap quotes
+//! in its messages.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// The same for several lines, which are kept; with `colours`, colour codes are kept too.
+/// Several lines, with hidden characters escaped. Line breaks are kept; with `colours`, colour codes too.
 pub fn styled(text: &str, colours: bool) -> String {
     let mut clean = String::with_capacity(text.len());
     for (index, line) in text.split('\n').enumerate() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// `CLOCK_MONOTONIC` in nanoseconds, the kernel's `bpf_ktime_get_ns`. It continues over a restart
-/// of the agent, not of the node, and setting the wall clock does not change it.
+/// `CLOCK_MONOTONIC` in nanoseconds, the kernel's `bpf_ktime_get_ns`. It continues across a
+/// restart of the agent but not of the node, and setting the wall clock does not change it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -49,7 +49,7 @@ pub mod ns {
     }
 }
 
-/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Bodies and logs use it, judgements do not.
+/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Responses and logs use it, judgements do not.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -49,7 +49,7 @@ pub struct Lane {
 /// When each stage was passed, by [`Stage`](pathproof_wire::probe::Stage).
 pub type Stamps = [Option<Mono>; STAGES];
 
-/// All facts about one probe that passed, failed or timed out. It has no judgement.
+/// All facts about one probe that passed, failed or timed out. It contains no judgement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeTrace {
     pub lane: Lane,
@@ -57,7 +57,7 @@ pub struct ProbeTrace {
     pub sent: Mono,
     /// When it was complete or abandoned.
     pub ended: Mono,
-    /// Its source as it was sent.
+    /// Its source when it was sent.
     pub client: SocketAddr,
     pub frontend: SocketAddr,
     /// Stages of SYN and SYN-ACK; all `None` for UDP. [`ProbePath::Host`] has no `Arrived`, and
@@ -125,7 +125,7 @@ pub struct ProbeSightings {
     pub unreachable: bool,
 }
 
-/// Result of a probe that goes to the echo without the datapath.
+/// Result of a probe that goes to the echo and bypasses the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// Came back.
@@ -141,7 +141,7 @@ pub struct LaneConflict {
     /// The first such Service by name.
     #[serde(rename = "rival")]
     pub service: ObjectName,
-    /// The frontend's address is also an endpoint of such a Service. Its rules then send probes to
-    /// their original destination, as if there were no rule.
+    /// The frontend's address is also an endpoint of such a Service. The rules of that Service then
+    /// send probes to their original destination, as if there were no rule.
     pub loops: bool,
 }

@@ -172,7 +172,7 @@ impl ClusterView {
         });
     }
 
-    /// Runs `edit` on the state of a Service, and keeps the previous state if that changed.
+    /// Runs `edit` on the state of a Service, and keeps the previous state if `edit` changed it.
     fn change(
         &mut self,
         name: ObjectName,

@@ -1,5 +1,5 @@
 //! Answers of the health port: the only table of 200 and 503, and bodies identical to those of
-//! kube-proxy 1.36. Only here datapath and eligibility are combined.
+//! kube-proxy 1.36. Datapath and eligibility are combined only here.
 
 use std::fmt::Write as _;
 
@@ -46,8 +46,8 @@ pub enum Required {
     Fail,
 }
 
-/// The table: the answer that each finding requires. `/healthz` also answers 503 while a boot
-/// waits, see [`answer`].
+/// The table: the answer that each finding requires. During boot, `/healthz` may also
+/// answer 503: see [`answer`].
 pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
     match (finding.rule.state(), policy) {
         (State::Proven | State::Degraded, _) => Required::Pass,
@@ -65,9 +65,9 @@ pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refuses {
     All,
-    /// The wait of a boot. The [brake](super::brake) holds back other failures of the datapath.
+    /// Only the wait during boot. The [brake](super::brake) holds back other failures of the datapath.
     BootOnly,
-    /// None of the datapath: audit mode.
+    /// No failure of the datapath: audit mode.
     Nothing,
 }
 
@@ -82,8 +82,8 @@ pub struct Served {
 }
 
 /// The answer on one of the two paths. `served` is the result of [damping](super::damping) for this
-/// verdict. `waits` means that the node is Starting, or failed without ever having been more than
-/// that. `anchor` translates the times of proofs.
+/// verdict. `waits` means that the node is Starting, or failed before it was ever more than Starting.
+/// `anchor` translates the times of proofs to wall-clock time.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
@@ -195,7 +195,7 @@ pub struct ServiceAnswer {
 }
 
 /// The answer for a Service in one family; `None` if the Service is not served in it. `healthy` is
-/// whether the datapath is. Eligibility does not count (KEP-3836): load balancers reach ready
+/// about the datapath. Eligibility does not count (KEP-3836): load balancers reach ready
 /// endpoints, which become unready when they shut down.
 pub fn of_service(port: &HealthPort, family: Family, healthy: bool) -> Option<ServiceAnswer> {
     let endpoints = port.local[family as usize]?;

@@ -1,9 +1,10 @@
 //! The fleet brake: a node whose datapath fails together with those of many others keeps its 200. A
 //! wrong 503 on all nodes at once is worse than any fault of one node.
 //!
-//! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the
-//! sentinel's slices ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)); every agent decides for itself ([`Brake`]). Only the answer
-//! is held back: verdict, condition and metrics are not changed. Eligibility is never held back.
+//! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the sentinel's
+//! slices ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)); every agent decides for itself
+//! ([`Brake`]). Only the answer is held back: verdict, condition and metrics are not changed. Eligibility is
+//! never held back.
 
 use std::fmt;
 use std::hash::{Hash as _, Hasher as _};
@@ -14,8 +15,8 @@ use pathproof_facts::fleet_report::{Count, Published};
 use pathproof_facts::time::{HumanDuration, Mono, Wall};
 use serde::{Deserialize, Serialize};
 
-/// A count below the limit settles a 503 that is older than this, because it includes the nodes
-/// that failed at the same moment. A younger 503 can be taken back.
+/// A count below the limit settles a 503 that is older than this, because that count includes the
+/// nodes that failed at the same moment. A younger 503 can be taken back.
 const YOUNG: Duration = Duration::from_secs(30);
 /// Time in which all agents write their conditions after an outage of the API server. Until then a
 /// count below the limit proves nothing.
@@ -25,7 +26,7 @@ const CLEAR: Duration = Duration::from_secs(10);
 /// Maximum delay, by a hash of the node's name, for causes that may be due to a policy or a filter.
 /// It lets the count of other nodes arrive first.
 const SPREAD: Duration = Duration::from_secs(10);
-/// A condition that changed back is counted so within this time.
+/// Time within which the count reflects a condition that changed back.
 const RECOUNTED: Duration = Duration::from_secs(30);
 const NANOS: i64 = 1_000_000_000;
 /// A condition is written and counted within this time.
@@ -92,7 +93,7 @@ pub struct Brake {
 /// The brake's state: plain data, which outlives the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrakeMemory {
-    /// The last count and its receipt; `None` if that was long before this agent.
+    /// The last count and when it was received; `None` if it was already old when this agent started.
     #[serde(default)]
     counted: Option<(Published, Option<Mono>)>,
     /// The current failure, if the answer would be 503.
@@ -139,7 +140,7 @@ impl Brake {
         }
     }
 
-    /// The last count and its receipt.
+    /// The last count and when it was received.
     pub fn counted(&self) -> Option<(Count, Option<Mono>)> {
         let counted = self.memory.counted;
         counted.map(|(published, came)| (published.count, came))
@@ -171,7 +172,7 @@ impl Brake {
             return None;
         }
         let failing = self.fail(certain, now);
-        // There was never a count: the rotator is missing or older.
+        // There was never a count: the rotator is missing, or too old to count.
         let (Published { count, .. }, came) = self.memory.counted?;
         // A count that holds this node back does so until the next one: an outage must not release
         // all nodes.

@@ -2,7 +2,7 @@
 //! only memory between a verdict and its answer.
 //!
 //! 503 is immediate, because the verdict is already confirmed. 200 follows one second without a
-//! failure. If the answer was undecided for long before the 503, half a minute of undecided
+//! failure. If the answer was undecided for a long time before the 503, half a minute of undecided
 //! verdicts also ends the 503: the node is as it was before. A node that fails again within 30 s of
 //! a 200 keeps 503 for a hold-down, which doubles with each such flap.
 
@@ -34,14 +34,14 @@ pub struct Damping {
 /// The state of damping: plain data, which outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DampingMemory {
-    /// Answered as unhealthy, by family.
+    /// Whether each family is answered as unhealthy.
     unhealthy: [bool; SLOTS],
-    /// Start of uninterrupted soundness, by family.
+    /// Since when each family has been sound without interruption.
     sound_since: [Option<Mono>; SLOTS],
-    /// Start of an uninterrupted undecided answer, by family.
+    /// Since when each family's answer has been undecided without interruption.
     #[serde(default)]
     undecided_since: [Option<Mono>; SLOTS],
-    /// The answer was undecided for long when the 503 began, by family.
+    /// Whether each family's answer had been undecided for a long time when its 503 began.
     #[serde(default)]
     doubtful_before: [bool; SLOTS],
     /// Earliest end of the 503.
@@ -99,8 +99,8 @@ impl Damping {
             }
             _ => *undecided = None,
         }
-        // As undecided as before the fault, and nothing will decide it: a filter on the sentinel's addresses,
-        // for example, is still there after the repair.
+        // The answer is as undecided as before the fault and may stay so: a filter on the sentinel's
+        // addresses, for example, is still there after the repair.
         let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
         match if over { Required::Pass } else { required } {
             Required::Fail => {

@@ -61,8 +61,8 @@ impl ProbeRanges {
     }
 }
 
-/// Everything known about connections from outside, as the report has it. [`DrainView::answer`]
-/// answers from it.
+/// Everything known about connections from outside, as the report shows it. [`DrainView::answer`]
+/// uses it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainView {
@@ -76,7 +76,7 @@ pub struct DrainView {
     pub ignored: u64,
     /// When the last connection that counts came.
     pub last: Option<Mono>,
-    /// Start of the time without gaps in the observation.
+    /// Since when there has been no gap in the observation.
     pub watched: Option<Mono>,
     /// Everything that arrived up to this time was observed.
     pub seen: Option<Mono>,
@@ -160,8 +160,8 @@ impl Drain {
         view.blind = blind;
     }
 
-    /// Connections up to `at` may have been unobserved, and now are observed again: the quiet time
-    /// begins again. The first sample sets the start of the observation itself.
+    /// Connections up to `at` may have been missed, and are observed again now: the quiet time begins
+    /// again. Before the first sample this changes nothing.
     pub fn missed(&mut self, at: Mono) {
         self.view.watched = self.view.watched.map(|since| since.max(at));
     }
@@ -176,11 +176,11 @@ impl Drain {
     }
 }
 
-/// Maximum age of the last sample. With an older one the agent was stopped or starved, and nothing
-/// is known.
+/// Maximum age of the last sample. If it is older, the agent was stopped or got no CPU time, and
+/// nothing is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-/// Time after a connection's first SYN by which it is open. A count that began earlier may lack it.
+/// Time within which a connection is open after its first SYN. An earlier count may not contain it.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
 const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
@@ -196,8 +196,8 @@ pub enum DrainReason {
     Open,
     /// A new connection arrived within the quiet time.
     Connections,
-    /// No new connection so far, but the quiet time is not over. Or open connections, for which the
-    /// caller waits, were not counted since the last new one.
+    /// No new connection so far, but the quiet time is not over. Or the caller waits for open
+    /// connections, and they have not been counted since the last new one arrived.
     Waiting,
     /// Neither the Node object nor the caller declares that the node is leaving.
     NotLeaving,

@@ -119,7 +119,8 @@ impl Default for TerminatingTaints {
 impl TerminatingTaints {
     /// The default and `texts`: names of [presets](PRESETS) or taint keys.
     ///
-    /// # Errors The first text that is neither.
+    /// # Errors
+    /// The first text that is neither.
     pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, TaintError> {
         let mut taints = Self::default();
         for text in texts {

@@ -42,7 +42,7 @@ impl Verdict {
 
     /// Reasons of the other findings in both families, most severe first and without duplicates.
     /// Findings that only report success or a lack of evidence are omitted. So are suspicions in a
-    /// failing family: they explain why they do not accuse the node, but another finding does.
+    /// failing family: they explain why they do not accuse the node, although another finding does.
     pub fn also(&self) -> Vec<String> {
         let counts = |finding: &&Finding, family: State| match finding.rule.state() {
             State::Suspect => !family.fails(),
@@ -140,7 +140,7 @@ fn drop_reason(reason: &str) -> String {
     format!("the kernel's drop reason is {reason}{meaning}")
 }
 
-/// For a full connection table.
+/// Advice for a full connection table.
 fn conntrack(table: &Table) -> String {
     format!(
         "{} of {} entries are in use: raise net.netfilter.nf_conntrack_max, or find the client that \
@@ -459,7 +459,7 @@ pub fn cause(cause: Cause) -> &'static str {
     }
 }
 
-/// A name of metrics and `/verdict` with spaces, for example `no data`.
+/// A name from metrics or `/verdict`, with spaces: for example `no data`.
 pub fn label(name: &str) -> String {
     name.replace('_', " ")
 }

@@ -1,4 +1,4 @@
-//! Health check node ports of Services: there load balancers check whether a node has endpoints of
+//! Health check node ports of Services, where load balancers check whether a node has endpoints of
 //! a Service with `externalTrafficPolicy: Local`.
 //!
 //! The selection of Services and endpoints follows kube-proxy (1.36, `serviceport.go`,
@@ -17,7 +17,7 @@ use pathproof_wire::service::{FAMILIES, Family};
 pub struct HealthPort {
     pub service: ObjectName,
     /// Ready endpoints on this node, by [`Family`]; `None` if the Service has no cluster IP in that
-    /// family, for which kube-proxy has no listener.
+    /// family, because kube-proxy does not listen then.
     pub local: [Option<u32>; FAMILIES],
 }
 
@@ -51,7 +51,7 @@ impl HealthPorts {
     }
 
     /// The Services by port, if the table changed. With `failing` it has only the Services and
-    /// families for which that holds. If two Services name the same port, which no API server
+    /// families that `failing` selects. If two Services name the same port, which no API server
     /// accepts, the first by name gets it.
     pub fn news(&mut self, failing: Option<&Selection<'_>>) -> Option<PortTable> {
         let reduced = std::mem::replace(&mut self.reduced, failing.is_some());
@@ -221,7 +221,7 @@ mod tests {
         assert!(!scene.apply(vec![service("api", None, &["10.96.0.8"])]));
         assert!(scene.apply(vec![service("web", Some(30_501), &["10.96.0.7"])]));
         assert_eq!(scene.local(30_500), None);
-        // Two Services with one port, which is possible in a folder.
+        // Two Services name the same port, which is possible if they come from a folder.
         assert!(scene.apply(vec![service("api", Some(30_501), &["fd01::8"])]));
         assert_eq!(scene.local(30_501), Some([None, Some(0)]));
         let api = ObjectName::new("shop", "api");

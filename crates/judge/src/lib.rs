@@ -1,8 +1,8 @@
-//! The decision whether a node routes Service traffic ([`verdict`]), its explanation in words ([`explain`]),
+//! The decision whether a node routes Service traffic ([`verdict`]), sentences that explain it ([`explain`]),
 //! and the answer that follows from it ([`damping`], [`brake`], [`answer`]).
 //!
-//! It must not gather evidence, and must not use files, sockets or a clock. Only `verdict::decision` can
-//! take a node out of service.
+//! This crate must not gather evidence, and must not use files, sockets or a clock. Only `verdict::decision`
+//! can take a node out of service.
 
 pub mod answer;
 pub mod brake;

@@ -1,8 +1,8 @@
-//! The judgement: a pure function of the evidence, the other inputs, and the time. Reading changes nothing,
+//! The judgement: a pure function of the evidence, the other inputs, and the time. It changes nothing,
 //! and the same inputs always give the same verdict.
 //!
-//! [`decision`] is the one page that can take the node out of service; `counted` may exempt one family from
-//! it. Both read `witnesses` and `lanes`. `findings` adds explanations, and [`report`] is the result.
+//! [`decision`] is the only module that can take the node out of service; `counted` may overrule it for one
+//! family. Both read `witnesses` and `lanes`. `findings` adds explanations, and [`report`] is the result.
 //! Sentences (`explain`), statuses (`answer`) and flapping (`damping`) are decided elsewhere.
 
 mod case;
@@ -52,13 +52,13 @@ pub struct Inputs {
     pub families: [bool; FAMILIES],
     /// A sentinel exists, so something should be proven soon after boot.
     pub sentinel_exists: bool,
-    /// When the node booted, which is zero of `CLOCK_MONOTONIC`.
+    /// When the node booted: zero on `CLOCK_MONOTONIC`.
     pub booted: Mono,
     /// Families in which this node's pod probe is expected to connect after boot.
     pub pods_expected: [bool; FAMILIES],
     /// Reason that the Node's conditions give for a missing pod network.
     pub network: Option<Box<str>>,
-    /// Interfaces by which default routes leave.
+    /// Interfaces with a default route.
     pub uplinks: Vec<String>,
     /// Usual lag of this node's datapath behind the API, if it is known.
     pub usual_lag: Option<Duration>,
@@ -132,7 +132,7 @@ fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Fam
     })
 }
 
-/// The finding of the worst family is the node's; among equals the first family's.
+/// The node's finding: that of the worst family, or of the first if they are equally bad.
 fn worst(families: &[FamilyVerdict]) -> Finding {
     let worst = families.iter().rev().max_by_key(|family| family.state);
     let nothing = || Finding::new(Rule::NothingExpected, Evidence::Nothing);

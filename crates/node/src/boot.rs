@@ -1,5 +1,5 @@
-//! The wait of a boot: a Starting node refuses new connections until something gets through. It
-//! ends two minutes after boot; after that, snapshots in older recordings cannot show it.
+//! The wait of a boot: a Starting node refuses new connections until something gets through. It ends
+//! at most two minutes after boot; then its flags stay as they are, since older recordings lack them.
 
 use pathproof_facts::cause::State;
 use pathproof_judge::verdict::Rule;
@@ -11,9 +11,9 @@ use pathproof_witness::topology::{DatapathTopology, Seen};
 use crate::effect::PersistedState;
 use crate::event::ViewFacts;
 
-/// Families of the node in which Starting lasts until the pod probe's first connection. None if
-/// pods' connections are hidden by a socket load balancer, netkit, or interfaces that stay
-/// unobserved. All, before the topology is read.
+/// Families in which this node stays Starting until the pod probe's first connection. A family does
+/// not count if a socket load balancer, netkit, or interfaces that stay unobserved hide connections
+/// of pods. Until the topology is read, no path counts as hidden.
 pub(super) fn pods_expected(
     facts: &ViewFacts,
     topology: &DatapathTopology,
@@ -29,10 +29,10 @@ pub(super) fn pods_expected(
     Family::ALL.map(|family| may && expected(family) && all_seen(family))
 }
 
-/// Whether a wait continues, or begins, with this verdict. Failures do not end it, because they are
-/// no reason to let new connections in. It also lasts until something was read, and while a family
-/// with a node address is Starting. Degraded ends it, because something gets through, unless
-/// connections of pods are expected.
+/// Whether the node waits with this verdict. Failures do not end a wait, because they are no reason
+/// to let new connections in. A wait also lasts until the view and a sample were read, and while a
+/// family with a node address is Starting. Degraded ends a wait, because something gets through,
+/// unless connections of pods are expected.
 pub(super) fn still_waits(
     [waited, served]: [bool; 2],
     verdict: &Verdict,
@@ -62,8 +62,8 @@ pub(super) fn still_waits(
     }
 }
 
-/// The same two flags from a former agent's memory: whether the boot waited, and whether the node
-/// was ever more than Starting.
+/// From a former agent's memory: whether the boot waited, and whether the node was ever more than
+/// Starting.
 pub(super) fn persisted(known: &PersistedState) -> [bool; 2] {
     let state = known.verdict.state;
     let told = [state == State::Starting, has_served(state)];

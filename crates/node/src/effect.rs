@@ -62,8 +62,8 @@ pub enum MapEffect {
 pub enum SentinelEffect {
     /// Make the sentinel's devices, or remove them.
     Devices(DesiredDevices),
-    /// Start the sentinel's programs and its prober on the devices that are ready; with `anew`,
-    /// replace detached programs. The answer is `SentinelEvent::Started`.
+    /// Start the sentinel's programs and its prober on the devices that are ready, and replace
+    /// detached programs if the flag is set. The answer is `SentinelEvent::Started`.
     Start { anew: bool },
     /// Stop the programs and the prober.
     Stop,
@@ -133,7 +133,7 @@ pub struct PersistedState {
     /// The switches as last read.
     #[serde(default)]
     pub switches: Switches,
-    /// When this was written. Older agents did not write it: then the start of the boot.
+    /// When this was written; the start of the boot if an older agent did not store it.
     #[serde(default)]
     pub written: Mono,
     /// Whether the boot waited, and whether the node was ever more than Starting. For state of
@@ -155,14 +155,14 @@ pub struct VerdictUpdate {
     pub changed: bool,
 }
 
-/// Services that fail for clients outside, each for one family.
+/// Services that fail for outside clients, one entry for each family.
 pub type UnservedServices = Arc<[(ObjectName, Family)]>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     pub healthz: Answer,
     pub livez: Answer,
-    /// The setting that makes the node audit: it never answers 503 for the datapath.
+    /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
     pub audit: Option<AuditBy>,
     /// Why the fleet brake holds back a 503.
     pub held: Option<Held>,

@@ -1,4 +1,4 @@
-//! Every input of a node. A recording holds events, one a line, so every event can be serialised
+//! Every input of a node. A recording has one event per line, so every event can be serialised
 //! except those of the whole cluster view.
 
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ pub enum Event {
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
     Facts(Box<ViewFacts>),
-    /// The Services behind ids, before the ids first occur in a recording.
+    /// The Services behind ids, recorded before the ids first occur.
     Services(Vec<Service>),
     /// Whether the uncached sentinel, requested at that time, differs from the one that the watches
     /// reported.
@@ -126,11 +126,11 @@ pub struct ViewFacts {
     )]
     pub unknown_frontends: Option<ObjectName>,
     pub sentinel: Sentinel,
-    /// Families in which pods of other nodes answer for the pod probe: after a boot, this node's is
-    /// expected to answer too.
+    /// Families in which the pod probe has a ready pod on another node: after a boot, connections
+    /// of this node's pod are expected too.
     #[serde(default)]
     pub pods_expected: [bool; FAMILIES],
-    /// How the cluster uses an address of the sentinel, as a sentence.
+    /// How the cluster already uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
 }
 
@@ -186,15 +186,15 @@ pub struct KernelSample {
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Fault counts of the programs since they were loaded.
     pub faults: [u64; FAULTS],
-    /// Number of connections that were evicted too early and cannot be remembered: a repeated SYN
-    /// of theirs is counted as a first one.
+    /// Number of connections that were evicted too early: a repeated SYN of such a connection
+    /// counts as a first one.
     pub forgotten_early: usize,
-    /// Service and client with most entries of the connection map, while that is crowded.
+    /// The Service and the client with the most entries of the connection map, while the map is crowded.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
     pub top_talker: Option<TopTalker>,
     /// Connections from outside, by family, that were forwarded and not answered within the loss
-    /// window. A node is not responsible for its endpoints, so they count only if a probe names a
-    /// cause that keeps answers away.
+    /// window. A node is not responsible for its endpoints, so these connections count only if a
+    /// probe names a cause that keeps answers away.
     #[serde(default)]
     pub unanswered: [u32; FAMILIES],
     /// Connections to other nodes.
@@ -204,11 +204,11 @@ pub struct KernelSample {
     /// it from `met`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programming: Option<ProgrammingSeen>,
-    /// Connections that got through, by what they needed: those whose latest arrival changed since
-    /// the previous sample. A connection counts from the first sample in which it got through.
+    /// The latest successful connections, one entry for each set of datapath parts that they needed,
+    /// if it changed since the previous sample. A connection counts from the sample that shows its success.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successes: Vec<Success>,
-    /// Some of this node's endpoints that answered connections which had left for them by an uplink.
+    /// Some of this node's endpoints that answered connections sent to them by an uplink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.

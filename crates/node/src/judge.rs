@@ -81,7 +81,7 @@ pub struct Judge {
     broken: UnservedServices,
     #[serde(rename = "remembered")]
     persisted_at: Option<Mono>,
-    /// Keeps the agent not ready while a verdict fails that began to fail when the agent started.
+    /// Keeps the agent not ready while the verdict fails, if it began to fail when this agent started.
     pub gate: UpgradeGate,
     /// The latest single failures, newest first.
     pub sightings: VecDeque<Sighting>,
@@ -275,7 +275,7 @@ impl Judge {
         if self.settings.families == CountedFamilies::Used {
             self.ledger.note_users(&counts, directory, self.now);
         }
-        // UDP is only reported. It affects no decision, apart from the use of its family above.
+        // UDP is only reported: it decides nothing, except that it counts as use of its family above.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
         let loses = counts.iter().any(|delta| delta.lost > 0)
@@ -474,7 +474,7 @@ impl Judge {
     }
 }
 
-/// A measurement if a new connection went to a removed endpoint: how long the rules kept it.
+/// How long the rules kept a removed endpoint, if a new connection went to it.
 fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
     let of_rules = sighting.failure == Failure::Stale && !sighting.is_direct();
     let age = sighting.age().filter(|_| of_rules)?;

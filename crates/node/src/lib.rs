@@ -2,8 +2,8 @@
 //! agent are made in this module and below; the shell feeds events and performs effects.
 //!
 //! An event passes two halves: `view_planner` keeps the cluster view and plans the maps, `judge` keeps
-//! the evidence and judges. Of the view, the judge receives only [`ViewFacts`](crate::event::ViewFacts) and
-//! the Services behind single ids. A recording has the same, so a replay drives the same judge with
+//! the evidence and judges. The judge does not get the view, only [`ViewFacts`](crate::event::ViewFacts)
+//! and the Services behind single ids. A recording has the same, so a replay drives the same judge with
 //! the same events.
 
 pub mod effect;
@@ -144,8 +144,8 @@ impl Node {
         effects
     }
 
-    /// Updates the health check node ports with each verdict, once the view is complete: before
-    /// that, a Service would lack endpoints, and its port an answer.
+    /// Updates the health check node ports with each verdict, once the view is complete: until then,
+    /// Services may lack endpoints, and their ports may lack answers.
     fn steer_ports(&mut self, now: Mono, effects: &mut Effects) {
         if !self.judge.facts.synced {
             return;

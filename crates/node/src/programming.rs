@@ -1,12 +1,12 @@
-//! Time that the datapath takes to follow changes of endpoints, measured on the wire. It counts
-//! from a change's trigger, and from its receipt on this node. It ends with the first new
-//! connection to an added endpoint, or the last one to a removed endpoint.
+//! Time that the datapath takes to follow changes of endpoints, measured on the wire: from the
+//! change's trigger, and from its receipt on this node, to the first new connection to an added
+//! endpoint, or the last one to a removed endpoint.
 //!
 //! This is SIG Scalability's network programming latency, which kube-proxy measures only until its
-//! rules are written. Only connections can show it, so a change is measured if its Service has
+//! rules are written. Only connections can show it, so a change is measured only if its Service has
 //! enough of them: with few, the result would be the pause between two connections. No verdict
-//! depends on a latency; whether anything newer was observed at all is evidence
-//! ([`ProgrammingSeen`]). Probes measure the sentinel's endpoint ([`freshness`](pathproof_facts::freshness)).
+//! depends on a latency, only on whether connections followed a change at all ([`ProgrammingSeen`]).
+//! Probes measure the sentinel's endpoint ([`freshness`](pathproof_facts::freshness)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ const WAITED_FOR: usize = 1_024;
 const WITHIN: Duration = Duration::from_secs(60);
 /// A removed endpoint without a connection for this long counts as abandoned.
 const QUIET: Duration = Duration::from_secs(5);
-/// Maximum expected pause between two connections to one endpoint for a measurement, unless the
-/// pause is below a quarter of the result.
+/// A latency is measured only if the expected pause between two connections to one endpoint is at
+/// most this, or at most a quarter of the latency.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// If a Service had this many connections per endpoint and an endpoint got none, the rules lack
@@ -171,7 +171,7 @@ impl Programming {
         self.moved |= self.changes.len() != before;
     }
 
-    /// Whether the datapath follows, judged by added endpoints.
+    /// Whether the datapath follows endpoint changes, judged by added endpoints.
     pub(crate) fn seen(&self, directory: &dyn Directory) -> ProgrammingSeen {
         let is_missed = |(key, change): &(&EndpointKey, &Change)| {
             let endpoints = directory

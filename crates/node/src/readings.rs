@@ -27,15 +27,15 @@ pub(super) struct Lookups {
     #[serde(default)]
     read: [bool; FAMILIES],
     clients: Vec<Client>,
-    /// Arrival of the last of their connections.
+    /// When the last of their lost connections arrived.
     lost: Mono,
     /// By family and class of clients.
     blocked: [[Option<(Cause, Mono)>; SOURCE_CLASSES]; FAMILIES],
 }
 
 impl Lookups {
-    /// The obstacle of a family and the classes of clients that it affects. A neighbour may need a
-    /// moment to answer.
+    /// The obstacle of a family and the classes of clients that it affects, once it has lasted: a
+    /// neighbour may need a moment to answer.
     pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
         let lasts = |(cause, since): &(Cause, Mono)| {
             let asked = match cause {
@@ -84,7 +84,7 @@ impl Judge {
 
     /// Looks up the paths of clients whose connections are lost while no connection of their class
     /// succeeds. If no further connections are lost, the same clients are looked up until their
-    /// paths are open. Before that, once, the paths of clients that are served.
+    /// paths are open. Without losses, one served client is tried for each class without an open path.
     pub(super) fn look_up(&mut self, effects: &mut Effects) {
         let now = self.now;
         let due = |at: Mono| now.since(at) >= LOOKUP_INTERVAL;
@@ -181,9 +181,9 @@ impl Judge {
         known && !self.lookups.read[family as usize] && is_young
     }
 
-    /// Why no client of that class has a path to an endpoint of this node. Blocked paths count only for
-    /// clients that were served before through the same interface. For forged sources, and for strangers
-    /// that an operator gave no route, the kernel has no path either. An open path counts for any client.
+    /// Why no client of that class has a path to an endpoint of this node. A blocked path counts only for a
+    /// client that was served before through the same interface, because the kernel has no path for forged
+    /// sources, or for strangers that an operator gave no route. An open path counts for any client.
     fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
         let ledger = self.ledger.family(family);
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);

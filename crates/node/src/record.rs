@@ -1,7 +1,7 @@
 //! The flight recorder: the events of the last minutes in a bounded ring. The file that it yields
 //! is replayed bit for bit, so that a disputed 503 is answered with evidence.
 //!
-//! A recording is gzip of JSON, one `Line` a line. It consists of parts. Each part is a gzip member that
+//! A recording is gzip of JSON, one `Line` per line. It consists of parts. Each part is a gzip member that
 //! begins with the judge's state, so the oldest part can be dropped and the others can still be replayed. A
 //! replay compares every change of the verdict, and the judge at every later part, with the recorded ones.
 //!
@@ -25,9 +25,9 @@ use crate::event::{Event, KernelSample, Service};
 pub const VERSION: u32 = 1;
 /// Maximum size of a recording, compressed.
 pub const RING: usize = 1 << 20;
-/// A part ends after this time...
+/// A part ends after this time.
 const PART_TIME: Duration = Duration::from_secs(60);
-/// ...or at this size, compressed.
+/// A part also ends at this size, compressed.
 const PART_SIZE: usize = RING / 8;
 /// Number of bytes that are compressed at a time.
 pub(crate) const CHUNK: usize = 64 << 10;
@@ -120,8 +120,8 @@ impl Segment {
         now.since(self.began) >= PART_TIME || self.size() >= PART_SIZE
     }
 
-    /// Names the Services of a sample, and those that the judge follows, that this part has not
-    /// named or that changed.
+    /// Records the Services of a sample, and those that the judge follows, unless this part already
+    /// has them unchanged.
     fn name(
         &mut self,
         (sample, followed): (&KernelSample, impl Iterator<Item = u32>),

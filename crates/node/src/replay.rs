@@ -116,7 +116,7 @@ impl Replayed {
             Line::Judged(_) => {}
             Line::Part { judge, .. } => {
                 self.last.judge.advance(judge.now);
-                // Its maps are ordered, so equal judges have equal bytes.
+                // The judge's maps are ordered, so equal judges have equal bytes.
                 let bytes = |judge: &Judge| serde_json::to_vec(judge).unwrap_or_default();
                 if bytes(&judge) != bytes(self.last.judge()) {
                     self.differs.get_or_insert(self.span.1);
@@ -199,7 +199,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Another version, if the line is a part of one: that need not be readable beyond its first fields.
+/// The error for a part of another version, of which only the first fields need to be readable.
 fn other_version(text: &[u8]) -> Option<RecordingError> {
     if !text.starts_with(b"{\"part\"") {
         return None;

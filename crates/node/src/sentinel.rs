@@ -79,8 +79,8 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl Recheck {
-    /// Minimum time between two reads. If watches lag for long, every node has this difference, and
-    /// all of them read from the same API server.
+    /// Minimum time between two reads, doubled while reads differ: if watches lag for long, all
+    /// nodes read from the same API server.
     fn pause(&self) -> Duration {
         READING_SERVES * (1 << self.differed.saturating_sub(1).min(READING_DOUBLES))
     }
@@ -248,7 +248,7 @@ impl Judge {
             effects.push(Effect::Log(Notice::FrontendConflict(path, service.clone())));
         }
         if before.taken != facts.taken {
-            // The sentinel stops using addresses that the cluster uses otherwise.
+            // The cluster uses the addresses for something else, so the sentinel stops using them.
             if let Some(why) = &facts.taken {
                 effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
                 effects.push(Effect::Sentinel(SentinelEffect::Stop));
@@ -323,7 +323,7 @@ impl Judge {
         effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
 
-    /// Passes the last known obstacles to clients to the ledger.
+    /// Updates the ledger with the last known obstacles between this node and its clients.
     pub(super) fn note_obstacles(&mut self) {
         // Whether the kernel forwards is read only with the sentinel's devices.
         let read = match &self.sentinel {
@@ -508,8 +508,8 @@ impl Judge {
     }
 }
 
-/// Whether a probe was lost between pathproof's devices, where only pathproof's programs answer. It
-/// is no evidence about the node, and stays void until a check repairs them.
+/// Whether a probe was lost between pathproof's devices, where only pathproof's programs answer. Such
+/// a loss is no evidence about the node; probes stay void until a check repairs the devices.
 fn is_own_fault(outcome: ProbeOutcome) -> bool {
     use VoidReason::{ControlFailed, NotArrived, NotEchoed};
     matches!(

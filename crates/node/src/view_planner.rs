@@ -65,7 +65,7 @@ pub(super) struct ViewPlanner {
     /// Number of view changes at the last search for the sentinel's addresses, and the conflict
     /// that it found.
     searched: Option<(u64, Option<String>)>,
-    /// Sockets of pods may be translated.
+    /// Whether Cilium may translate pods' sockets.
     sockets: bool,
     /// When a pod's connection to a frontend was last proven, by family.
     pods_seen: [Option<Mono>; FAMILIES],
@@ -130,7 +130,7 @@ impl ViewPlanner {
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
                 }
-                // Any pod may dial the port of large transfers, so only those of the pod probe count. A
+                // Any pod may dial the port of large transfers, so only failures of the pod probe count. A
                 // replay has no view: what was recorded is already checked.
                 if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
                     let probes = self.own_probes();
@@ -260,7 +260,7 @@ impl ViewPlanner {
         self.conflicts = conflicts;
     }
 
-    /// Deletes old removed endpoints, and takes the maps back from a successor that died.
+    /// Deletes endpoints that were removed long ago, and takes the maps back from a successor that died.
     fn expire(&mut self, now: Mono, effects: &mut Effects) {
         if self.successor_plans() || self.adopting {
             return;

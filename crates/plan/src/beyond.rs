@@ -12,7 +12,7 @@ use pathproof_wire::service::{FrontendKey, TCP, UDP};
 use super::Planner;
 use super::draft::Draft;
 
-/// Represents a Service without an id among ids: no Service has this one.
+/// Placeholder for Services without an id: no Service port gets this id.
 const BEYOND: u32 = u32::MAX - 1;
 
 /// Frontends of the plan that Services beyond it use, each with the first such Service.

@@ -13,7 +13,7 @@ use pathproof_wire::service::{FrontendKey, TCP};
 use super::draft::{Draft, FrontendRequest};
 use super::{Planner, REST};
 
-/// Represents the node among ids: no Service has this one.
+/// Placeholder id of the node: no Service port gets it.
 const NODE: u32 = u32::MAX;
 
 /// A frontend and two Services that use it; `None` is the node itself.
@@ -156,7 +156,7 @@ impl Planner {
         node.addresses.iter().copied().flat_map(at).collect()
     }
 
-    /// Records that a request for frontends of these ids began or ended while connections were under way.
+    /// Records when conflicts of these ids began or ended: connections under way then prove nothing.
     pub(super) fn note_conflict_changes(&mut self, draft: &mut Draft, now: Mono) {
         self.conflict_changed.retain(|_, at| now.since(*at) < REST);
         for id in std::mem::take(&mut draft.conflict_changed) {

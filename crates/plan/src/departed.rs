@@ -29,7 +29,7 @@ pub(super) struct Departed {
 }
 
 impl Departed {
-    /// Stops watching some addresses. Those that a frontend took over stay in the map.
+    /// Stops watching some addresses. Addresses that a frontend took over stay in the map.
     fn let_go(
         &mut self,
         owners: &HashMap<FrontendKey, u32>,
@@ -66,7 +66,7 @@ impl Planner {
         if !found.is_empty() {
             forget_current(view, &mut found);
         }
-        // If two Services lost the endpoint at different times, the one that still remembers it.
+        // If two Services lost the endpoint at different times, watch it for the one that still remembers it.
         (self.departed).let_go(&self.owners, draft, |key, at| found.get(key) == Some(at));
         if !self.shortage.frontends.is_empty() {
             return;

@@ -245,7 +245,7 @@ fn expected_handling(
     kind: FrontendKind,
     sets: &EndpointSets,
 ) -> [ExpectedHandling; SOURCE_CLASSES] {
-    // The destination cannot be checked, nor whether there is any.
+    // Its endpoints may be in other clusters: neither they nor their existence can be checked.
     if service.is_global {
         return [ExpectedHandling::Nothing; SOURCE_CLASSES];
     }

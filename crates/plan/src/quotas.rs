@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::expect::{Demand, ENDPOINTS, FRONTENDS, KINDS};
 
-/// Limit of one Service. 300 ports at a cluster IP, a load balancer IP and three node addresses, in
-/// both families, are fewer frontends. The limit of endpoints is a quarter of their map.
+/// Limit of one Service. Even 300 ports at a cluster IP, a load balancer IP and three node addresses,
+/// in both families, need fewer frontends. The limit of endpoints is a quarter of their map.
 const SERVICE: Demand = [4_096, 65_536, u64::MAX];
 /// A sixteenth of each map stays free: for removed endpoints, and for entries that are put before
 /// others are deleted.
@@ -99,7 +99,7 @@ pub(super) struct Quotas {
     namespaces: BTreeMap<Arc<str>, Namespace>,
     /// Entries that a namespace may have.
     level: Demand,
-    /// Services that changed, or whose status did, and whether each was followed before.
+    /// Services that changed, or began or ceased to be followed, and whether each was followed before.
     was: BTreeMap<ObjectName, bool>,
     over: BTreeMap<ObjectName, Excess>,
 }
@@ -216,7 +216,7 @@ impl Quotas {
         !fits(&all, &self.room)
     }
 
-    /// Gives a Service priority over others if `stood` confirms that an earlier agent's maps contain it.
+    /// Gives a Service priority over others if it was in an earlier agent's maps.
     pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
         let entry = self.namespaces.get_mut(&name.namespace);
         if let Some(place) = entry.and_then(|namespace| namespace.services.get_mut(&name.name)) {
@@ -224,8 +224,8 @@ impl Quotas {
         }
     }
 
-    /// Decides which Services are followed. Returns the Services that changed, or whose status did,
-    /// and whether each was followed before.
+    /// Decides which Services are followed. Returns the Services that changed, or began or ceased to
+    /// be followed, and whether each was followed before.
     pub(super) fn settle(&mut self) -> BTreeMap<ObjectName, bool> {
         let level = std::array::from_fn(|kind| self.level(kind));
         let moved = std::mem::replace(&mut self.level, level) != level;

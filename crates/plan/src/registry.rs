@@ -99,8 +99,8 @@ impl Registry {
             .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))
     }
 
-    /// Assigns an id: the port's own if it still rests, a new one, or the one that rested longest. Also
-    /// returns whether the maps may have counts of another port under it. `None` if all are in use.
+    /// Assigns an id: the port's previous one if it still rests, a new one, or the one that rested longest.
+    /// Also returns whether the maps may have counts of another port under it. `None` if all are in use.
     pub(super) fn acquire(
         &mut self,
         name: &ObjectName,

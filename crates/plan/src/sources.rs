@@ -1,7 +1,7 @@
 //! Source prefixes, which identify connections of pods and of the node itself.
 //!
 //! They follow from the Node alone. An endpoint with this node's name proves nothing: anybody who can write
-//! a slice could declare any address a pod's. Pods outside the ranges are recognised by their device.
+//! a slice could declare any address to be a pod's. Pods outside the ranges are recognised by their device.
 
 use std::collections::{BTreeMap, BTreeSet};
 

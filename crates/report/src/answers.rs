@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct AnswersReport {
     pub healthz: AnswerReport,
     pub livez: AnswerReport,
-    /// The setting that makes the node audit; then it never answers 503 for the datapath.
+    /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
     #[serde(default)]
     pub audit: Option<AuditBy>,
     /// Why the fleet brake holds back a 503.

@@ -132,7 +132,7 @@ pub struct ConditionState {
     pub leaving: bool,
 }
 
-/// The standing for a verdict. `sound` is whether /livez answers 200, or would without audit.
+/// The condition for a verdict. `sound` is whether /livez answers 200, or would without audit.
 pub fn condition(verdict: &Verdict, sound: bool) -> ConditionState {
     let status = match verdict.state {
         State::Unknown | State::Starting => Status::Unknown,

@@ -42,7 +42,7 @@ pub struct DrainReport {
 }
 
 impl DrainReport {
-    /// The answer to a question, computed from a report.
+    /// The answer to a request for `/drainz`, computed from a report.
     pub fn of(report: &Report, ask: &Ask, now: Mono) -> Self {
         let known = &report.drain;
         let answer = known.answer(ask, now);

@@ -115,7 +115,7 @@ pub struct AgentInfo {
 pub struct PortReport {
     pub way: PortWay,
     /// Whether another process listens on the port as well; unknown if the kernel does not show it.
-    /// While connections are steered, that process gets the node's own ones.
+    /// While connections are steered, that process gets those from the node itself.
     pub owner: Option<bool>,
     /// Another agent has taken over the connections.
     pub succeeded: bool,
@@ -131,7 +131,7 @@ pub enum PortWay {
     /// The agent listens on the port itself.
     #[default]
     Bound,
-    /// Connections are steered to the agent's own listener; the agent does not hold the port.
+    /// Connections are steered to another listener of the agent; the agent does not hold the port.
     Steered,
     /// No port is configured: the agent answers no load balancer.
     Off,
@@ -249,7 +249,7 @@ pub struct DeviceReport {
     pub attached: Attached,
     /// Whether the observer's program runs first at ingress; unknown before the first check.
     pub ingress_head: Option<bool>,
-    /// The same at egress.
+    /// Whether the observer's program runs first at egress; unknown before the first check.
     pub egress_head: Option<bool>,
     /// A default route leaves by it.
     pub uplink: bool,
@@ -356,7 +356,7 @@ pub enum FilesReport {
     /// None.
     #[default]
     Open,
-    /// Writing. Files that the agent reads lie directly below the root.
+    /// Only writing, because files that the agent reads lie directly below the root.
     WritesConfined,
     /// Reading and writing.
     Confined,

@@ -100,11 +100,11 @@ pub struct SentinelAddresses {
     pub pod_client: Option<IpAddr>,
     /// Cluster IP and port for TCP probes.
     pub cluster_ip: SocketAddr,
-    /// The same for UDP probes.
+    /// Cluster IP and port for UDP probes.
     pub cluster_ip_udp: Option<SocketAddr>,
     /// Node address and node port for TCP probes.
     pub node_port: Option<SocketAddr>,
-    /// The same for UDP probes.
+    /// Node address and node port for UDP probes.
     pub node_port_udp: Option<SocketAddr>,
     /// The sentinel's endpoint, where the echo answers.
     pub endpoint: SocketAddr,

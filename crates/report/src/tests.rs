@@ -33,7 +33,7 @@ fn a_report_has_sentences_and_is_read_back_without_them() {
     }
 }
 
-/// A document's values, one a line. Of a long list it shows the first four and the last three entries.
+/// A document's values, one per line. A long list shows only its first four and last three entries.
 fn flat(text: &mut String, path: &str, value: &Value) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {

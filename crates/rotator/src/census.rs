@@ -14,9 +14,9 @@ use super::{ConditionSeen, OUT_OF_DATE, age};
 /// A change of less than one node in this many waits for [`SMALL`], because each write is sent to
 /// every node.
 const ONE_IN: u32 = 50;
-/// Pause between small changes of the number of unsound nodes...
+/// Pause before a small change of the number of unsound nodes is published.
 const SMALL: Duration = Duration::from_secs(10);
-/// ...and between all other changes, for example of the number of nodes.
+/// Pause before a change of anything else, for example of the number of nodes.
 const OTHER: Duration = Duration::from_secs(60);
 /// Interval of writing an unchanged count: it shows agents that the rotator is alive.
 pub const BEAT: Duration = Duration::from_secs(300);
@@ -43,8 +43,8 @@ struct Said {
 #[derive(Debug)]
 pub(super) struct Member {
     heartbeat: Option<Wall>,
-    /// When the rotator saw the heartbeat change. The first one is dated by its own time. Clocks of
-    /// nodes differ.
+    /// When the rotator saw the heartbeat change, because clocks of nodes differ. Only the first
+    /// heartbeat is dated by its timestamp.
     changed: Mono,
     /// Reason of a condition with status False.
     pub(super) failing: Option<Box<str>>,

@@ -112,7 +112,7 @@ impl Candidate {
         }
     }
 
-    /// The Lease was written with this rotator's name, by a request sent at `asked`.
+    /// The Lease was written with this rotator's name, by a request sent at this time.
     pub fn wrote(&mut self, asked: Mono) {
         (self.renewed, self.observed) = (Some(asked), None);
     }
@@ -139,8 +139,8 @@ pub struct Wanted {
     pub ports: Vec<(String, Protocol)>,
     /// The echo's address, the only endpoint, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
-    /// The count of nodes ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)) for the first family's
-    /// slice; `None` to keep the present one.
+    /// The count of nodes ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)) for the first
+    /// family's slice; `None` to keep the present one.
     pub fleet: Option<String>,
 }
 
@@ -303,8 +303,8 @@ impl Rotation {
             let differs = counts && slice.fleet != wanted.fleet;
             differs.then_some(Write::Count { family, version })
         };
-        // Also the slice of a family that the Service lacks: both are shipped, whatever the cluster
-        // supports.
+        // The slice of a family that the Service lacks is not foreign: both slices are shipped, whatever
+        // the cluster supports.
         let names = Family::ALL.map(|family| slice_name(&wanted.service, family));
         let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {

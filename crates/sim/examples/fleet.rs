@@ -1,5 +1,5 @@
-//! Plays simulated fleets with the fleet brake: prints the tables that docs/fleet-brake.md sums up, and draws its
-//! picture into the file that is named. Started by `cargo xtask bench fleet`.
+//! Plays simulated fleets with the fleet brake: prints the tables that docs/fleet-brake.md sums up, and
+//! writes that page's picture to the file in the argument. Started by `cargo xtask bench fleet`.
 
 use std::time::Duration;
 use std::{env, fs, io};
@@ -108,7 +108,7 @@ fn picture() -> String {
     for (place, (name, label, colour)) in LINES.into_iter().enumerate() {
         let found = SCENARIOS.iter().find(|scenario| scenario.name == name);
         let Some(scenario) = found else { continue };
-        // Lines lie over one another.
+        // Lines overlap, so the first one is drawn wider.
         let width = if place == 0 { 5.0 } else { 2.5 };
         let points = points(&play(scenario, 200, SEED));
         svg += &format!(

@@ -1,6 +1,6 @@
 //! Plays every use of a node with every fault and every innocent world, and prints the tables of
-//! docs/internal/judgement.md as Markdown. Started by `cargo xtask bench judgement`, which may name the
-//! number of seeds.
+//! docs/internal/judgement.md as Markdown. Started by `cargo xtask bench judgement`, which may pass
+//! the number of seeds.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn fault(played: &Played) -> String {
     }
 }
 
-/// The least that was found in any run.
+/// The mildest of the worst states of all runs.
 fn mildest(played: &Played) -> State {
     let states = played.runs.iter().map(|(_, outcome)| outcome.worst);
     states.min().unwrap_or(State::Unknown)

@@ -22,12 +22,12 @@ pub use worlds::{WORLDS, WorldRow};
 
 use super::world::Stack;
 
-/// Families of a run: those of the cluster, and the only one with the fault if there is one.
+/// Families of a run: those of the cluster, and the one with the fault if the fault is limited to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Families {
     pub name: &'static str,
     pub stack: Stack,
-    /// The only family with the fault.
+    /// The only family with the fault; `None` if all have it.
     pub only: Option<Family>,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Service {
     pods: Vec<Pod>,
     /// Endpoints that are not its pods.
     foreign: Vec<Pod>,
-    /// Endpoints as last written by the proxy; `None` if it wrote none.
+    /// Endpoints as the proxy last wrote them; `None` if it wrote no rules.
     rules: Option<Vec<Pod>>,
 }
 

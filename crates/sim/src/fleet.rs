@@ -31,7 +31,7 @@ const REJOIN: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 enum Task {
-    /// The evidence of a node starts, with or without a certain cause, or ends.
+    /// A node's evidence begins to show a failure (`true`: of a certain cause), or stops.
     Fail(usize, bool),
     Mend(usize),
     /// A failing node's next verdict.
@@ -142,7 +142,7 @@ struct Run {
     conditions: Vec<ReportedCondition>,
     slice: Slice,
     rotators: Vec<Rotator>,
-    /// Whether the rotator is killed with its first count of the fault.
+    /// Whether the rotator is killed as soon as it has written its first count of the fault.
     fatal: bool,
     writes: (u32, u32),
 }
@@ -209,7 +209,7 @@ impl Run {
         }
     }
 
-    /// Plans the faults. Returns the verdict's time of the first node, if it fails first.
+    /// Plans the faults. Returns when the first node gets its verdict, if a wave without spread includes it.
     fn plan_faults(&mut self, scenario: &Scenario) -> Option<Mono> {
         let mut first = None;
         for wave in scenario.waves {

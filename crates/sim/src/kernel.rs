@@ -63,7 +63,7 @@ pub(super) struct Kernel {
     /// Whether this agent has swept before. Its first sweep ignores losses, because the previous agent
     /// reported them.
     swept: bool,
-    /// Endpoints for which the agent reads when they were met.
+    /// Endpoints whose times in `met` the agent reads.
     pub(super) asked: Vec<EndpointKey>,
     sampled: u64,
     /// Whether the ring buffer is full: failures are then counted but not reported.
@@ -208,8 +208,8 @@ impl Kernel {
         }
     }
 
-    /// Connections whose loss window ended since the last sample: the number from outside that were
-    /// forwarded and not answered, and all of them by their peer node.
+    /// Connections whose loss window ended since the last sample: how many from outside were forwarded and
+    /// not answered, and the counts of all connections by peer node.
     fn ended(&mut self, now: u64) -> ([u32; FAMILIES], PeerSample) {
         let since = std::mem::replace(&mut self.sampled, now);
         let (mut unanswered, mut peers) = ([0; FAMILIES], PeerSample::default());

@@ -25,7 +25,7 @@ use super::{SimNode, Task, ms};
 /// Interval between rounds: idle, and after a change.
 const REST: (Duration, Duration) = (ms(420), ms(480));
 const DOUBT: (Duration, Duration) = (ms(210), ms(250));
-/// The same while probes reach an old generation, and the maximum number of such rounds.
+/// Interval while probes reach an old generation, and the maximum number of such rounds.
 const HASTE: (Duration, Duration) = (ms(80), ms(100));
 const HASTY: u32 = 33;
 /// Number of rounds at the faster pace after a change.
@@ -36,7 +36,7 @@ const TOLD_AFTER: Duration = ms(5);
 /// Observer flags that end a probe early.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
 
-/// Lanes of a family as in `agent`'s prober, which finds the host's socket only by its SYN.
+/// Lanes of a family as in `agent`'s prober. The host has no UDP lane: only a SYN identifies its socket.
 const LANES: [(ProbePath, Transport); 7] = [
     (ProbePath::Pod, Transport::Tcp),
     (ProbePath::Pod, Transport::Udp),

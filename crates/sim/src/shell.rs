@@ -30,7 +30,7 @@ use super::datapath::sentinel_rule;
 use super::{AgentTask, Answered, SimNode, Task, ms};
 
 const CHECK: Duration = Duration::from_secs(5);
-/// Interval of the keeper's checks, and minimum interval of requested ones.
+/// Interval of the keeper's checks, and minimum interval of requested checks.
 const LOOK: Duration = Duration::from_millis(5_100);
 const PAUSE: Duration = ms(100);
 /// Duration of a check, duration of an uncached reading, and its timeout.
@@ -232,7 +232,7 @@ impl SimNode {
         if agent.next_look.is_some_and(|next| next <= at) {
             return;
         }
-        // A later check that was planned is skipped.
+        // This replaces a check that was planned for later.
         agent.next_look = Some(at);
         self.push_agent_task(at, AgentTask::Look);
     }

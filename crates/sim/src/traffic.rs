@@ -15,10 +15,10 @@ use super::kernel::{BRIDGE, Device, FIRST_POD, Kernel, MIRROR, TUNNEL, UPLINK};
 use super::world::{Client, TENANT_PODS};
 use super::{SimNode, Task, Unanswered, family_of};
 
-/// Time of a packet from one device to the next.
+/// Time that a packet takes from one device to the next.
 pub(super) const HOP: Duration = Duration::from_micros(40);
-/// Size of a client's first data, in bytes: sequence numbers of two connections differ by this only by rare
-/// chance.
+/// Size of a client's first data, in bytes. The number is odd enough that the sequence numbers of two
+/// connections hardly ever differ by it.
 const REQUEST: u32 = 0x0bad_0001;
 /// Maximum number of unanswered connections that are recorded.
 const KEPT: usize = 4_000;
@@ -37,7 +37,7 @@ pub(super) struct Dialled {
     dialled: (FrontendKind, Family),
     ends: (SocketAddr, SocketAddr),
     isn: u32,
-    /// Its way as stored in conntrack.
+    /// The way that conntrack has stored for it.
     way: Option<Way>,
     /// Whether a tenant had taken the address when the way was chosen.
     taken: bool,
@@ -127,8 +127,8 @@ impl SimNode {
             tried: 0,
         };
         let way = self.try_dial(dialled, now);
-        // After a closed connection the next SYN starts a new one in conntrack. An unanswered one continues
-        // as long as SYNs come.
+        // A SYN from the same port gets a new conntrack entry if the last connection was closed. If it was
+        // unanswered, the old entry stays as long as SYNs come.
         match way {
             Some(way @ Way::To(_)) if keeps_port => drop(self.kept.insert(place, (port, way))),
             _ => drop(self.kept.remove(&place)),

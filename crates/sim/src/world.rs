@@ -103,7 +103,7 @@ impl Default for World {
 
 impl World {
     /// A node with three Services in two namespaces and both kinds of endpoints. Two pods and a client
-    /// outside dial each twice a second.
+    /// outside dial each of them twice a second.
     pub fn busy() -> Self {
         let every = Duration::from_millis(500);
         let mut streams = Vec::new();
@@ -149,7 +149,7 @@ pub struct ServiceSpec {
     pub local: usize,
     /// Endpoints on other nodes.
     pub remote: usize,
-    /// Whether [`Act::Create`] creates it, rather than the start.
+    /// Whether it is missing at the start, until [`Act::Create`].
     pub later: bool,
     pub claims: Vec<Claim>,
     /// Its first port; the others follow.
@@ -367,15 +367,15 @@ pub enum Act {
     /// All endpoints of a Service leave its slice and are replaced. The old ones continue to answer for
     /// this long.
     Roll(usize, Duration),
-    /// One endpoint is replaced in this way, by its index in the Service.
+    /// Only the endpoint with this index in the Service leaves and is replaced in this way.
     Replace(usize, usize, Duration),
     /// The current endpoints of a Service stop serving and stay in its slice.
     Sicken(usize, Sickness),
-    /// Connections of this client or all, to this Service or all, are denied from now on.
+    /// Connections of this client (`None`: of all) to this Service (`None`: to all) are denied from now on.
     Deny(Option<Client>, Option<usize>, Denial),
     /// The sentinel's range is filtered, as bogon filters do.
     FilterSentinel,
-    /// The same with an ICMP error.
+    /// The sentinel's range is rejected with an ICMP error.
     RejectSentinel,
     /// An inline filter drops the data of the sentinel's connections, whose protocol is unknown to it, but
     /// not their handshakes.

@@ -18,7 +18,7 @@ fn limit(outcome: &Outcome) -> u32 {
     (outcome.nodes / 5).max(1)
 }
 
-/// With the brake, and a rotator and the API server throughout.
+/// The brake is on, and a rotator and the API server work throughout.
 #[rstest]
 fn at_most_a_fifth_refuses_after_ten_seconds(#[values(3, 200, 1_000)] nodes: u32) {
     let all_there = |scenario: &&Scenario| {
@@ -33,7 +33,7 @@ fn at_most_a_fifth_refuses_after_ten_seconds(#[values(3, 200, 1_000)] nodes: u32
         let last = scenario.waves.last().expect("a wave");
         let after = outcome.peak_after(s(last.at + last.spread + 10));
         assert!(after <= limit(&outcome), "{}: {after}", scenario.name);
-        // Each wave has its own seconds.
+        // Each wave may exceed the limit for this time.
         let most = s(12) * u32::try_from(scenario.waves.len()).unwrap();
         let above = outcome.above(limit(&outcome));
         assert!(above <= most, "{}: {above:?}", scenario.name);
@@ -106,7 +106,7 @@ fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
 fn nothing_is_written_without_a_change(#[values(3, 200, 1_000)] nodes: u32) {
     let (rotations, counts) = play(scenario("an hour without a fault"), nodes, 1).writes;
     assert_eq!(counts, 1);
-    // Every 15 s, or every 20 s with 1,000 nodes. The first minutes do not belong to the hour.
+    // Every 15 s, or every 20 s with 1,000 nodes. The run also has some minutes before the hour.
     let expected = if nodes < 1_000 { 240..=252 } else { 180..=189 };
     assert!(expected.contains(&rotations), "{rotations}");
 }

@@ -14,7 +14,7 @@ use crate::evidence::{CoverageLoss, ObserverHealth};
 
 /// After programs were loaded or exchanged, connections may be observed only in part for this long.
 const SETTLING: Duration = Duration::from_secs(2);
-/// A loss of connections is reported for this long.
+/// Connections that were not followed are reported for this long.
 const RECENT: Duration = Duration::from_secs(10);
 /// Time for which a client retransmits a SYN (tcp_syn_retries 6). For this long, first and repeated
 /// SYNs cannot be distinguished.
@@ -30,7 +30,7 @@ pub struct Hooks {
     /// Number of pods' interfaces that are not observed because of other programs' qdiscs.
     #[serde(default)]
     pub unseen: u64,
-    /// How many of these are only new, and will be observed in a moment.
+    /// How many of these are new and will be observed in a moment.
     #[serde(default)]
     pub new: u64,
     /// Why BPF links or maps are no longer pinned.
@@ -136,7 +136,7 @@ impl Coverage {
         }
     }
 
-    /// Programs were loaded or exchanged.
+    /// Records that programs were loaded or exchanged.
     pub fn settle(&mut self, now: Mono) {
         self.settling_until = Some(now.plus(SETTLING));
     }
@@ -150,7 +150,7 @@ impl Coverage {
         };
     }
 
-    /// Records a Service with unknown frontends: it may get the connections of any other.
+    /// Records a Service with unknown frontends: it may get the connections of any other Service.
     pub fn unknown_frontends(&mut self, service: Option<&ObjectName>) {
         self.unknown_frontends = service.map(ToString::to_string);
     }
@@ -261,8 +261,8 @@ impl Coverage {
         missed.or_else(|| self.no_uplink(health))
     }
 
-    /// Whether connections of pods or of clients outside may be unobserved for longer than a
-    /// moment, which a pod's new interface takes.
+    /// Whether connections of pods or of clients outside may be unobserved for longer than the moment
+    /// until a pod's new interface is observed.
     pub fn hides_clients(&self) -> bool {
         self.lacks_uplink() || self.hooks.unseen > self.hooks.new
     }

@@ -11,13 +11,13 @@ use pathproof_facts::time::Mono;
 use pathproof_wire::service::Family;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of entries of Services and reasons.
+/// Maximum number of entries, one for each Service and reason.
 const KEPT: usize = 64;
-/// The kernel's name for no reason; older kernels give it for many packets.
+/// The kernel's name for an unknown reason; older kernels give it for many packets.
 const NOT_SPECIFIED: &str = "NOT_SPECIFIED";
 /// A tc program or filter drops at ingress.
 const BY_TC: &str = "TC_INGRESS";
-/// The same at egress.
+/// A tc program or filter drops at egress.
 const BY_TC_OUT: &str = "TC_EGRESS";
 
 /// Packets of one Service that the kernel dropped for one reason since the previous sample.

@@ -53,8 +53,8 @@ pub struct Sample {
 pub struct ProgrammingSeen {
     /// When this node received the newest added endpoint to which a connection was sent.
     pub followed: Option<Mono>,
-    /// When this node received the newest added endpoint without any connection, although its Service had
-    /// many since.
+    /// When this node received the newest added endpoint that got no connection, although its Service got
+    /// many since then.
     pub unmet: Option<Mono>,
 }
 
@@ -239,7 +239,7 @@ pub enum CoverageLoss {
         CATCH_UP.as_secs()
     )]
     SourceSilent,
-    /// A Service without memory in the agent has external IPs, which may be any addresses.
+    /// A Service that the agent does not store, to limit memory, has external IPs: they may be any addresses.
     #[error(
         "the external IPs of Service {service} are not known, because its namespace takes too much \
          memory; misrouted and stale connections are not judged, and the sentinel's probes do not \
@@ -256,7 +256,7 @@ pub enum CoverageLoss {
 }
 
 impl CoverageLoss {
-    /// Name as metrics show it; the same as in `/verdict`.
+    /// Name in metrics and `/verdict`.
     pub fn name(&self) -> &'static str {
         match self {
             CoverageLoss::NotLoaded { .. } => "not_loaded",

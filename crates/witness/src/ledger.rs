@@ -58,7 +58,7 @@ pub struct Ledger {
     pub external_failures: ExternalServiceFailures,
     /// Number of times that there was no room for a failing Service.
     pub untracked: u64,
-    /// Number of failures while they were suspended, by [`Failure`].
+    /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
     #[serde(default)]
     pub unjudged: [u64; FAILURES],
     /// Whether the datapath follows changes of endpoints; `None` in recordings without this.
@@ -177,8 +177,8 @@ impl Ledger {
         tracks.filter(move |track| track.family == family)
     }
 
-    /// Cause of failures of this kind. Connections lost while the kernel's full table drops new ones have
-    /// that cause.
+    /// Cause of failures of this kind. If connections are lost while the kernel drops new ones because its
+    /// table is full, that is the cause.
     pub fn cause(&self, failure: Failure, now: Mono) -> Cause {
         match failure {
             Failure::Lost if self.sentinel.conntrack.is_full(now) => Cause::ConntrackFull,
@@ -186,7 +186,7 @@ impl Ledger {
         }
     }
 
-    /// Time until which the absence of successes is known.
+    /// Time until which any success would have been observed.
     pub fn seen(&self, now: Mono) -> Mono {
         self.seen.map_or(Mono(0), |seen| seen.min(now))
     }

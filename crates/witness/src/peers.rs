@@ -263,8 +263,8 @@ impl FamilyPeers {
         }
     }
 
-    /// Records that a Service port's endpoints on this node do not answer, and removes everything
-    /// that rests on it.
+    /// Records that a Service port's endpoints on this node do not answer. Silent nodes and an outage
+    /// that were found by dialling this port are forgotten.
     fn fall_silent_here(&mut self, service: u32, at: Mono) {
         let is_dialled = |unanswered: &Unanswered| unanswered.services.contains_key(&service);
         self.silent

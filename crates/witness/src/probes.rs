@@ -6,7 +6,7 @@
 //! not changed for a moment, and while its devices are sound. Proofs by the sentinel are separate
 //! from those by real connections.
 //!
-//! Length: one ledger with all of its methods; a type is not cut over files.
+//! Length: the sentinel's ledger with most of its methods, which share its private fields.
 
 mod applicability;
 mod lane;
@@ -50,7 +50,7 @@ pub struct SentinelView {
     /// parts. Meanwhile no probe counts, and no lane is disarmed.
     #[serde(default)]
     pub off: Option<String>,
-    /// Hash of everything in the sentinel that the datapath makes rules of (addresses, ports, endpoints),
+    /// Hash of everything in the sentinel that the datapath makes rules from (addresses, ports, endpoints),
     /// except the generation. It is the same after a restart of the agent; a new hash means a new sentinel.
     pub identity: u64,
     /// When this state began.
@@ -103,14 +103,14 @@ pub struct SentinelLedger {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Ownership {
-    /// Owners under which the lanes were armed; `None` before any was found, or after all were
-    /// missing for long.
+    /// Owners under which the lanes were armed; `None` before any was found, empty if probes passed
+    /// while none was present.
     known: Option<DatapathOwners>,
     /// Owners in the last read.
     present: DatapathOwners,
     /// Since when these are present; `None` before the first read.
     since: Option<Mono>,
-    /// When another owner disarmed the lanes, until one works again.
+    /// When another owner disarmed the lanes; `None` once a lane works again.
     disarmed: Option<Mono>,
 }
 
@@ -234,7 +234,7 @@ impl SentinelLedger {
     /// Whether a lane counts although it never worked. Failures that a filter explains may be due to how
     /// the cluster is built, even if a proxy is declared. A node without an address in a family does not
     /// forward that family. The proxy gets a grace period after boot, after a change of the sentinel, and
-    /// after another proxy took over. Changes within the first of these do not extend it.
+    /// after another proxy took over. Changes within the period after boot do not extend it.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
             // The proxy may serve node ports on other addresses. If it wrote no rules, cluster IPs
@@ -259,9 +259,9 @@ impl SentinelLedger {
         self.limits.assume_armed || (late && clear && addressed && wanted())
     }
 
-    /// Records the state of the sentinel in a complete cluster view: before that, an undelivered
-    /// sentinel would look deleted. Call it after each change of the view and once after a start;
-    /// an unchanged state has no effect.
+    /// Records the state of the sentinel in a complete cluster view: in an incomplete view, a sentinel
+    /// that is yet to be delivered would seem deleted. Call it after each change of the view and once
+    /// after a start; an unchanged state has no effect.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
         let told = |view: &SentinelView| {
             let off = view.off.is_some();
@@ -291,8 +291,8 @@ impl SentinelLedger {
     /// Records the owners of a family's datapath. A new owner disarms the lanes, because its rules
     /// may take over the traffic at any moment. A missing owner is a fault and changes nothing.
     /// Neither does the first owner: on a fresh node, probes may pass before the next read finds
-    /// it. Unknown programs change nothing beside kube-proxy's rules. Without these they may have
-    /// replaced kube-proxy, and need not serve the sentinel's interfaces.
+    /// it. Unknown programs change nothing beside kube-proxy's rules. Without those rules they may
+    /// have replaced kube-proxy, and may not serve the sentinel's interfaces.
     pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
         let ownership = &mut self.owners[family as usize];
         let is_first = !std::mem::replace(&mut self.has_seen_owners[family as usize], true);
@@ -398,9 +398,9 @@ impl SentinelLedger {
     }
 
     /// Whether an RST on this lane accuses the datapath. It does if the frontend is an address of
-    /// the node, which refuses connections without a rule. Cluster IPs are such addresses only with
-    /// IPVS. Elsewhere only a filter refuses connections to them, also from the node itself, and
-    /// such a filter also refuses the node port.
+    /// the node: without a rule, the node refuses connections to it. Cluster IPs are such addresses
+    /// only with IPVS. In other modes only a filter refuses connections to them, even from the node
+    /// itself, and that filter also refuses the node port.
     fn is_refusal_clear(&self, trace: &ProbeTrace) -> bool {
         let (lane, path) = (trace.lane, ProbePath::OffCluster);
         let cluster_ip = Lane { path, ..lane };

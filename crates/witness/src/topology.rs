@@ -32,7 +32,7 @@ pub struct TopologyFacts {
     pub netkit: u32,
     /// Other programs that run when this process calls `connect`, by [`Family`]; `None` if reading failed.
     pub connect: [Option<ForeignPrograms>; FAMILIES],
-    /// The same for programs that run after it bound a socket.
+    /// Other programs that run after this process bound a socket, by [`Family`]; `None` if reading failed.
     pub bound: [Option<ForeignPrograms>; FAMILIES],
     /// Owners of the Service rules, by [`Family`]; `None` if reading failed.
     pub owners: OwnersRead,
@@ -108,12 +108,12 @@ named! {
         Native = "native",
         /// Through a VXLAN device.
         Vxlan = "vxlan",
-        /// Through a Geneve device: everything, or only what is answered directly (DSR).
+        /// Through a Geneve device: all packets, or only those of direct server return (DSR).
         Geneve = "geneve",
     }
 }
 
-/// TopologyFacts about Cilium, as far as they can be found.
+/// Facts about Cilium, as far as they can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cilium {
     /// Whether it serves node ports and the like in place of kube-proxy.
@@ -259,8 +259,9 @@ impl DatapathTopology {
     }
 
     /// Whether the sentinel's probes from outside the node take the way of real connections. A Cilium that
-    /// replaces kube-proxy translates at the interfaces that it manages. Packets that enter by others are
-    /// not translated, or only by leftover rules of kube-proxy. So they do not show what users experience.
+    /// replaces kube-proxy translates at the interfaces that it manages. Packets that enter by
+    /// other interfaces are not translated, or only by leftover rules of kube-proxy, so they do not show
+    /// what users experience.
     pub fn has_applicable_probes(&self) -> bool {
         !self.may_replace() || self.sentinel_managed == Tristate::Yes
     }
@@ -321,8 +322,8 @@ fn any(known: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
     (has_one || !known.clone().any(|one| one.is_none())).then_some(has_one)
 }
 
-/// Whether a program of Cilium is there for a family. Programs without a known name count as
-/// Cilium's, because it owns the root of the hierarchy. A family that cannot be read may have one.
+/// Whether a program of Cilium is there for any family. Programs without a known name count as
+/// Cilium's, because it owns the root of the cgroup hierarchy. A family that cannot be read may have one.
 fn has_cilium(by_family: &[Option<ForeignPrograms>; FAMILIES]) -> Option<bool> {
     let families = by_family.iter().map(Option::as_ref);
     any(families.map(|foreign_programs| Some(foreign_programs?.may_have(CILIUM))))
@@ -356,8 +357,8 @@ impl TopologyFacts {
     }
 
     /// The replacement needs both a program at the uplinks' egress and translation at `connect`.
-    /// Each of them, and both beside kube-proxy, may have other reasons. Beside kube-proxy, Cilium
-    /// must therefore guard node ports too.
+    /// Each alone may have another reason, and beside kube-proxy even both together may. So beside
+    /// kube-proxy, Cilium must also prevent processes from binding node ports.
     fn replacement(&self) -> Tristate {
         let uplinks: Vec<_> = self.with(Role::Uplink).collect();
         let leaves = |uplink: &&DeviceFacts| Some(uplink.hooks.as_ref()?[1].may_have(TO_NETDEV));

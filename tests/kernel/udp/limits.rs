@@ -58,9 +58,9 @@ fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
     (monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1
 }
 
-/// Datagrams that are not followed are counted. The exception are flows whose hash in the gate (65,536
-/// places) equals that of a flow read a moment ago: up to 190 of 5,000, when a slow machine reads all. Two of
-/// thousands of payloads may also share a hash.
+/// Datagrams that are not followed are counted, except in flows whose hash in the gate (65,536 places) equals
+/// that of a flow read a moment ago: up to 190 of 5,000, when a slow machine reads all. Two of thousands of
+/// payloads may also share a hash.
 fn is_counted(stage: &Stage, followed: u64) {
     let faults = stage.faults();
     let known = [Fault::UdpOverRate, Fault::UdpAmbiguous];

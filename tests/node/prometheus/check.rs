@@ -1,6 +1,6 @@
 //! Checks that the expressions of a dashboard or of alert rules are valid and name only existing metrics.
 //!
-//! To Prometheus a misspelt metric is no error: the result is empty, and behind `or vector(0)` not even that.
+//! For Prometheus a misspelt metric is no error: the result is empty, or 0 if `or vector(0)` follows.
 //! So each name (a word with `_` or `:`, or `up`) must have been scraped or be in the reference of metrics.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use node_tests::prometheus::{Expression, Prometheus, Span};
 use serde_json::Value;
 
-/// Evaluates expressions over a time range. Returns the places of those without data, and problems.
+/// Evaluates expressions over a time range. Returns the places of expressions without data, and the problems.
 pub(super) fn evaluate(
     prometheus: &Prometheus,
     expressions: &[Expression],
@@ -52,7 +52,7 @@ fn is_empty(result: &Value) -> bool {
     })
 }
 
-/// True if the reference has this metric, or a histogram of which this is a part.
+/// True if the reference has this metric, or the histogram that this series belongs to.
 fn is_documented(name: &str) -> bool {
     let reference = pathproof::metrics::reference();
     let kind = |name: &str| {
@@ -81,7 +81,7 @@ fn metrics(expression: &str) -> BTreeSet<String> {
     let quoted_otherwise = others.iter().any(|quote| expression.contains(quote));
     assert!(!quoted_otherwise, "only \" may quote: {expression}");
     let text: String = expression.split('"').step_by(2).collect();
-    // The `;` ends a metric at the end of the text, which no bracket follows.
+    // A word before `(` is a function. The `;` keeps the text's last word from being taken for one.
     let text = text.split(['{', '}']).step_by(2).collect::<String>() + ";";
     let is_other = |c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c);
     let is_metric = |word: &&str| {

@@ -15,7 +15,7 @@ use crate::world::{self, layout};
 
 /// Port of /healthz and /livez of kube-proxy in these tests; the agent has 10256.
 pub const HEALTHZ_PORT: u16 = 10356;
-/// One program with all tools for legacy tables; the name of the call selects the tool.
+/// One program with all tools for legacy tables; the name by which it is called selects the tool.
 const LEGACY: &str = "xtables-legacy-multi";
 /// Time limit of the first sync.
 const PATIENCE: Duration = Duration::from_secs(60);

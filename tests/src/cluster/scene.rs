@@ -94,7 +94,7 @@ impl Scene {
         self.start_proxy_by(self.far());
     }
 
-    /// The same with another address of the API server.
+    /// Starts kube-proxy with another address of the API server, and waits for its first sync.
     pub fn start_proxy_by(&mut self, server: SocketAddr) {
         let config = self.control.proxy_kubeconfig(server);
         let proxy = KubeProxy::start(&self.world, &self.programs, self.mode, &config);
@@ -170,7 +170,7 @@ impl Scene {
         Watch::start(&self.world, Duration::from_millis(20)).expect("a poller")
     }
 
-    /// The same, after the first 200.
+    /// Polls /healthz and /livez from outside, and waits for the first 200 at /healthz.
     pub fn watch_healthy(&self) -> Watch {
         let watch = self.watch();
         let healthy = watch.wait(PATIENCE, |codes| codes.healthz == 200);

@@ -18,7 +18,7 @@ const HEADING: &str =
 
 /// An event and its expected result, as text.
 pub(super) type Named<'a> = (&'a str, &'a str);
-/// The same, with a time limit in seconds.
+/// An event and its expected result, with a time limit in seconds.
 pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
 pub(super) struct Teller<'a> {

@@ -39,12 +39,12 @@ impl View {
         [self.codes.healthz, self.codes.livez] == [code; 2]
     }
 
-    /// The same, with this state of the verdict.
+    /// Whether both paths answered this code, and the verdict has this state.
     pub(super) fn has(&self, code: u16, state: &str) -> bool {
         self.is(code) && self.verdict.word("state") == state
     }
 
-    /// The same, with this cause of the verdict.
+    /// Whether both paths answered this code, and the verdict has this cause.
     pub(super) fn names(&self, code: u16, cause: &str) -> bool {
         self.is(code) && self.verdict.word("cause") == cause
     }
@@ -81,8 +81,8 @@ pub(super) fn codes_line(codes: Codes) -> String {
     format!("/healthz {healthz}   /livez {livez}")
 }
 
-/// Polls the verdict on the node. It is separate from the codes, so that a late verdict cannot hide a gap
-/// there.
+/// Polls the verdict on the node. This poller is separate from the codes, so that a late verdict cannot
+/// hide a gap in them.
 pub(super) fn verdicts(world: &World) -> Result<Poll<Verdict>> {
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
     Poll::start(&world.node, "verdict", EVERY, move || {

@@ -31,7 +31,7 @@ pub type Undo = Box<dyn FnOnce(&mut Stage) -> Result<()>>;
 
 pub struct Stage {
     pub agent: Agent,
-    /// The rest; `scene.agent` is `None`.
+    /// Everything except the agent; `scene.agent` is `None`.
     scene: Scene,
     /// Time from which failed probes count.
     settled: Instant,

@@ -93,8 +93,8 @@ impl Groups {
         groups.map(|group| group.join("cgroup.procs")).collect()
     }
 
-    /// The same for all later processes. In v2 they enter the inner group, and this also moves the first
-    /// ones there: a group with processes cannot pass controllers on to those of pods.
+    /// The files through which later processes enter the groups. In v2 they enter the inner group, and this
+    /// moves the first processes there: a group with processes cannot pass controllers on to pods' groups.
     pub(super) fn doors(&self) -> Result<Vec<PathBuf>> {
         if self.version == 1 {
             return Ok(self.first_doors());

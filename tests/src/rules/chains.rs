@@ -90,7 +90,7 @@ impl Chains {
         self.choice(&to_local, protocol(port), &local);
         let goto = |chain: &String| Word::Goto(chain.clone());
         let rules = match is_policy_local {
-            // Pods and the node itself get the same endpoints as by the ClusterIP.
+            // Pods and the node itself get the same endpoints as through the ClusterIP.
             true => vec![
                 vec![Word::From(pods(family)), goto(&to_all)],
                 vec![Word::FromNode, Word::Masquerade],

@@ -39,7 +39,7 @@ impl ApiServer {
             kubeconfig,
             manifests: manifests.dir().to_owned(),
         };
-        // The server would assign it other addresses than those in the rules.
+        // The server would assign the sentinel other addresses than those in the rules.
         server.withdraw(SENTINEL_FILE)?;
         server.announce(SENTINEL_FILE)?;
         Ok(server)

@@ -19,9 +19,9 @@ const UNARMED: Duration = Duration::from_secs(12);
 const CERTAIN: Duration = Duration::from_millis(1500);
 /// Time to 503 by real connections alone: 3 s of connections that are each lost after 1 s.
 const BY_TRAFFIC: Duration = Duration::from_millis(4500);
-/// The same while packets and probes wait for a processor.
+/// Time to 503 while packets and probes wait for a processor.
 const STARVED: Duration = Duration::from_secs(8);
-/// Start-up time after an agent fault, and the first observations.
+/// Time for an agent to start after an agent fault, and to make its first observations.
 const BACK: Duration = Duration::from_secs(2);
 /// Silence after which a load balancer that polls about once a second gives the node up.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -259,9 +259,9 @@ impl Seen {
         findings.accuse(fault.from, what);
     }
 
-    /// Reports 200 while the fault lasts and no connection has worked since the 503. Failures of probes that
-    /// began shortly before the sentinel was disturbed may be due to that, so they end; one kind of clients does
-    /// not replace them at once.
+    /// Reports 200 while the fault lasts and no connection has worked since the 503. With a
+    /// disturbed sentinel and only one kind of clients, 200 is accepted: the disturbance may explain failed
+    /// probes, which then no longer count, and one kind of clients does not replace them at once.
     fn taken_back(&self, fault: &Step, first_503: Duration, findings: &mut Findings) {
         let mut steps = self.steps.iter();
         let is_blinded = steps.any(|step| {
@@ -320,11 +320,11 @@ impl Seen {
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
         let promised = match fault.action {
             _ if beside(&STARVING, GRACE) => STARVED,
-            // The switch itself is read every 5 s.
+            // The agent reads the forwarding switch itself every 5 s.
             Action::Fault(Fault::ForwardingOff) if is_alone => STARVED,
-            // The sentinel has its own routes, so its probes pass without those to the pods.
+            // The sentinel has separate routes, so its probes pass without the routes to the pods.
             Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
-            // Once a working connection has contradicted failing probes, they stay contradicted until one
+            // Once a working connection has contradicted failing probes, they stay contradicted until a probe
             // passes (docs/internal/design/sentinel.md#lanes).
             _ if since > from || beside(&BLINDING, UNARMED) => BY_TRAFFIC,
             _ => CERTAIN,

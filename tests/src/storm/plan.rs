@@ -25,7 +25,7 @@ pub(super) enum Action {
     Api(Manner),
     /// Other software treats the packets of a healthy node in an unusual way.
     World(World),
-    /// A tenant uses the rights in one namespace.
+    /// A tenant uses its rights in one namespace.
     Tenant(Tenant),
 }
 
@@ -127,7 +127,7 @@ pub(super) enum Tenant {
     KeepsPort,
     /// A policy of the tenant drops everything that the tenant's pods send.
     Dropped,
-    /// The same policy rejects it.
+    /// A policy of the tenant rejects everything that the tenant's pods send.
     Rejected,
     /// SYNs to a Service without endpoints.
     Floods,

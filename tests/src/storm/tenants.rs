@@ -25,7 +25,7 @@ pub(super) const SERVICES_FILE: &str = "tenant.yaml";
 /// takes effect where two Services claim one address.
 const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
-/// Only the agent reads it: it would keep the rules busy for minutes, and no proxy is under test.
+/// Only the agent reads this file: its rules would take minutes to install, and no proxy is under test.
 const UNRULED_FILE: &str = "tenant.json";
 
 /// Ports of the tenant's Services, including those that probes dial. The port of /healthz is excluded:
@@ -62,7 +62,7 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    /// Adds the tenant's pods and Services, and starts the clients that use them if everybody does.
+    /// Adds the tenant's pods and Services, and starts the tenant's clients if `users` is `Everybody`.
     pub(super) fn prepare(stage: &mut Stage, users: Users) -> Result<Self> {
         for pod in CLIENTS.into_iter().chain([SERVER]) {
             stage.world.add_pod(pod, Place::Local)?;

@@ -134,7 +134,7 @@ fn shape(stage: &Stage) -> Result<Undo> {
     }))
 }
 
-/// Adds a filter, and starts clients whose connections it all stops.
+/// Adds a filter, and starts clients whose connections it must all stop.
 fn in_vain(stage: &Stage, chain: &str, plans: &[Plan]) -> Result<Undo> {
     let unfilter = stage.filter("world", chain)?;
     let clients = plans.iter().cloned().map(Plan::start);

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub enum Manner {
     /// Answers each byte with a line.
     Answers,
-    /// The same, and keeps connections until the client closes them.
+    /// Answers each byte with a line, and keeps connections until the client closes them.
     Keeps,
     /// Accepts connections but never answers.
     Mute,

@@ -98,7 +98,7 @@ impl World {
         if let Some(kernel) = kernel {
             let filter = kernel.filter()?;
             let begin = move || apply_filter(&filter).map_err(io::Error::other);
-            // SAFETY: this makes two calls of the kernel's, and touches no memory unless one fails.
+            // SAFETY: this makes two system calls, and touches no memory unless one fails.
             unsafe { command.pre_exec(begin) };
         }
         let process = Process::start(command, "agent", self.dir());

@@ -40,7 +40,7 @@ impl Known {
     }
 }
 
-/// Follows all Nodes; `clocks` reads both. Must be called within a tokio runtime.
+/// Follows all Nodes; `clocks` reads the wall and the monotonic clock. Must be called within a tokio runtime.
 pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono)) -> Nodes {
     let known = Arc::new(Known::default());
     let taken = Arc::clone(&known);

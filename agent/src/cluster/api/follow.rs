@@ -181,7 +181,7 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                // Nothing is lost so far: the next one continues from the same version.
+                // Nothing is lost so far: the next watch continues from the same version.
                 Err(End::Refused(_)) if self.is_refused_briefly(began) => self.rest().await,
                 Err(End::Failed(problem) | End::Refused(problem)) => {
                     // A failure of pages does not rule out streaming lists.
@@ -210,7 +210,7 @@ impl Follower {
                 resource = self.resource(),
                 "a watch was interrupted and has received nothing since; listing again"
             );
-            // Keep the newest version: the list must not be older, unless the server reports that it is.
+            // Keep the newest version: the list must not be older, unless the server is behind that version.
             self.is_listed = false;
             self.wait_to_list().await;
         }
@@ -228,7 +228,7 @@ impl Follower {
         sleep(half + chance(half)).await;
     }
 
-    /// Waits at random: if the API server has forgotten one agent's version, it has forgotten all.
+    /// Waits a random time: a server that has forgotten one agent's version has forgotten every agent's.
     async fn wait_to_list(&self) {
         let longest = match self.streams {
             true => self.pace.relist,
@@ -275,7 +275,7 @@ impl Follower {
             self.begin_list().await;
         }
         let mut stream = pin!(stream);
-        // A watch that the server ends immediately delivers nothing, so its begin does not clear a
+        // A watch that the server ends immediately delivers nothing, so its start does not clear a
         // problem. An event does, or a watch that lasts, or the end of a list.
         let lasts = timeout(self.pace.pause, stream.fill_buf()).await.is_err();
         if lasts && !is_list {
@@ -431,7 +431,7 @@ impl Follower {
         Ok(text)
     }
 
-    /// What an error of the server means for this request: list again, request pages, or report a problem.
+    /// Decides by the server's error how to continue: list again, request pages, or report a problem.
     fn refused(&mut self, error: kube::Error, is_list: bool) -> End {
         let resource = self.resource();
         let status = match error {

@@ -35,8 +35,8 @@ const FILE: &str = "api-servers.json";
 const PART: [&str; 2] = ["api-servers.", ".tmp"];
 /// Interval for learning the addresses again: API servers come and go slowly.
 const RELEARN: Duration = Duration::from_secs(600);
-/// First retry interval until addresses were learned, growing up to the above: permissions rarely
-/// change within seconds.
+/// First retry interval until addresses are learned. It doubles up to `RELEARN`, because permissions
+/// rarely change within seconds.
 const UNLEARNED: Duration = Duration::from_secs(5);
 const REPLY: Duration = Duration::from_secs(10);
 
@@ -132,7 +132,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns whether these are the known addresses.
+    /// Returns whether these are the known addresses. If so, the ClusterIP is no longer the first route.
     fn knows(&self, learned: &[SocketAddr]) -> bool {
         let mut known = self.lock();
         let mut now: Vec<_> = known.iter().filter_map(|route| route.address).collect();

@@ -206,7 +206,7 @@ impl Store {
     }
 
     /// Leaves out the Service that a refused object belongs to. If one of its slices were missing,
-    /// connections to that slice's endpoints would look misrouted.
+    /// connections to that slice's endpoints would count as misrouted.
     fn leave_out(&mut self, refused: &ObjectFacts) {
         if let Some((namespace, service)) = refused.owner() {
             let identity = (Kind::Service, &**namespace, &**service);

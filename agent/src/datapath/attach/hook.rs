@@ -176,7 +176,7 @@ impl Link {
         };
         let folder = pin.parent().unwrap_or(&pin);
         if let Err(error) = access(folder, AccessFlags::W_OK) {
-            // As in a file system that became read-only. The attempt would detach the program.
+            // The file system became read-only, for example. An attempt to pin would detach the program.
             self.not_pinned = not_pinned(&io::Error::from(error));
             return true;
         }
@@ -332,13 +332,13 @@ fn tcx(
     if let Some(pin) = pin.filter(|_| is_new)
         && !link.pin(pin)
     {
-        // A device observed without a pin is better than none.
+        // It is better to observe a device without a pin than not at all.
         link.open = Some(make(classifier, spot)?);
     }
     Ok(link)
 }
 
-/// Creates a link in its place.
+/// Creates a link in the program's place.
 fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, HookError> {
     // SAFETY: the id is that of a program that is loaded, and the kernel checks it.
     let behind = |id| LinkOrder::after_program_id(unsafe { ProgramId::new(id) });

@@ -1,5 +1,5 @@
-//! The qdisc for an interface's filters, clsact. An interface has one qdisc in this place, and the qdisc
-//! `ingress` uses the same place.
+//! The qdisc for an interface's filters, clsact. It shares its place with the qdisc `ingress`, and an
+//! interface has only one of the two.
 //!
 //! A qdisc that is no longer needed is deleted, since it blocks other programs' `ingress` until a
 //! reboot. Only empty qdiscs that an agent added are deleted: another program that added one is about to

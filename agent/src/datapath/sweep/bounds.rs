@@ -11,13 +11,13 @@ use pathproof_wire::abi::MAX_PENDING;
 use pathproof_wire::evidence::PendingKey;
 use pathproof_wire::service::Address;
 
-/// Unanswered connections that are kept after their loss window: per client...
+/// Unanswered connections per client that are kept after their loss window.
 const PER_CLIENT: usize = 1_024;
-/// ...and per Service port and family.
+/// Unanswered connections per Service port and family that are kept after their loss window.
 const PER_SERVICE: usize = 4_096;
-/// Above this many entries of any age the map is crowded...
+/// Above this many entries of any age the map is crowded.
 const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
-/// ...and is reduced to this many: as many again may arrive until the next sweep.
+/// A crowded map is reduced to this many entries: as many again may arrive until the next sweep.
 const RELIEVED: usize = MAX_PENDING as usize / 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -150,8 +150,7 @@ mod tests {
         assert_eq!(gone, [1, 0]);
     }
 
-    /// One client, and one Service behind many: connections that may still be answered have no
-    /// limit while there is room.
+    /// One client of one Service: connections that may still be answered have no limit while there is room.
     #[test]
     fn connections_under_way_have_no_bound_but_room() {
         let all = flood(HONEST, 1, 20_000, false);

@@ -56,8 +56,8 @@ impl Evicted {
     }
 }
 
-/// Sequence numbers are random enough to need no hash. A client that chooses them hits other
-/// clients' bits no more often.
+/// Sequence numbers are random enough to need no hash. A client that chooses its numbers does not hit other
+/// clients' bits more often.
 fn place(key: &PendingKey) -> (usize, u64) {
     let at = (key.isn ^ (key.family << 23)) as usize % BITS;
     (at / 64, 1 << (at % 64))

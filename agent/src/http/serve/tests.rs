@@ -331,7 +331,7 @@ async fn a_newcomer_is_served_however_many_there_are() {
     server.finish().await;
 }
 
-/// Runs in a child process: RLIMIT_NOFILE applies to all threads of one.
+/// Runs in a child process: RLIMIT_NOFILE applies to the whole process.
 #[test]
 fn the_oldest_makes_room_when_files_run_out() {
     const ALONE: &str = "PATHPROOF_TEST_ALONE";

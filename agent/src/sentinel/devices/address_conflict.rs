@@ -103,10 +103,10 @@ pub async fn address_conflict(
     Ok(None)
 }
 
-/// Whether a route uses one of the sentinel's addresses. Such a route leads to exactly the address, or
-/// into its benchmarking range and is no wider than the range. For an address outside those ranges it
-/// leads to a network on a device of this node. A route that only drops a range (as bogon filters do) is
-/// harmless: the sentinel's route is narrower.
+/// Whether a route uses one of the sentinel's addresses: it leads to exactly this address, or the address is
+/// in a benchmarking range and the route leads into that range and no further. An address outside those
+/// ranges is also used by a route to its network on a device of this node. A route that only drops a range
+/// (as bogon filters do) is harmless: the sentinel's route is narrower.
 fn uses(route: &Route, address: IpAddr) -> bool {
     if route.is_exactly(address) {
         return true;

@@ -155,7 +155,7 @@ async fn look_at_routes(
     family: Family,
     found: &mut Vec<String>,
 ) {
-    // The addresses behind the other device send to those behind this one.
+    // Packets to the addresses behind this device come from the addresses behind the other one.
     let other = match near {
         Role::ServerNear => Role::ClientNear,
         _ => Role::ServerNear,

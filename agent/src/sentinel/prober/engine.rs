@@ -244,14 +244,14 @@ pub(super) const DOUBT: Gap = Duration::from_millis(210)..Duration::from_millis(
 /// Fast interval after the sentinel's endpoint moved, while probes still go to the old one: the delay of
 /// the rules is measured to a tenth of a second. Successful probes complete much earlier.
 pub(super) const HASTE: Gap = Duration::from_millis(80)..Duration::from_millis(100);
-/// Number of fast rounds with every lane, three seconds...
+/// Number of fast rounds with every lane: three seconds.
 const HASTY: u32 = 33;
-/// ...and number of further fast rounds with only one lane, half a minute. In a large cluster a proxy
-/// takes seconds, which are measured as precisely...
+/// Number of further fast rounds with only one lane: half a minute. In a large cluster a proxy takes seconds,
+/// which are measured as precisely.
 const NARROW: u32 = 330;
-/// ...while one round in this many has all lanes, about as often as at the idle interval.
+/// In that half minute one round in this many has every lane, about as often as at the idle interval.
 const WHOLE: u32 = 5;
-/// Number of rounds after the last change: enough to confirm a failure, and a repair.
+/// Number of rounds at the interval after a change: enough to confirm a failure, and a repair.
 const ROUNDS: u32 = 8;
 
 /// The part of a probe's outcome whose change shortens the interval.
@@ -291,7 +291,7 @@ struct Pace {
     hurried: u32,
     /// Port that the endpoint moved to.
     wanted: Option<u16>,
-    /// A probe of the last round went elsewhere.
+    /// A probe of the last round reached another port.
     behind: bool,
 }
 

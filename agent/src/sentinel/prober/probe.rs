@@ -90,7 +90,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 let acknowledged = event.sequence.wrapping_add(1);
                 flight.acknowledged = Some(acknowledged);
                 flight.awaits = Phase::Data;
-                // A path that delays every packet is slow, not lossy: on a lossy one nothing arrives.
+                // The timeout starts again for data: a path that delays every packet is slow, not lossy.
                 flight.times = Times::from(self.now());
                 let data = Packet::Data {
                     sequence: flight.sequence,
@@ -144,9 +144,9 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Closes its connection-tracking entry and unregisters it. In this order, because an uplink lets a
-    /// RST out if its probe is not registered. The uplink's program sees the RST before the call that
-    /// sends it returns (below Linux 6.5 not if softirqs wait for their thread).
+    /// Closes its connection-tracking entry and unregisters it. In this order, because an uplink lets a RST
+    /// out if its probe is not registered. The uplink's program sees the RST before the call that sends it
+    /// returns (before Linux 6.5 not if softirqs wait for their thread).
     pub(super) fn close(&mut self, flight: Flight) {
         // A refused handshake left no entry, or one that the refusal closed; a RST would only be
         // misrouted.

@@ -147,7 +147,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         true
     }
 
-    /// Ends what is over by `now`, and continues with a ready socket.
+    /// Ends the probes that are over by `now`, and continues with a ready socket.
     pub(super) fn go_on(&mut self, round: &mut Round<N::Socket>, now: Mono) {
         for at in (0..round.flights.len()).rev() {
             if self.is_over(&mut round.flights[at], now) {
@@ -161,7 +161,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.look_at_control(round, now);
     }
 
-    /// Its answer has a stamp, with or without an event.
+    /// The control probe's answer leaves a stamp, with or without an event.
     fn look_at_control(&mut self, round: &mut Round<N::Socket>, now: Mono) {
         let ControlProbe::UnderWay { key, times } = &mut round.control else {
             return;
@@ -243,7 +243,7 @@ impl<S: Socket> Round<S> {
         flights.chain(control).chain(call).min()
     }
 
-    /// The socket to wait for, and whether until it is writable.
+    /// The socket to wait for, and whether to wait until it is writable.
     pub(super) fn socket(&self) -> Option<Waiting> {
         self.call.as_ref().map(Call::waiting)
     }

@@ -101,7 +101,7 @@ fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
             && trace.sightings == ProbeSightings::default()
     };
     assert!(traces.iter().all(sound));
-    // One wake-up for a round of both families, whatever it sends; at the start they may differ.
+    // Rounds of both families share one wake-up, whatever they send, except at the start.
     let rounds = traces.len() / 14;
     assert!(bench.turns <= rounds + 8, "{} for {rounds}", bench.turns);
     assert!(bench.world.lock().probes.is_empty());
@@ -200,7 +200,7 @@ fn unanswered_probes_end_at_their_timeout(#[values(Path::Silent, Path::Handshake
             assert!(pair[0].ended <= pair[1].sent, "{lane:?}");
         }
     }
-    // Only a few checks for each.
+    // Only a few wake-ups per round.
     let rounds = traces.len() / 7;
     assert!(bench.turns <= rounds * 6, "{} for {rounds}", bench.turns);
 }
@@ -265,7 +265,7 @@ fn a_late_observation_still_ends_a_probe_early() {
     );
 }
 
-// At any moment: 480 ms to the next round, 200 ms for the first loss, three more at the shorter
+// Whenever the path breaks: 480 ms to the next round, 200 ms for the first loss, three more at the shorter
 // interval.
 #[rstest]
 fn four_failures_in_a_row_are_reported_soon(

@@ -49,7 +49,7 @@ pub(super) trait Network {
     fn socket(&mut self, family: Family) -> io::Result<Self::Socket>;
 }
 
-/// Operations on such a socket.
+/// Operations on a TCP socket for the host's path.
 pub(super) trait Socket: AsRawFd {
     /// Cookie by which the programs identify it.
     fn cookie(&self) -> io::Result<u64>;

@@ -168,7 +168,7 @@ fn the_documented_table_is_the_real_one() {
     );
 }
 
-/// The rows that a row of the page stands for: its first three cells are lists.
+/// Expands a row of the page, whose first three cells are lists, to one row for each combination.
 fn expanded(row: &str) -> Vec<String> {
     let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
     let mut rows = vec![String::from("|")];
@@ -338,7 +338,7 @@ fn the_closed_policy_answers_503_for_unknown(#[case] states: [State; 2], #[case]
     assert_eq!(livez.status, status);
 }
 
-/// The datapath is already served as healthy: only /healthz waits for the end of the start.
+/// The datapath is already served as healthy: only /healthz waits until the node has left Starting.
 #[rstest]
 #[case(Endpoint::Healthz, Enforcement::Enforce, 503, false, true)]
 #[case(Endpoint::Healthz, Enforcement::Audit, 200, true, true)]

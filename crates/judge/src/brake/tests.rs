@@ -33,7 +33,7 @@ fn brake(counted: Option<Count>) -> Brake {
     brake
 }
 
-/// This many other nodes are unsound when a node's 503 begins, and the count does not include it yet.
+/// This many other nodes are unsound when a node's 503 begins, and the count does not include that node yet.
 #[rstest]
 #[case::alone(0, 1, false)]
 #[case::one_of_two(0, 2, false)]

@@ -30,7 +30,7 @@ pub struct Ask {
     /// Required time without a new connection.
     pub quiet: Duration,
     /// Time that the caller has already waited. With it the caller declares that the node is
-    /// leaving, whatever the Node object says.
+    /// leaving, even if the Node object does not.
     pub waited: Option<Duration>,
     pub until: Until,
     /// Time without a packet after which the caller no longer waits for an open connection.
@@ -73,7 +73,9 @@ pub enum AskError {
 impl Ask {
     /// Parses the query of a URL, such as `quiet=30s&waited=12.5`. An empty one gives the defaults.
     ///
-    /// # Errors The first parameter that is unknown or out of range. A misspelt hook must not get the answer that all is quiet.
+    /// # Errors
+    /// The first parameter that is unknown or out of range. A misspelt hook must not get the answer that all
+    /// is quiet.
     pub fn parse(query: &str) -> Result<Self, AskError> {
         let mut ask = Self::default();
         for parameter in query.split('&').filter(|part| !part.is_empty()) {

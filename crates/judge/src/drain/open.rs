@@ -1,5 +1,5 @@
 //! Open connections from outside while the node is leaving, from the kernel's connection table.
-//! This costs nothing per packet, and includes connections from before.
+//! This costs nothing per packet, and includes connections from before the node began to leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -262,8 +262,8 @@ fn without_ranges_every_connection_counts() {
 }
 
 proptest! {
-    /// The answer is quiet only if the node is leaving, the whole quiet time was observed, and it
-    /// had no new connection: for all connections and request times.
+    /// For all connections and request times, the answer is quiet only if the node is leaving, the
+    /// whole quiet time was observed, and no new connection arrived in it.
     #[test]
     fn quiet_is_never_said_too_early(
         looks in prop::collection::vec((1u64..4_000, any::<bool>(), any::<bool>()), 1..40),

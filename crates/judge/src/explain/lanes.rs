@@ -32,7 +32,7 @@ pub fn lane_label(lane: Lane) -> String {
 }
 
 /// Whether the sentence of the TCP lane on the same path also covers this UDP lane. The observer does not
-/// follow the sentinel's UDP port, so of a UDP probe it cannot distinguish a leak from a loss.
+/// follow the sentinel's UDP port, so it cannot see whether a UDP probe leaked or was lost.
 pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
     let clear = |cause: Option<ProbeCause>| cause.is_some_and(ProbeCause::is_unambiguous);
     let tells = |tcp: &LaneView| {
@@ -96,7 +96,7 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
     })
 }
 
-/// Whether the frontend may be an address of the node, if there is no run of failures.
+/// Whether the frontend may be an address of the node, if no run of failures shows it.
 fn is_local(path: ProbePath) -> bool {
     matches!(path, ProbePath::NodePort | ProbePath::Host)
 }
@@ -168,7 +168,7 @@ fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
         ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
         ProbeCause::Stale => "were sent to an endpoint that was removed (stale)",
         ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
-        // Packets of the node itself have no arrival.
+        // Packets that the node itself sends never arrive at it.
         ProbeCause::LostBeforeLeaving if path == ProbePath::Host => {
             "were sent and did not leave for the endpoint (lost)"
         }

@@ -18,7 +18,7 @@ pub struct Remedy {
     pub subject: String,
     /// Commands to run on the node, whose output shows the cause.
     pub commands: Vec<String>,
-    /// Signs to look for, and the repair.
+    /// Signs that confirm the cause, and the repair.
     pub advice: String,
     pub page: String,
 }
@@ -62,7 +62,7 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     next
 }
 
-/// Commands for IPv4, and the signs to look for.
+/// Commands for IPv4, and the advice.
 type Entry = (&'static [&'static str], &'static str);
 
 const RULES: &[&str] = &[
@@ -224,7 +224,7 @@ fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
     }
 }
 
-/// The cause to look up for a failed probe: filters send ICMP errors.
+/// The cause whose next steps apply to a failed probe. ICMP errors come from filters.
 fn looked_into(cause: ProbeCause) -> Cause {
     match cause {
         ProbeCause::Unreachable => Cause::Lost,
@@ -232,7 +232,7 @@ fn looked_into(cause: ProbeCause) -> Cause {
     }
 }
 
-/// A command for another family.
+/// The IPv4 command `text`, adapted to this family.
 fn in_family(text: &str, family: Family) -> String {
     match family {
         Family::V4 => text.to_owned(),

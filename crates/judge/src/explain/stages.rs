@@ -120,7 +120,7 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
     }
 }
 
-/// What was observed of a probe that did not reach a stage.
+/// The sentence for a probe that did not reach this stage.
 fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
     let text = match (stage, cause) {
         (Stage::Data, _) => "data sent after the handshake did not come back",

@@ -1,10 +1,10 @@
 //! Families that count for the answer. A 503 removes the node for all users, including those of a family
 //! that works. So a family that nobody uses must not cause one: its accusations become findings.
 //!
-//! An unseen user may exist, because the agent may be younger than an hour or was away. While users of
-//! another family are seen, that user does not count: a 503 would cut the others off. The unseen user loses
+//! A family may have users that the agent has not seen, because it started within the last hour or was away.
+//! They do not count while users of another family are seen: a 503 would cut those off. An unseen user loses
 //! at most one connection, since a failed attempt is also a use, and the family counts from then on. If
-//! connections may go unseen, every family counts.
+//! hooks may miss connections, every family counts.
 
 use pathproof_facts::limits::FORGOTTEN;
 use pathproof_facts::time::Mono;
@@ -30,7 +30,7 @@ pub enum CountedFamilies {
 }
 
 impl CountedFamilies {
-    /// Setting that recordings of agents without this choice imply.
+    /// Setting for recordings of older agents, which counted every family.
     pub fn of_older_agents() -> Self {
         Self::All
     }
@@ -43,8 +43,8 @@ pub(super) fn set_aside(
     inputs: &Inputs,
     now: Mono,
 ) {
-    // Nobody dials a node that was taken out, so use before the first failure counts for as long as the
-    // family fails.
+    // Nobody dials a node that was taken out, so a family that was in use before its first failure counts
+    // for as long as it fails.
     let is_used = |family: &FamilyVerdict| {
         let until = family.failing_since.unwrap_or(now);
         let used = ledger.family(family.family).used;

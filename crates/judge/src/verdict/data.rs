@@ -1,7 +1,7 @@
 //! Data of real connections as a witness: handshakes succeed, but the data after them is not forwarded.
 //!
 //! An application that hangs does not cause this, since its data is forwarded. A program that inspects
-//! payloads can, in the scope of its policy, so only breadth separates that from a fault. Nothing here
+//! payloads can cause it, but only where its policy applies, so only breadth shows a fault. Nothing here
 //! decides.
 
 use std::collections::BTreeSet;

@@ -3,17 +3,17 @@
 //!
 //! A failed connection or probe may have an innocent explanation: the backend, a network policy, a filter on
 //! the sentinel's addresses. Each explanation has a scope: the clients that it can affect. The node is at
-//! fault when, since one moment, nothing works that used to work, and no single innocent explanation covers
-//! all failures:
+//! fault if everything that used to work has failed since one moment, and no single innocent explanation
+//! covers all failures:
 //!
 //! - A witness counts only if it worked before, in this boot and for the same class of clients.
 //! - A success refutes a failure only if it needed the part of the datapath that is missing.
 //! - A failure without an innocent explanation (rules missing, wrong routes, forwarding off) needs no second
 //!   witness. Any other failure needs a witness of another scope with the same onset.
 //!
-//! Each rule is evaluated independently; their order only selects the cause if several hold. `witnesses` and
-//! `lanes` define their terms, `limits` has the numbers. Explanations and undecided cases are in `findings`:
-//! none of those changes a decision.
+//! Each rule is evaluated independently; if several hold, the first one gives the cause. `witnesses` and
+//! `lanes` define the terms, and `limits` has the numbers. `findings` has the explanations and the undecided
+//! cases, which never change a decision.
 
 use std::collections::BTreeSet;
 
@@ -74,10 +74,10 @@ impl<'a> Case<'a> {
         Some((Some(first.cause().cause()), self.probes(&lanes, Vec::new())))
     }
 
-    /// Two witnesses of different scopes fail since the same moment: the sentinel and real connections, the
-    /// sentinel and the pod probe, or the pod probe and real connections. One innocent explanation covers
-    /// only one of them: a filter on the sentinel's addresses only the sentinel, a network policy only
-    /// connections, and a policy without an exception for the pod probe only that probe.
+    /// Two witnesses of different scopes began to fail at the same moment: the sentinel and real connections,
+    /// the sentinel and the pod probe, or the pod probe and real connections. One innocent explanation covers
+    /// only one witness: a filter on the sentinel's addresses affects only the sentinel, a network policy
+    /// only connections, and a policy without an exception for the pod probe only that probe.
     fn two_scopes_fail(&self) -> Option<Grounds> {
         let joined = |failing: Failing<'a>| {
             let needs_witness = self.judgement(failing) == LaneJudgement::NeedsWitness;
@@ -105,10 +105,10 @@ impl<'a> Case<'a> {
         self.failed_connections(&groups, None)
     }
 
-    /// Groups that began to fail together with this lane, and whose path no other lane shows to work.
+    /// Groups that began to fail together with this lane, unless another lane shows that their path works.
     pub(super) fn beside_lane(&self, (lane, run): &Failing<'a>) -> Vec<Group<'a>> {
         let scopes: &[Scope] = match lane.path {
-            // Two proxies translate here, and pods' connections use the other one than this lane.
+            // Two proxies translate here: pods' connections use one, and this lane uses the other.
             ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.applicability.mixed => {
                 &[Scope::Outside]
             }
@@ -157,8 +157,8 @@ impl<'a> Case<'a> {
     }
 
     /// Connections of any client to at least two endpoints or other nodes leave by the wrong device and stay
-    /// unanswered. None over those routes succeeds. A single endpoint or other node may be about to leave.
-    /// The sentinel refutes nothing, because its route is a separate one.
+    /// unanswered. None over those routes succeeds. One endpoint or node is not enough: it may be about to
+    /// leave. The sentinel refutes nothing, because it uses a separate route.
     fn routes_are_wrong(&self) -> Option<Grounds> {
         let (connections, since) = self.local_routes().or_else(|| self.remote_routes())?;
         let clients = self.groups().iter().map(|group| group.scope).collect();
@@ -181,8 +181,8 @@ impl<'a> Case<'a> {
     }
 
     /// Connections to other nodes that left by another device than answered ones did before. An answer from
-    /// any other node since then refutes this, although the route to that node may just be intact: when in
-    /// doubt, 200.
+    /// any other node since then refutes this, although perhaps only the route to that node is intact: when
+    /// in doubt, 200.
     fn remote_routes(&self) -> Option<(u32, Mono)> {
         let limits = self.limits();
         let answered = self.evidence.remote;
@@ -238,8 +238,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Handshakes succeed, but the data that follows is not forwarded: for at least two Services, and for no
-    /// other connection since. The sentinel's data may still pass.
+    /// Handshakes to at least two Services succeed, but the data that follows is not forwarded, and on no
+    /// later connection does data go both ways. The sentinel's data may still pass.
     fn data_is_not_forwarded(&self) -> Option<Grounds> {
         let (found, lacking) = self.lost_data()?;
         lacking.is_none().then_some(found)
@@ -266,8 +266,8 @@ impl<'a> Case<'a> {
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
             old.map(|seen| seen.at).max().is_some_and(|last| {
-                // A later change on the wire ends this at once. Recordings without such changes count it as
-                // repaired when connections succeed after a quiet moment.
+                // A later change on the wire ends this at once. In recordings without such changes, it counts
+                // as repaired once connections succeed after a quiet moment.
                 let repaired = self.ledger.programming.is_none()
                     && self.now.since(last) > limits.stale_quiet
                     && track.last_proof >= Some(last);
@@ -281,7 +281,7 @@ impl<'a> Case<'a> {
         if connections.clone().count() + late < limits.stale_connections {
             return None;
         }
-        // Among equals the later one.
+        // If several are equally old, the last one.
         let oldest = connections.clone().max_by_key(|seen| seen.age)?;
         let clients: BTreeSet<Scope> = connections.filter_map(scope).collect();
         let evidence = Evidence::LeftEndpoint {

@@ -55,8 +55,8 @@ impl Finding {
 
     /// Whether only the datapath can have this cause, so that the fleet brake does not delay it. A full
     /// conntrack table does not qualify: withdrawn nodes shift their load to others and fill their tables
-    /// too. Failed connections beside filterable probes qualify if they succeeded until right before both
-    /// failed; clients that were idle before may have been denied since.
+    /// too. Failed connections beside probes that a filter can stop qualify if these clients succeeded until
+    /// right before; clients that were idle may have been denied in the meantime.
     pub fn is_certain(&self) -> bool {
         match (self.rule, &self.evidence) {
             (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {
@@ -138,7 +138,7 @@ pub enum Evidence {
     Obstacle {
         failures: u32,
         since: Mono,
-        /// Clients outside, in recordings of older agents.
+        /// Their clients; clients outside in recordings of older agents.
         #[serde(default = "outside")]
         clients: Scope,
     },
@@ -160,7 +160,7 @@ pub enum Evidence {
         broken: Vec<BrokenServices>,
         /// Number of further Services.
         more: usize,
-        /// Last success of any real connection, if there was one since these Services fail.
+        /// Last success of any real connection since these Services began to fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_success: Option<Mono>,
     },
@@ -393,9 +393,9 @@ pub enum LaneLacking {
     Off(String),
     /// The sentinel changed a moment ago, or its devices were damaged.
     Void(VoidReason),
-    /// pathproof's interfaces were not checked since.
+    /// pathproof's interfaces were not checked after the failures began.
     Look,
-    /// It is not known yet whether cluster IPs fail too.
+    /// It is not known yet whether other lanes fail too.
     Others,
     /// Real connections fail as well, but not broadly enough to confirm the probes.
     Breadth(MissingCriterion),

@@ -60,9 +60,9 @@ impl<'a> Case<'a> {
         rules.iter().find_map(found).unwrap_or_else(idle)
     }
 
-    /// Whether the family works apart from these Services. During a young run of failures without a
-    /// success, the node may yet be accused. Few Services whose trouble is confirmed do not matter: they
-    /// fail again after each success.
+    /// Whether the family works apart from these Services. A run of failures without a success may still
+    /// accuse the node while it is young. A run of confirmed Services alone, if they are few, does not
+    /// matter: it begins again after each success.
     fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
         let is_confirmed =
             |label: &String| confirmed.iter().any(|(track, _)| *track.label == **label);
@@ -122,7 +122,7 @@ impl<'a> Case<'a> {
         Some((Some(Cause::AnswerNotDelivered), evidence))
     }
 
-    /// Failures without a proof after them that no other finding explains.
+    /// Connections failed, and none has been proven since.
     fn suspect_by_connections(&self) -> Option<Grounds> {
         let limits = &self.ledger.limits;
         // Single failures between proofs do not affect the node's state.
@@ -155,7 +155,7 @@ impl<'a> Case<'a> {
         ))
     }
 
-    /// Connections to endpoints that left, without a proof after them.
+    /// Connections went to endpoints that left, and none has been proven since.
     fn suspect_by_stale(&self) -> Option<Grounds> {
         let limits = &self.ledger.limits;
         let after_proof =
@@ -190,8 +190,8 @@ impl<'a> Case<'a> {
         (self.lacks_proof() && self.is_booting()).then_some((None, Evidence::Boot { at, never }))
     }
 
-    /// The node boots, and no pod's connection succeeded. The sentinel can prove the node's rules before
-    /// pods have a network.
+    /// The node is booting, and no pod's connection has succeeded. The sentinel can prove the node's rules
+    /// before pods have a network.
     fn starting_pods(&self) -> Option<Grounds> {
         let at = self.inputs.booted;
         let expected = self.inputs.pods_expected[self.family as usize];
@@ -200,8 +200,8 @@ impl<'a> Case<'a> {
             .then_some((None, Evidence::Boot { at, never: None }))
     }
 
-    /// Not during boot, when the pods' network is still being set up. It only replaces Proven: a Node
-    /// condition ends no 503 that only a proof ends.
+    /// Not during boot, when the pods' network is still being set up. This finding only replaces Proven, so
+    /// that a Node condition never ends a 503 that only a proof may end.
     fn degraded_by_node(&self) -> Option<Grounds> {
         let said = self.inputs.network.clone()?;
         self.proven_by_connection()
@@ -241,7 +241,7 @@ impl<'a> Case<'a> {
 
     /// Whether new connections arrived recently, after the last proven one.
     fn has_arrivals(&self) -> bool {
-        // The reading after a proof still counts the arrival of the proven connection.
+        // The sample after a proof may still contain the arrival of the proven connection.
         let last_proof = self.evidence.last_proof();
         let arrival = self
             .evidence
@@ -270,8 +270,8 @@ fn weight(track: &Track) -> u64 {
     track.failures.iter().sum()
 }
 
-/// Services in trouble of both families, confirmed ones and most failures first, and the number of omitted
-/// ones.
+/// Services in trouble in both families, and how many were omitted. Confirmed ones come first, then those
+/// with most failures.
 pub(super) fn troubles(ledger: &Ledger, now: Mono) -> (Vec<ServiceTrouble>, u32) {
     let limits = &ledger.limits;
     let mut tracks: Vec<(Option<Failure>, &Track)> = (ledger.tracks.values())

@@ -27,7 +27,7 @@ pub(super) enum LaneJudgement {
     Contradicted(SourceClass, Mono),
     /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
     Filtered,
-    /// Only probes are refused at node ports, so the proxy may not serve them at that address any more. Or
+    /// Node ports refuse only probes, so the proxy may no longer serve node ports at that address. Or
     /// only one path is misrouted, so another Service may use the address that it dials.
     SecondaryPath,
     /// No filter on the sentinel's addresses explains the failures.
@@ -41,7 +41,7 @@ pub(super) enum LaneJudgement {
 pub(super) const MAIN: [ProbePath; 3] =
     [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
-/// A lane with its ledger, and one with its failures.
+/// `Probed` is a lane with its ledger, `Failing` is a lane with its failures.
 pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
 pub(super) type Failing<'a> = (Lane, &'a Run);
 
@@ -69,7 +69,7 @@ impl<'a> Case<'a> {
         lanes.into_iter().filter(applicable)
     }
 
-    /// Lanes whose failures may accuse the node. The host's is one only if no other lane is armed.
+    /// Lanes whose failures may accuse the node. The host lane counts only if no other lane is armed.
     pub(super) fn accusing(&self) -> Vec<Probed<'a>> {
         let sentinel = &self.ledger.sentinel;
         let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
@@ -80,7 +80,7 @@ impl<'a> Case<'a> {
         lanes
     }
 
-    /// Lanes whose passes prove the family. The host's is one only if no other lane is probed.
+    /// Lanes whose passes prove the family. The host lane counts only if no other lane is probed.
     fn proving(&self) -> Vec<Probed<'a>> {
         match self.main().any(|(_, lane)| lane.is_known()) {
             true => self.main().collect(),
@@ -99,21 +99,21 @@ impl<'a> Case<'a> {
         self.accusing().into_iter().filter_map(failing).collect()
     }
 
-    /// Judges a run of failures. Evidence for the node is evaluated before evidence against it.
+    /// Judges a run of failures. Evidence in the node's favour is evaluated first.
     pub(super) fn judgement(&self, (lane, run): Failing<'a>) -> LaneJudgement {
         let limits = &self.ledger.limits;
         if !run.is_long(limits) {
             return LaneJudgement::Lacks(LaneLacking::Failures);
         }
-        // A connection that found room in a full table does not contradict a probe that found none. One to
-        // an endpoint that is the node itself needs no forwarding.
+        // A connection that found room in a full table does not contradict a probe that found none. A
+        // connection to an endpoint that is the node itself needs no forwarding.
         let proof = self.counterpart(lane.path, run);
         let stands = matches!(
             run.cause(),
             ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
         ) || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
-            // While clients are being served, those that need masquerade would show that it is missing.
+            // While clients are being served, the ones that need masquerade would fail without it.
             let in_use =
                 run.cause() == ProbeCause::NotMasqueraded && self.now.since(proof) <= WINDOW;
             if proof > run.since.plus(limits.proof_overlap) || in_use {
@@ -160,7 +160,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Whether clients feel that masquerade is missing. Endpoints of this node work without it, so their
+    /// Whether missing masquerade affects clients. Endpoints of this node work without it, so their
     /// answers contradict nothing while forwarded connections from outside stay unanswered for long. After
     /// load balancers leave, the last unanswered connections count until a later one succeeds.
     fn is_felt_in_part(&self, run: &Run) -> bool {
@@ -176,7 +176,7 @@ impl<'a> Case<'a> {
         felt && run.cause() == ProbeCause::NotMasqueraded
     }
 
-    /// Judgement on a lane that fails alone. If only node ports are refused and no client outside is, the
+    /// Judgement on a lane that fails alone. If node ports refuse probes but no client outside, the
     /// proxy may serve node ports on other addresses now. If only one path is misrouted, another Service
     /// may use its address: it may be newer than the view, or not in it (a pod's `hostPort`).
     fn fails_alone(&self, lane: Lane, run: &Run) -> Option<LaneJudgement> {
@@ -220,7 +220,7 @@ impl<'a> Case<'a> {
     }
 
     /// The last proof by real connections that take the same way. Connections of the node itself are
-    /// rarely seen, so any client contradicts the host path, which accuses only if no other lane can.
+    /// rarely seen, so any client contradicts the host lane, which accuses only if no other lane can.
     fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
         if run.cause() == ProbeCause::NoData {
             // Only data contradicts missing data. On an established connection it takes the same way for
@@ -344,12 +344,12 @@ impl<'a> Case<'a> {
         self.late(self.applicable_lanes())
     }
 
-    /// The latest of these lanes, if it is late for too long.
+    /// The lane that has been late for longest, if that is too long.
     pub(super) fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Grounds> {
         let late = |(lane, ledger): Probed<'a>| Some((self.lateness(lane, ledger)?, lane, ledger));
         let late = lanes.filter_map(late);
         let late = late.filter(|(late, ..)| *late >= self.ledger.limits.lag_after);
-        // Among equals the first.
+        // If several are equally late, the first one.
         let (late, lane, ledger) = late.min_by_key(|(late, ..)| Reverse(*late))?;
         let evidence = Evidence::Late {
             path: lane.path,
@@ -372,7 +372,7 @@ impl<'a> Case<'a> {
 
     /// Probes fail, but this is not confirmed.
     pub(super) fn suspect_by_probes(&self) -> Option<Grounds> {
-        // The lane that failed first. The order by count would change with every probe.
+        // The lane that failed first. An order by number of failures would change with every probe.
         let failing = self.failing().into_iter();
         let first = failing.min_by_key(|(_, run)| run.since)?;
         let lacking = match self.judgement(first) {
@@ -386,7 +386,7 @@ impl<'a> Case<'a> {
         Some(caused(&first, Evidence::Unconfirmed { lane, lacking }))
     }
 
-    /// Evidence missing from the real connections that failed after the lane did.
+    /// Why real connections do not confirm that this lane fails.
     fn lacking_witness(&self, (_, run): Failing<'a>) -> LaneLacking {
         let failed = self.evidence.streak.as_ref().map(|streak| streak.last);
         if failed < Some(run.since) {
@@ -413,7 +413,7 @@ impl<'a> Case<'a> {
         Some((None, evidence))
     }
 
-    /// The last probe that proves the family, if it is recent; among equals the first lane.
+    /// The last probe that proves the family, if it is recent; if several are equally recent, the first.
     pub(super) fn fresh_pass(&self) -> Option<(Lane, Mono)> {
         let lanes = self.proving().into_iter().rev();
         lanes

@@ -58,7 +58,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Whether the network is silent rather than a backend, and for long enough to report it.
+    /// Whether the silence is due to the network rather than a backend, and long enough to report.
     fn is_named(&self, unanswered: &Unanswered) -> bool {
         let limits = &self.ledger.limits;
         let services: BTreeSet<&String> = unanswered.services.values().collect();

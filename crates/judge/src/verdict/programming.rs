@@ -1,7 +1,7 @@
 //! Whether programming has stalled: the datapath follows no change that this node received.
 //!
-//! Two kinds of changes show this: added endpoints, by the connections sent to them, and the sentinel's
-//! generations, by its probes.
+//! A change has reached the datapath if connections are sent to a new endpoint, or probes to a new generation
+//! of the sentinel.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ impl<'a> Case<'a> {
         let should = match read {
             Some(read) => {
                 // A late generation counts whenever it became late. An endpoint without connections counts
-                // only if it came with the change or later: otherwise its Service may have a separate
-                // reason to leave it out.
+                // only if it came with the removal or later: its Service may have a separate reason to leave
+                // out an older one.
                 let after = |received: Mono| {
                     received.plus(ONE_UPDATE) >= left
                         && self.now.since(received) >= self.late_after()
                 };
                 self.is_generation_late() || read.unmet.is_some_and(after)
             }
-            // Recordings of older agents do not contain it.
+            // Recordings of older agents do not contain these readings.
             None => true,
         };
         should && followed.is_none_or(|received| received <= left)

@@ -206,7 +206,7 @@ pub struct ServiceTrouble {
 pub struct Coverage {
     /// Devices with a hook in both directions.
     pub attached: u32,
-    /// Devices that should have both.
+    /// Devices that should have hooks in both directions.
     pub wanted: u32,
     /// When the kernel's maps were last read.
     pub sampled: Option<Mono>,
@@ -276,11 +276,11 @@ pub struct LaneView {
     /// Reason why the last probe is void, if it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub void_cause: Option<VoidCause>,
-    /// Whether Cilium may not translate what enters by the sentinel's interfaces: the lane proves and
-    /// accuses nothing then.
+    /// Whether Cilium possibly does not translate packets from the sentinel's interfaces: then the lane
+    /// proves and accuses nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub beside_cilium: bool,
-    /// The Service that also uses its frontend, if any: the lane proves and accuses nothing then.
+    /// Another Service that uses the lane's frontend, if any: then the lane proves and accuses nothing.
     #[serde(skip_serializing_if = "Option::is_none", default, rename = "rival")]
     pub conflicting_service: Option<String>,
 }
@@ -299,8 +299,8 @@ named! {
         /// Probes fail since the last one that passed.
         Failing = "failing",
         Void = "void",
-        /// No probe has passed in this boot, or since the sentinel was created or another program took over the
-        /// datapath.
+        /// No probe has passed in this boot, or since the sentinel was created or another program took over
+        /// the datapath.
         NeverWorked = "never_worked",
         /// The lane is not probed.
         Off = "off",

@@ -4,18 +4,19 @@ use pathproof_facts::cause::{State, Why};
 use pathproof_facts::named;
 
 named! {
-    /// The judge's rules. docs/behaviour.md describes those that take a node out, `explain` has the sentences.
+    /// The judge's rules. docs/behaviour.md describes those that take a node out, `explain` has the
+    /// sentences.
     ///
     /// To add one, follow docs/internal/architecture.md#add-a-finding.
     pub enum Rule {
         /// Probes fail in a row on a path that represents the node.
         BrokenByProbes = "broken_by_probes",
-        /// The sentinel and real connections fail since the same moment, or the pod probe and either of them.
+        /// Two of these began to fail at the same moment: the sentinel, real connections, and the pod probe.
         BrokenByTwoScopes = "broken_by_two_scopes",
         /// Every Service that is dialled fails as if its rules were gone.
         BrokenByRules = "broken_by_rules",
-        /// Connections to pods of this node leave by an uplink, or connections to other nodes by another device
-        /// than usual.
+        /// Connections to pods of this node leave by an uplink, or connections to other nodes by another
+        /// device than usual.
         BrokenByRoutes = "broken_by_routes",
         /// Connections of pods fail so broadly that no single policy explains it.
         BrokenByConnections = "broken_by_connections",

@@ -62,8 +62,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Earliest time at which the cause of the failures can have begun. A client that dials once a second
-    /// meets it later than others.
+    /// Earliest possible start of the cause of the failures. A client that dials once a second meets it
+    /// later than others.
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|service| service.worked).max();
         let earliest = self.since.minus(RARELY);
@@ -85,16 +85,16 @@ impl<'a> Group<'a> {
     /// Whether there are more failures than a few unrelated ones.
     pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
         let enough = match self.scope {
-            // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many as
-            // others.
+            // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many
+            // failures as other clients.
             Scope::PodProbe if case.main().any(|(_, lane)| lane.armed) => PROBE_FAILURES,
             Scope::PodProbe | Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
         };
         self.failures().iter().sum::<u64>() >= enough
     }
 
-    /// Whether there are enough failures, and the clients are credible: two of them, or a Service that
-    /// served them often before.
+    /// Whether there are enough failures, and clients outside are credible: there are two of them, or they
+    /// use a Service that worked often before.
     pub(super) fn is_felt(&self, case: &Case<'_>) -> bool {
         let known =
             |service: &FailingService<'_>| service.successes >= case.limits().service_failures;
@@ -145,9 +145,9 @@ impl<'a> Group<'a> {
 
 impl<'a> Case<'a> {
     /// Services of a scope that have failed since the last success of their class of clients. `onset` is the
-    /// range of time in which another witness began to fail. With it, only Services that began to fail after
-    /// its start, and only if their class had no success after its end. Both limits have a tolerance: see
-    /// [`ONSET`] and [`Limits::proof_overlap`](pathproof_facts::limits::Limits::proof_overlap).
+    /// range of time in which another witness began to fail. With it, a Service counts only if it began to
+    /// fail after the start of that range and its class had no success after the end, both with a tolerance:
+    /// see [`ONSET`] and [`Limits::proof_overlap`](pathproof_facts::limits::Limits::proof_overlap).
     pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
         let last = self.evidence.forwarded[scope.class() as usize];
         let worked = match scope {
@@ -156,8 +156,8 @@ impl<'a> Case<'a> {
         };
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
         let limits = self.limits();
-        // If some clients of a Service already failed while others were served, a pause between the others
-        // can pass for an onset.
+        // If some clients of a Service already failed while others were served, a pause of the served ones
+        // can be mistaken for an onset.
         let read = self.ledger.seen(self.now);
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
         let counts = |service: &FailingService<'_>| match onset {
@@ -189,7 +189,7 @@ impl<'a> Case<'a> {
                 .is_some_and(|obstacle| obstructed(obstacle.since))
     }
 
-    /// All groups that fail, each independently.
+    /// The failing group of each scope, whatever its onset.
     pub(super) fn groups(&self) -> Vec<Group<'a>> {
         let scopes = [Scope::Pods, Scope::PodProbe, Scope::Outside];
         let groups = scopes.into_iter().map(|scope| self.group(scope, None));
@@ -224,16 +224,16 @@ impl<'a> Case<'a> {
             && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane.last_pass))
     }
 
-    /// Time of the last failed probe on lanes that pass again. Whatever failed until then was repaired with
-    /// them.
+    /// Time of the last failed probe on lanes that pass again. Connections that failed until then were
+    /// repaired together with these lanes.
     pub(super) fn sentinel_recovered(&self) -> Mono {
         let passing = self.main().filter(|(_, lane)| self.is_passing(lane));
         let failed = passing.filter_map(|(_, lane)| lane.last_counted);
         failed.max().unwrap_or_default()
     }
 
-    /// Criterion that failed connections lack to accuse the node alone. Without the sentinel, only breadth
-    /// separates a fault from the effect of one namespace's policies.
+    /// Criterion that failed connections lack to accuse the node by themselves. Without the sentinel, only
+    /// breadth separates a fault from the effect of one namespace's policies.
     pub(super) fn missing_breadth(&self, groups: &[Group<'a>]) -> Option<MissingCriterion> {
         let limits = self.limits();
         let scoped = |scope: Scope| groups.iter().find(|group| group.scope == scope);
@@ -292,17 +292,17 @@ impl<'a> Case<'a> {
         of_service.values().map(|n| u64::from(*n)).sum()
     }
 
-    /// Whether failures have lasted: they began three seconds before the last reading and went on for at
-    /// least one. Nothing is known after the last reading.
+    /// Whether failures have lasted: they began at least three seconds before the last reading and went
+    /// on for at least one. Nothing is known about the time after that reading.
     pub(super) fn lasted(&self, since: Mono, last: Mono) -> bool {
         let limits = self.limits();
         self.ledger.seen(self.now).since(since) >= limits.broken_after
             && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
     }
 
-    /// Whether lanes fail with a cause of their own: they failed before connections did, or passed since. A lane
-    /// that was not judged when connections began to fail (a new sentinel, devices that were damaged) may fail
-    /// for the same reason.
+    /// Whether lanes fail for a separate reason: they failed before connections did, or have passed since. A
+    /// lane that was not judged when connections began to fail (a new sentinel, damaged devices) may fail for
+    /// the same reason.
     fn is_sentinel_filtered(&self, connections_since: Mono) -> bool {
         let is_separate = |(lane, run): &Failing<'a>| {
             let passed = self.ledger.sentinel.lane(*lane).last_pass;

@@ -69,7 +69,7 @@ fn sent(count: u32) -> [CountDelta; 1] {
     }]
 }
 
-/// Changes at START, of a Service that then has three endpoints.
+/// Follows a plan at START for a Service that then has three endpoints.
 fn begun(plan: &[MapChange], delivery: Option<u64>) -> Programming {
     let mut programming = Programming::default();
     let delivery = delivery.map(|ms| (web(), Duration::from_millis(ms)));

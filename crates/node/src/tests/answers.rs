@@ -363,7 +363,7 @@ fn in_audit_a_service_that_fails_is_told_alone() {
     assert_eq!(broken.len(), 1);
 }
 
-/// Then the repair of the node is the Service's repair.
+/// When the node is repaired, the Service counts as repaired too.
 #[test]
 fn a_fault_of_the_node_is_no_fault_of_a_service() {
     let mut scene = Scene::probed();

@@ -222,7 +222,7 @@ fn a_boot_waits_for_pods_of_the_nodes_families_alone() {
     assert_eq!(prove(&mut node, YOUNG).state(), State::Proven);
 }
 
-/// Only a proof ends the wait, or the end of the boot; a failure does not.
+/// Only a proof or the end of the boot ends the wait; a failure does not.
 #[rstest]
 #[case::something_gets_through(true)]
 #[case::nothing_does(false)]
@@ -244,7 +244,7 @@ fn a_failure_does_not_end_the_wait_of_a_boot(#[case] proven: bool) {
     assert_eq!(told.statuses(), [200, 200]);
 }
 
-/// Nor does a fault of the node: after its repair the same proofs are still missing.
+/// A fault of the node does not end the wait: after its repair the same proofs are still missing.
 #[rstest]
 #[case::fails(State::Broken, true)]
 #[case::is_stale(State::Stale, true)]

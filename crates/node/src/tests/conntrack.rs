@@ -80,7 +80,7 @@ fn a_full_table_is_named_within_two_seconds_and_is_503() {
     assert!(reason.contains("1000 of 1000 entries"), "{reason}");
 }
 
-/// The load of a removed node may fill the tables of others, so the count of those comes first.
+/// The load of a removed node may fill the tables of others, so the count of failing nodes comes first.
 #[test]
 fn a_full_table_waits_for_the_count_of_other_nodes() {
     let mut scene = Scene::probed_with(|settings, _| settings.fleet_brake = Some(20));

@@ -177,7 +177,7 @@ fn what_was_not_followed_before_the_agent_began_is_not_missed() {
     assert!(!effects.verdict_update().verdict.coverage.lost_suspended);
 }
 
-/// Clients repeat a SYN for two minutes, so it cannot be distinguished from a first one.
+/// Clients repeat a SYN for two minutes, so a repeated SYN cannot be distinguished from a first one.
 #[test]
 fn connections_that_were_forgotten_leave_first_syns_uncertain() {
     let mut scene = Scene::probed();
@@ -215,7 +215,7 @@ fn without_an_observer_nothing_is_known(#[case] policy: UnknownPolicy, #[case] s
     let why = "no BTF".to_owned();
     assert!(has(&verdict.coverage, &CoverageLoss::NotLoaded { why }));
     assert_eq!(effects.statuses(), statuses);
-    // Nor later: that the observer is blind is all that is known.
+    // Later too, all that is known is that the observer is blind.
     let verdict = scene
         .later(60_000)
         .feed(Event::Tick)

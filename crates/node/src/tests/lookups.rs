@@ -133,7 +133,7 @@ fn lookups_count_only_if_they_showed_open_ways_before() {
     );
 }
 
-/// The way of clients outside leads by another interface, and may need no netfilter at a bridge.
+/// Outside clients come by another interface, and may not depend on netfilter at a bridge.
 #[rstest]
 #[case::of_the_same_class(SourceClass::Pod, State::Broken)]
 #[case::of_another_class(SourceClass::External, State::Suspect)]
@@ -177,7 +177,7 @@ fn it_lasts_until_the_kernel_shows_that_it_is_over() {
     assert_ne!(scene.state(), State::Broken);
 }
 
-/// Its pods may have gone, and without connections nothing would show that.
+/// The pods may be gone, and without connections nothing would show that.
 #[test]
 fn it_ends_after_a_while_without_a_connection() {
     let mut scene = losing();

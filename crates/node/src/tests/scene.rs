@@ -400,7 +400,7 @@ pub(super) fn void(path: ProbePath, sent: u64) -> ProbeTrace {
 pub(super) struct Effects(pub(super) Vec<Effect>);
 
 impl Effects {
-    /// In order.
+    /// Names of the effects, in order.
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(name).collect()
     }

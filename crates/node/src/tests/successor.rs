@@ -73,7 +73,7 @@ fn maps_are_read_again_also_where_nothing_changed() {
     assert!(scene.check().has("read maps"));
 }
 
-/// It came and went before anything else happened.
+/// The successor came and went before anything else happened.
 #[test]
 fn maps_of_a_successor_that_stayed_for_a_moment_are_read_again() {
     let mut scene = Scene::probed();

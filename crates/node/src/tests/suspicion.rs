@@ -248,7 +248,7 @@ fn each_probe_is_measured_with_its_outcome() {
     assert_eq!(scene.probe(passing(PATH, sent)).probed().0, passed);
     let nothing = ProbeOutcome::Void(VoidReason::ControlFailed);
     assert_eq!(scene.probe(void(PATH, sent)).probed().0, nothing);
-    // The lane was masqueraded before, so a probe without it is a fault.
+    // The lane was masqueraded before, so a probe that is not masqueraded is a fault.
     let mut bare = passing(ProbePath::NodePort, sent);
     bare.echo_saw = Some(bare.client);
     let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);

@@ -184,7 +184,7 @@ pub(super) fn sentinel_slice(generation: u16) -> Change {
     counted(generation, None)
 }
 
-/// The same with the rotator's count of nodes.
+/// The sentinel's slice with this generation and the rotator's count of nodes.
 pub(super) fn counted(generation: u16, fleet: Option<&str>) -> Change {
     let port = |name: &str, protocol| SlicePort {
         name: name.into(),
@@ -242,7 +242,7 @@ pub(super) fn services() -> Vec<Change> {
     ]
 }
 
-/// The same, complete.
+/// Everything except the sentinel, complete.
 pub(super) fn synced_services() -> Vec<Change> {
     let mut changes = services();
     changes.push(Change::Synced);

@@ -65,7 +65,7 @@ pub static ABSENT: Sentinel = Sentinel {
 };
 
 impl Sentinel {
-    /// The part that rotations do not change. As long as it is the same, so is the sentinel.
+    /// The part that rotations do not change. While it is unchanged, the sentinel counts as unchanged.
     pub fn fixed(&self) -> (bool, [Option<SentinelFamily>; FAMILIES]) {
         let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
         (self.exists, self.families.map(fixed))
@@ -83,7 +83,7 @@ impl Sentinel {
     }
 }
 
-/// What can be probed in one family.
+/// The parts that can be probed in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelFamily {
     pub cluster_ip: IpAddr,

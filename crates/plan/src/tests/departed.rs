@@ -93,7 +93,7 @@ fn an_endpoint_of_another_service_is_not_watched() {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
-/// Once one Service has forgotten it, it is watched for the one that lost it last.
+/// Once one Service has forgotten the endpoint, it is watched for the Service that lost it last.
 #[test]
 fn an_endpoint_that_two_services_lost_is_watched_for_the_last() {
     let mut world = World::new();
@@ -146,7 +146,7 @@ fn watched_addresses_make_room_for_frontends() {
     );
 }
 
-/// A successor derives them again.
+/// A successor derives the watched addresses again.
 #[test]
 fn a_successor_lets_go_of_what_was_watched() {
     let mut world = world();

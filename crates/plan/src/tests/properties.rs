@@ -299,7 +299,7 @@ proptest! {
         world.assert_as_expected();
     }
 
-    /// The same with too few ids; and once all Services have been gone for long enough, the maps are empty.
+    /// With too few ids, nothing wrong is in the maps. They are empty once all Services are long gone.
     #[test]
     fn with_few_ids_nothing_wrong_is_in_the_maps(
         steps in prop::collection::vec(any_step(), 1..10),

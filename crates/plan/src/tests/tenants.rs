@@ -1,5 +1,5 @@
-//! A tenant with write access to one namespace, beside others: whatever he does, they are followed
-//! completely, and the maps are never full.
+//! A tenant with write access to one namespace: whatever the tenant does, Services of others are
+//! followed completely, and the maps are never full.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! When an Event is due: only on transitions, and within a budget.
 //!
-//! A transition is the begin or the end of an accusation, or of the node's removal. Changes that are over
+//! A transition is the beginning or end of an accusation, or of the node's removal. Changes that are over
 //! before the API server answers or the budget allows are not announced: nothing is queued.
 
 use std::time::Duration;
@@ -10,9 +10,9 @@ use pathproof_facts::time::Mono;
 use super::schedule::{Budget, Pace, Refusal, Retry, spread};
 use super::{ConditionState, Reason, Status, Written};
 
-/// Events: this many at once...
+/// Number of Events that may be sent at once.
 const AT_ONCE: u32 = 6;
-/// ...and one more per interval.
+/// Time after which one more Event may be sent.
 const EACH: Duration = Duration::from_secs(60);
 
 /// The subjects of Events: whether the datapath is accused, and whether the node is leaving.
@@ -50,7 +50,7 @@ impl Announcer {
         }
     }
 
-    /// Records the current standing. Call it whenever that may have changed.
+    /// Records the current condition. Call it whenever the condition may have changed.
     pub fn observe(&mut self, condition: ConditionState, now: Mono) {
         let since = match self.current {
             Some((before, since)) if subject(before) == subject(condition) => since,
@@ -63,7 +63,7 @@ impl Announcer {
     pub fn due(&self) -> Option<Mono> {
         let (condition, since) = self.current?;
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
-        // An agent without memory knows nothing at first, which is no recovery.
+        // An agent without memory starts with Unknown, which is no recovery.
         let settle = match condition.status {
             Status::Unknown => self.pace.settle,
             Status::True | Status::False => Duration::ZERO,
@@ -136,7 +136,7 @@ impl ConflictAnnouncer {
         )
     }
 
-    /// The API server accepted an Event about all of them.
+    /// The API server accepted an Event about all conflicts so far.
     pub fn announced(&mut self, now: Mono) {
         self.announced = self.begun;
         self.since = None;

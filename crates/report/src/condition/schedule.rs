@@ -1,10 +1,10 @@
-//! When the condition is written: a state machine over the current standing, the API server's copy,
+//! When the condition is written: a state machine over the current condition, the API server's copy,
 //! and failed attempts.
 //!
 //! A change to False, or back to True, is written at once. Any other change is written once it has
 //! lasted, within a budget, so that a node with rare connections does not load the API server. An
-//! unchanged condition is written every [`Pace::heartbeat`], at the node's own phase. Nothing is
-//! queued: a write always has the current standing.
+//! unchanged condition is written every [`Pace::heartbeat`], at a phase that differs by node. Nothing
+//! is queued: a write always has the current condition.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -117,12 +117,12 @@ impl Schedule {
         let before = self.uid.replace(Arc::clone(uid));
         if before.is_some_and(|before| before != *uid) {
             (self.written, self.heartbeat_at, self.uncertain) = (None, None, false);
-            // The previous Node's absence does not matter for this one.
+            // Failed writes to the previous Node do not delay writes to this one.
             self.retry = Retry::default();
         }
     }
 
-    /// Records the current standing. Call it whenever that may have changed.
+    /// Records the current condition. Call it whenever the condition may have changed.
     pub fn observe(&mut self, condition: ConditionState, now: Mono, wall: Wall) {
         let before = self.current;
         if before.is_some_and(|before| before.condition == condition) {
@@ -137,7 +137,7 @@ impl Schedule {
         });
     }
 
-    /// Time of the next write for the current standing; `None` before the first call of
+    /// Time of the next write of the current condition; `None` before the first call of
     /// [`observe`](Self::observe).
     pub fn due(&self) -> Option<Mono> {
         let current = self.current.as_ref()?;
@@ -230,7 +230,7 @@ fn is_urgent(before: Status, after: Status) -> bool {
 /// A budget of actions: a burst, and one more per interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Maximum savings, as time.
+    /// How long before `full_at` the next action is allowed.
     saved: Duration,
     /// Time per action.
     each: Duration,
@@ -282,7 +282,7 @@ pub(super) struct Retry {
 impl Retry {
     pub(super) fn failed(&mut self, node: &str, pace: &Pace, refusal: Refusal, now: Mono) {
         let doubled = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        // The pause plus the node's own part of it: of a short pause all of it, of a long one a tenth.
+        // An offset by node is added: below the pause itself, or below a tenth of it after a denial.
         let (pause, over) = match refusal {
             Refusal::Denied => (pace.denied, pace.denied / 10),
             Refusal::Failed { wait } => {

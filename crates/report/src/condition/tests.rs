@@ -269,7 +269,7 @@ fn any_course() -> impl Strategy<Value = Vec<(ConditionState, u64)>> {
     prop::collection::vec((any_condition(), 1u64..400), 1..80)
 }
 
-/// The standing at one second.
+/// The condition at one second.
 fn condition_at(course: &[(ConditionState, u64)], second: u64) -> ConditionState {
     let mut end = 0;
     for (condition, lasts) in course {
@@ -368,7 +368,7 @@ proptest! {
     }
 }
 
-/// The Events for these standings, a minute each.
+/// The Events for these conditions, a minute each.
 fn announcements(found: Option<Written>, course: &[ConditionState]) -> Vec<String> {
     let mut announcer = Announcer::new("node-1", Pace::default(), found);
     let mut said = Vec::new();

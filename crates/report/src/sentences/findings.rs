@@ -415,7 +415,7 @@ fn every_finding_has_its_sentence() {
     assert_words("findings", &text);
 }
 
-/// A finding that prevents any judgement names no family, but a family's own finding does.
+/// A finding that prevents any judgement names no family, but a finding of one family does.
 #[test]
 fn a_sentence_is_of_its_family() {
     let mut verdict = sample::proven().verdict;

@@ -24,7 +24,7 @@ pub enum Felt {
     Stale,
     /// Data of all connections except the sentinel's.
     Data,
-    /// Connections to all Services except the sentinel's. Without rules they leave untranslated.
+    /// Connections to all Services except the sentinel's. `leaks`: they leave untranslated.
     Services { leaks: bool },
 }
 

@@ -21,7 +21,7 @@ pub struct FaultRow {
 #[derive(Clone, Copy, Debug)]
 enum Breaks {
     By(&'static [Fault]),
-    /// The same with kube-proxy in iptables mode.
+    /// These faults, with kube-proxy in iptables mode.
     BesideIptables(&'static [Fault]),
     /// The proxy stops following the API, and an endpoint of the first Service is replaced by another and
     /// dies.

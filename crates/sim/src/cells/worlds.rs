@@ -93,10 +93,9 @@ pub const WORLDS: [WorldRow; 41] = [
 ];
 
 impl WorldRow {
-    /// Whether it affects this use. Policies deny nothing on an idle node and for processes of the host,
-    /// and a default deny spares the pod probe. Only the data of real connections shows that an inline
-    /// filter drops nothing else. On an idle node, or with processes of the host alone, every family
-    /// counts.
+    /// Whether it affects this use. Without pods or outside clients, policies deny nothing (a default deny
+    /// spares the pod probe), no data of real connections shows that an inline filter drops nothing else,
+    /// and a fault counts in every family.
     pub(super) fn touches(&self, used: &Use) -> bool {
         let needs_users = [POLICY, BOTH, INSPECTED, UNUSED].contains(&self.covered_by);
         !needs_users || used.has_pods() || used.has_outsiders()
@@ -297,7 +296,7 @@ fn sick(mut world: World, at: Duration, sickness: Sickness) -> World {
     world
 }
 
-/// The rules of this family are gone on a node with both, and nobody uses it.
+/// The rules of this family are gone on a dual-stack node where nobody uses it.
 fn unused(mut world: World, at: Duration, family: Family) -> World {
     if world.stack != Stack::Dual {
         return world;

@@ -55,7 +55,7 @@ pub(super) fn remote_pod(number: u32) -> Both {
     [v4.into(), v6(0xfd10, 0xffff_0000, number)]
 }
 
-/// Addresses in the pods' range without an endpoint for long.
+/// Addresses in the pods' range that have long been without an endpoint.
 pub(super) fn long_ago(number: u32) -> Both {
     let v4 = Ipv4Addr::new(10, 254, (number >> 8) as u8, number as u8);
     [v4.into(), v6(0xfd10, 0xfffe_0000, number)]

@@ -146,7 +146,7 @@ impl Run {
 
     pub(super) fn report(&mut self, number: usize, node: usize, reported: ReportedCondition) {
         let rotator = &mut self.rotators[number];
-        // A rotator with a broken watch reads the same with its next list.
+        // A rotator with a broken watch gets this condition with its next list.
         if !rotator.is_deaf && put(&mut rotator.census, node, reported, self.now) {
             self.news(number);
         }

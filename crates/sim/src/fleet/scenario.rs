@@ -40,7 +40,7 @@ pub struct Wave {
     pub whom: Whom,
     /// Time within which the nodes fail one by one.
     pub spread: u64,
-    /// Whether only the datapath can have the cause.
+    /// Whether only the datapath can be the cause.
     pub certain: bool,
     /// Time from the last node's failure to the end; `None` for no end.
     pub lasts: Option<u64>,
@@ -77,7 +77,7 @@ pub enum Rotators {
     One,
     /// It is killed when the first fault begins. The next one waits for the lease to expire.
     Killed,
-    /// It is killed with its first count of the fault, which lacks most nodes.
+    /// It is killed as soon as it has written its first count of the fault, which lacks most nodes.
     KilledCounting,
     /// Two write at the same time. The second one receives conditions late.
     Two {

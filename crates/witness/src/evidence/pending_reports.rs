@@ -28,7 +28,7 @@ const KEPT: Duration = Duration::from_nanos(3 * LOSS_WINDOW_NS);
 pub struct PendingReports(BTreeMap<PendingKey, Sighting>);
 
 impl PendingReports {
-    /// Stores a report. Returns it if it needs no confirmation: an answer that was not received.
+    /// Stores a report, or returns it if it needs no confirmation: its answer was not delivered.
     pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
         let sighting = sighting(anomaly)?;
         if sighting.failure == Failure::AnswerNotDelivered {

@@ -53,8 +53,8 @@ pub struct Success {
     /// Client of that connection, and index of the interface by which it dialled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<(IpAddr, u32)>,
-    /// Number of successes that arrived after `at` of the previous entry. One that succeeds later than a
-    /// younger one is not counted.
+    /// Number of successes that arrived after `at` of the previous entry. A connection that succeeds after
+    /// a younger one did is not counted.
     pub count: u32,
 }
 

@@ -115,9 +115,8 @@ impl Ledger {
         }
     }
 
-    /// Ends failures that had not lasted before a gap in observation, since connections may have succeeded
-    /// in it. Failures that had lasted remain the last sound evidence: the kernel counts a success during a
-    /// gap too.
+    /// Ends failures that were not confirmed before a gap in observation, since connections may have
+    /// succeeded in it. Confirmed ones stay: the kernel counts a success during a gap too.
     pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
         if at.since(before) <= self.limits.sample_gap {
             return;
@@ -326,7 +325,7 @@ impl Ledger {
                     .fail(path, (n, None), look.at, &self.limits);
             }
         }
-        // Stale connections count by age, as sightings. A connection without delivered answer did succeed.
+        // Stale connections count by age, as sightings. If only the answer was not delivered, it did succeed.
         failures.retain(|(failure, _)| {
             !matches!(failure, Failure::Stale | Failure::AnswerNotDelivered)
         });
@@ -531,7 +530,7 @@ type Counted<'a> = (&'a CountDelta, ServiceInfo);
 /// A sample while it is absorbed.
 struct Look {
     at: Mono,
-    /// Lower limit for the start of a run by failures of this sample.
+    /// Earliest start of a run that failures of this sample may begin.
     floor: Mono,
     /// Time of the previous sample.
     before: Option<Mono>,

@@ -1,8 +1,8 @@
 //! Answers of endpoints on this node that enter it and are not forwarded to their clients.
 //!
-//! A SYN that leaves for an endpoint of this node is a proof, since the endpoint may be silent. It is no
-//! proof while answers enter and none is forwarded: then every connection fails, although it looks like a
-//! success.
+//! A SYN that leaves for an endpoint of this node is a proof even without an answer, since the endpoint may
+//! be silent. It is no proof while answers enter and none is forwarded: then every connection fails,
+//! although its SYN leaves.
 
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{SOURCE_CLASSES, SourceClass};

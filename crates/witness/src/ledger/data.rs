@@ -24,7 +24,7 @@ pub struct DataLedger {
     lost: [Option<DataLoss>; SOURCE_CLASSES],
 }
 
-/// Maximum number of these clients.
+/// Maximum number of clients that are remembered.
 const CLIENTS_KEPT: usize = 128;
 
 /// A run of connections whose data was not forwarded.
@@ -59,9 +59,9 @@ impl DataLedger {
         self.clients.push(client);
     }
 
-    /// Records that the data of a connection was not forwarded. It counts only if data of this class once
-    /// was: a program that forwards data past the hooks hides all of it. A run ends after `pause` without a
-    /// loss.
+    /// Records that the data of a connection was not forwarded. It counts only if data of this class
+    /// once went both ways: a program that forwards data past the hooks hides all of it. A run ends after
+    /// `pause` without a loss.
     pub(crate) fn lose(
         &mut self,
         lost: &LostData,
@@ -117,7 +117,7 @@ impl DataLedger {
             .max_by_key(|(_, at)| *at)
     }
 
-    /// The same for clients outside.
+    /// Class and arrival of the last connection of a client outside with data both ways.
     pub fn latest_outside(&self) -> Option<(SourceClass, Mono)> {
         let class = SourceClass::External;
         Some((class, self.answered[class as usize]?))

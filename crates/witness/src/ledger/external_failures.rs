@@ -3,8 +3,8 @@
 //!
 //! Connections that left untranslated or for no endpoint always count, since no policy does that. A policy
 //! may have rejected a connection that the node refused, and one to an endpoint that left may follow an old
-//! conntrack entry: of these each client counts once. Lost connections may have been filtered and do not
-//! count. Once a load balancer has left, no connection can show a repair. So it may return after a hold,
+//! conntrack entry: in both cases each client counts once. Lost connections may have been filtered and do
+//! not count. Once a load balancer has left, no connection can show a repair. So it may return after a hold,
 //! which doubles each time that the Service is still broken.
 
 use std::collections::BTreeMap;
@@ -131,8 +131,8 @@ impl ExternalServiceFailures {
         self.0.keys().copied()
     }
 
-    /// Removes the oldest run that keeps no load balancer away and began before `at`. Returns whether there
-    /// was one.
+    /// Removes the oldest run that keeps no load balancer away and last failed before `at`. Returns whether
+    /// there was one.
     fn make_room(&mut self, at: Mono) -> bool {
         let is_idle = |run: &Run| run.last < at && run.until.is_none_or(|until| until <= at);
         let idle = self.0.iter().filter(|(_, run)| is_idle(run));

@@ -17,7 +17,7 @@ use super::routes::WrongRoutes;
 use super::service::WINDOW;
 use crate::evidence::Client;
 
-/// Maximum number of clients without their answers: the finding needs two.
+/// Maximum number of clients whose answers were not delivered: the verdict needs two.
 pub(crate) const SOURCES_KEPT: usize = 16;
 /// Maximum number of served clients.
 const SERVED_KEPT: usize = 64;
@@ -29,11 +29,11 @@ pub(crate) const SERVICES_KEPT: usize = 256;
 pub struct FamilyLedger {
     /// Last proof by source class.
     pub proofs: [Option<Mono>; SOURCE_CLASSES],
-    /// The same for connections that the node had to forward, without those to endpoints that are the node
-    /// itself.
+    /// Last proof by source class among connections that the node had to forward: not to endpoints that are
+    /// the node itself.
     #[serde(default)]
     pub forwarded: [Option<Mono>; SOURCE_CLASSES],
-    /// Last failure by source class, without those whose answer was not delivered.
+    /// Last failure by source class, except connections whose answer was not delivered.
     pub failures: [Option<Mono>; SOURCE_CLASSES],
     /// Endpoints' answers that were forwarded or lost.
     #[serde(default, skip_serializing_if = "AnswerForwarding::are_unknown")]

@@ -1,5 +1,5 @@
 //! An obstacle in the node itself that keeps clients from being served, as read from the kernel. No client
-//! and no policy can cause one, so failed connections of these clients accuse the node beside it.
+//! and no policy can cause one, so while it exists, failed connections of these clients accuse the node.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum time between the start of an obstacle and its first reading.
 pub const READ_WITHIN: Duration = Duration::from_secs(30);
 /// Minimum time from the first reading to a success that refutes the obstacle: an earlier connection may
-/// have begun before it.
+/// be older than the obstacle.
 const SURE_AFTER: Duration = Duration::from_secs(1);
 
 /// By [`SourceClass`].
@@ -44,10 +44,10 @@ pub struct Obstacle {
     /// Classes of clients that it keeps from being served.
     #[serde(default = "outside")]
     pub(crate) concerns: Classes,
-    /// Classes of clients of which one was served beside it.
+    /// Classes of clients of which one was served in spite of it.
     #[serde(default)]
     served: Classes,
-    /// Whether a client outside was served beside it, as older agents stored it.
+    /// Whether a client outside was served in spite of it, as older agents stored it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     refuted: bool,
 }
@@ -84,7 +84,7 @@ impl ObstacleLedger {
         }
     }
 
-    /// The obstacle for this class of clients, unless one of them was served beside it.
+    /// The obstacle for this class of clients, unless one of them was served in spite of it.
     pub fn present(&self, class: SourceClass) -> Option<Obstacle> {
         let at = class as usize;
         let served = |obstacle: &Obstacle| {

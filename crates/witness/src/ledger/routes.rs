@@ -94,7 +94,7 @@ impl WrongRoutes {
 
     /// An endpoint answered over an uplink, so the uplink is the right way.
     pub(crate) fn reach(&mut self, endpoint: IpAddr) {
-        // Each sample reports connections that are still tracked again.
+        // Each sample again reports connections that are still tracked.
         if self.by_uplink.last() == Some(&endpoint) {
             return;
         }

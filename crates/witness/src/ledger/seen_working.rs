@@ -1,7 +1,8 @@
 //! Services that worked, by class of clients, and the failures of each since its last success.
 //!
-//! Only these are witnesses: a Service that never worked may be new, or denied by a policy. Its failures
-//! end with the next success for the same class. Nothing here decides whether they accuse the node.
+//! Only Services that worked are witnesses: one that never worked may be new, or denied by a policy. The
+//! failures of a Service end with its next success for the same class. Nothing here decides whether they
+//! accuse the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -16,8 +17,8 @@ use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of Service ports: breadth needs two, and all are stored with the agent's state. When it
-/// is full, a new port replaces the least recently used one of its namespace. A namespace without any takes
+/// Maximum number of Service ports: two can accuse, and all are stored with the agent's state. When there
+/// is no room, a port replaces the least recently used one of its namespace. A namespace without any takes
 /// a place from the namespace with most, so no tenant can exclude all others.
 const KEPT: usize = 256;
 /// For this long after a failure among successes, some clients may fail for reasons on their side.
@@ -195,8 +196,8 @@ impl ServicesSeenWorking {
             return;
         };
         if known.last >= new.arrived {
-            // A success is only known to the reading that showed it, so failures of about the same time are
-            // ambiguous.
+            // The time of a success is only known to within one reading, so failures of about the same time
+            // are ambiguous.
             let before = known.last.since(new.arrived) > ONE_READING;
             known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;
@@ -322,8 +323,8 @@ impl ServicesSeenWorking {
         self.namespaces_used(family, now).len()
     }
 
-    /// Hashes of these namespaces. The pod probe's does not count: it is on every node, so a single
-    /// namespace of users would never be enough to accuse.
+    /// Hashes of the namespaces whose Services were used in the last hour. The pod probe's does not count:
+    /// it is on every node, so a single namespace of users would never be enough to accuse.
     pub fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
         let in_use = self
             .of(family)

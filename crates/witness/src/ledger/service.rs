@@ -146,7 +146,7 @@ impl Track {
 
     /// Counts failures that were noticed by `at`.
     pub(crate) fn count(&mut self, class: SourceClass, failure: Failure, n: u32, at: Mono) {
-        // After a quiet time a failure is a new trouble with new counts.
+        // After a quiet time the counts start from zero.
         if at.since(self.last) > WINDOW {
             (self.since, self.failures) = (at, [0; FAILURES]);
             self.doubtful = [None; SOURCE_CLASSES];

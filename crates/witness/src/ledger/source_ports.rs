@@ -1,5 +1,5 @@
 //! Source ports that dialled endpoints that left. conntrack sends a client that reuses its port to the
-//! endpoint of the first time, whatever the current rules are.
+//! same endpoint as before, whatever the current rules are.
 //!
 //! Nothing here decides. A forgotten port counts as a new one.
 

@@ -1,4 +1,4 @@
-//! Whether probes represent real connections: not if they take another way, and not if another
+//! Whether probes represent real connections. They do not if they take another way, or if another
 //! Service uses their frontend.
 
 use pathproof_facts::cause::ProbeCause;
@@ -17,7 +17,7 @@ pub struct ProbeApplicability {
     /// Probes from outside the node do not take the way of real connections.
     #[serde(rename = "aside")]
     is_secondary: bool,
-    /// Another proxy translates them than pods' connections.
+    /// Probes and connections of pods are translated by different proxies.
     pub mixed: bool,
     /// Connections of pods may get through unobserved.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -99,8 +99,8 @@ impl SentinelLedger {
         ledger.in_conflict && !is_certain
     }
 
-    /// Whether probes of a lane represent real connections. A lane in conflict does only by its run,
-    /// which then holds nothing but probes that left untranslated.
+    /// Whether probes of a lane represent real connections. A lane in conflict does so only while it has
+    /// a run, which then contains only failures that the conflict does not explain.
     pub fn is_applicable(&self, lane: Lane) -> bool {
         let ledger = self.lane(lane);
         self.represents_real_traffic(lane.path) && (!ledger.in_conflict || ledger.run.is_some())
@@ -111,8 +111,8 @@ impl SentinelLedger {
         path == ProbePath::Host || !self.applicability.is_secondary
     }
 
-    /// Whether lanes from outside the node represented this family until recently. They stop while
-    /// their interfaces are made again and Cilium has yet to attach its programs. The host path
+    /// Whether lanes from outside the node represented this family until recently. They stop to do so
+    /// while their interfaces are made again and Cilium has yet to attach its programs. The host path
     /// accuses only if no other lane does, and must not replace them in that time.
     pub fn is_recently_inapplicable(&self, family: Family, now: Mono) -> bool {
         let since = self.applicability.inapplicable_since[family as usize];

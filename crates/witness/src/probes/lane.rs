@@ -22,7 +22,7 @@ use super::{SentinelLedger, lanes_of, place};
 pub struct LaneLedger {
     /// A probe passed on this node in this boot, with this sentinel and under this owner.
     pub armed: bool,
-    /// Frontend when it was armed: another one need not be served.
+    /// Frontend with which it was armed: another one may not be served.
     pub(crate) frontend: Option<SocketAddr>,
     /// Another Service uses its frontend, or did when a probe last passed.
     #[serde(default, rename = "claimed")]
@@ -50,7 +50,7 @@ pub struct LaneLedger {
     pub generation: Option<u16>,
     /// Delays of the last probe that was sent, in ns from stage to stage.
     pub delays: [Option<u64>; STAGES],
-    /// Round trip of the last probe that passed, in ns from sending to its data.
+    /// Round trip of the last probe that passed, in ns from sending it to receiving its data.
     pub round_trip: Option<u64>,
     /// Lag of its generation behind the API.
     pub freshness: Freshness,
@@ -66,10 +66,10 @@ pub struct Run {
     /// When the last of them ended.
     pub last: Mono,
     pub failures: u32,
-    /// The frontend is an address of the node, which refuses connections without a rule.
+    /// The frontend is an address of the node: without a rule, the node refuses connections to it.
     #[serde(default)]
     pub local: bool,
-    /// The last failures, as many as confirm a run: when sent, and the cause.
+    /// The last failures, as many as confirm a run: when each probe was sent, and the cause.
     pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
 }
 
@@ -118,7 +118,7 @@ impl Run {
         commonest.unwrap_or(ProbeCause::LostBeforeLeaving)
     }
 
-    /// When the oldest of the failures that confirm it was sent.
+    /// When the first of the failures that confirm the run was sent.
     pub fn confirmed_from(&self) -> Mono {
         self.recent.front().map_or(self.since, |(sent, _)| *sent)
     }
@@ -142,8 +142,8 @@ impl LaneLedger {
         }
     }
 
-    /// Records a pass. In a full table (`full`), a probe that found room does not end the run of
-    /// those that did not.
+    /// Records a pass. While the connection table is full (`full`), a probe that found room does not end
+    /// the run of those that did not.
     pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, full: bool, now: Mono) {
         self.armed = true;
         self.frontend = Some(trace.frontend);
@@ -180,8 +180,8 @@ impl LaneLedger {
             return;
         }
         self.last_counted = self.last_counted.max(Some(ended));
-        // A run has no gaps: probes in between were void or never sent. A run that is too old to
-        // accuse does not continue.
+        // A gap ends an unconfirmed run, because probes in between were void or never sent. A confirmed
+        // run continues until it is too old to accuse.
         let follows = |run: &Run| {
             let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
             trace.sent.since(sent) <= limits.probe_gap
@@ -219,7 +219,7 @@ impl LaneLedger {
         self.armed || self.last.is_some()
     }
 
-    /// The commonest failure since it last worked, if it does not work.
+    /// The commonest failure of a lane that is not armed.
     pub fn never_worked(&self) -> Option<ProbeCause> {
         if self.armed {
             return None;
@@ -318,7 +318,7 @@ impl SentinelLedger {
     }
 
     /// The source of the cluster view is away, or was not reached yet after a restart. The datapath, which
-    /// uses the same API server, is not late for changes that it may have missed meanwhile.
+    /// uses the same API server, is not late with changes that it may not have received meanwhile.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
     }

@@ -42,7 +42,7 @@ pub fn until(sent: Mono, last: Option<Stage>) -> Stamps {
     stamps
 }
 
-/// A probe that passed and was sent when it was due; masqueraded unless its path is not.
+/// A probe that was sent when it was due and passed; masqueraded if probes of its path are.
 pub fn passed(lane: Lane, sent: Mono) -> ProbeTrace {
     let masqueraded = matches!(lane.path, ProbePath::OffCluster | ProbePath::NodePort);
     let saw: [u8; 4] = if masqueraded {

@@ -36,7 +36,7 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
     let _server = Server::start(site.world.pod("web"), PORT)?;
     for mode in Mode::ALL {
         let name = mode.name();
-        // Of pathproof and of kube-proxy: the times, and how often 200 came before the Services worked.
+        // Times of pathproof and of kube-proxy, and how often each answered 200 before the Services worked.
         let mut seen = <[(Figure, usize); 2]>::default();
         for number in 1..=boots {
             boot(&site, mode, &mut seen).with_context(|| format!("{name}, boot {number}"))?;
@@ -54,7 +54,7 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
 /// One boot: first the agent, without earlier state, then kube-proxy.
 fn boot(site: &Site, mode: Mode, seen: &mut [(Figure, usize); 2]) -> Result<()> {
     forget(site)?;
-    // From two minutes after the machine's boot an unproven node is Unknown. Only this policy makes that
+    // Two minutes after the machine's boot, an unproven node becomes Unknown. Only this policy makes that a
     // 503.
     let agent = site.agent(&["--unknown-policy", "closed"])?;
     let ours = health(&site.world, HEALTHZ_PORT, EVERY)?;

@@ -30,7 +30,7 @@ const CALM: Duration = Duration::from_secs(5);
 /// Promises: MiB of RSS and of maps.
 const RSS: Option<f64> = Some(40.0);
 const MAPS: Option<f64> = Some(32.0);
-/// Promises: from the write of an endpoint to the map, and of a taint to 503.
+/// Promises: time from writing an endpoint to its entry in the map, and from writing a taint to 503.
 const WRITTEN: Duration = Duration::from_secs(1);
 const TAINTED: Duration = Duration::from_millis(200);
 
@@ -77,7 +77,7 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
 fn start_proxy(site: &Site) -> Result<KubeProxy> {
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
     let proxy = KubeProxy::start(&site.world, &site.servers, Mode::Nftables, &config)?;
-    // Its health server answers 200 earlier. Each family has one sync.
+    // kube-proxy's health server answers 200 before these syncs, one for each family.
     let synced = until(PATIENCE, || {
         let log = proxy.process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())

@@ -27,10 +27,10 @@ const SCRAPE: u64 = 30;
 const HISTORY: u64 = 3600;
 /// Suffixes of counters and of the series of histograms.
 const GROWING: [&str; 4] = ["_total", "_bucket", "_count", "_sum"];
-/// Share of each target in the time over which Prometheus distributes the first scrapes. One scrape loads
-/// an hour of samples.
+/// Time for each target's first scrape, which loads an hour of samples. Prometheus spreads the first
+/// scrapes over the sum of these times.
 const LOADING: Duration = Duration::from_millis(100);
-/// The last block that promtool writes: it writes one for each rule, in their order.
+/// The rule whose block promtool writes last: it writes one block for each rule, in their order.
 const LAST_RECORD: &str = "cluster_service_outcome:pathproof_service_connections:rate5m";
 /// Prometheus rereads the blocks on disk once a minute.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -95,8 +95,8 @@ fn a_fault_that_is_reported_late_or_never_is_found() {
     assert!(violations(&never)[0].contains("never"));
 }
 
-/// The command that breaks the node may take some time. 503 is due after the last working connection, and
-/// from then on by traffic alone (4.5 s).
+/// The command that breaks the node may take some time. 503 is due 4.5 s after the last working connection,
+/// the time to 503 by traffic alone.
 #[test]
 fn a_fault_counts_from_its_last_connection_that_worked() {
     let late = |at: f64, told: f64| {
@@ -116,7 +116,7 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
     assert_eq!((found.violations.len(), found.unjudged.len()), (0, 1));
 }
 
-/// After such an action the agent gets more time, or lacks the evidence for its verdict.
+/// After an action that disturbs the sentinel, the agent gets more time, or lacks evidence for its verdict.
 #[rstest]
 #[case::filtered(Harmless::RangeDropped)]
 #[case::short_of_memory(Harmless::MemoryTight)]
@@ -187,7 +187,7 @@ fn cut_routes_are_detected_by_connections_alone() {
     assert!(violations(&blind)[0].contains("never"));
 }
 
-/// Without the sentinel, a policy or a firewall for the only clients looks the same.
+/// Without the sentinel, a policy or firewall against the only clients resembles this fault.
 #[test]
 fn one_kind_of_clients_beside_a_disturbed_sentinel_is_not_judged() {
     let dropped = Action::Harmless(Harmless::RangeDropped);

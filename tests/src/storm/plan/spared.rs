@@ -16,8 +16,8 @@ const BACK: Duration = Duration::from_secs(4);
 /// alternate: 503 is still accepted after the first, and wrong after the second.
 const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(6)];
 
-/// Moves an agent fault that would overlap a fault behind it, and drops other actions that would keep the
-/// fault from being judged. A storm with few judged faults is inconclusive.
+/// Moves an agent fault that would overlap a fault to a time after the fault. Drops other actions that would
+/// keep the fault from being judged. A storm with few judged faults is inconclusive.
 pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     let faults = steps.iter().filter(|step| step.is_fault()).enumerate();
     let spared = faults.filter(|(n, _)| n % UNSPARED != UNSPARED - 1);

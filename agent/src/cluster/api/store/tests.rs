@@ -91,7 +91,7 @@ fn an_incomplete_list_removes_nothing() {
     store.take(service("a", "10.0.0.9"));
     store.take(service("short-lived", "10.0.0.3"));
     assert_eq!(store.update(), None);
-    // The next list does, and what the first one brought is not forgotten.
+    // The next list removes them, and also an object that only the incomplete list contained.
     store.take(Event::ListBegins(Kind::Service));
     store.take(service("a", "10.0.0.9"));
     store.take(Event::ListEnds(Kind::Service));
@@ -226,7 +226,7 @@ fn a_left_out_service_with_external_ips_is_reported() {
     assert_eq!(store.update().unwrap().unknown_frontends, first);
 }
 
-/// With half of its endpoints known, connections to the others would look misrouted.
+/// With half of its endpoints known, connections to the others would count as misrouted.
 #[test]
 fn a_service_without_all_its_slices_is_left_out() {
     for grows in [false, true] {

@@ -369,7 +369,7 @@ impl Socket for FakeSocket {
         if self.world.lock().path != Path::Sound {
             return Ok(None);
         }
-        // In pieces.
+        // The answer arrives in pieces.
         let all = frame::data(HOST_ISN);
         let rest = &all[DATA_LEN - data.len()..];
         let piece = rest.len().min(5);

@@ -30,7 +30,7 @@ fn gaps(traces: &[&ProbeTrace]) -> Vec<Duration> {
     pairs.map(|pair| pair[1].sent.since(pair[0].sent)).collect()
 }
 
-// At any moment: the first probe that meets the new rules is sent at most 100 ms after the one before.
+// Whenever the endpoint moves, the first probe to meet the new rules follows at most 100 ms after them.
 #[rstest]
 fn rules_that_follow_are_noticed_within_100_ms(
     #[values(0, 70, 190, 330)] moment: u64,
@@ -49,7 +49,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
         let first = traces.iter().find(|trace| trace.generation == Some(NEW));
         let late = first.expect("one that follows").sent.since(followed);
         assert!(late <= HASTE.end, "{lane:?}: {late:?} after {moved:?}");
-        // The fast rounds end once it is known.
+        // The fast rounds end once the lane has met the new rules.
         let after: Vec<_> = traces
             .iter()
             .copied()

@@ -1,5 +1,5 @@
 //! Conditions for accusing a node: failing pods, Services that worked before, breadth, and no passing probe
-//! that refutes it. Each condition is removed alone, together with the attack that it prevents.
+//! that refutes it. Each test removes one condition and shows the attack that it prevents.
 
 use pathproof_facts::cause::Failure::{self, Leaked, Lost, Misrouted};
 use pathproof_facts::cause::State;
@@ -254,7 +254,7 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
     assert_eq!(world.verdict(14_200).state, state);
 }
 
-/// An old view suspends failures that its age may explain. But no endpoint of this node belongs to another.
+/// An old view suspends failures that its age may explain. But no endpoint moves to another node.
 #[test]
 fn wrong_routes_accuse_while_the_view_is_old() {
     let mut world = refereed();
@@ -295,8 +295,8 @@ fn breadth_confirms_filtered_probes(
 }
 
 /// All lanes fail, and so do pods' connections. If a tenant also uses the cluster IPs that the sentinel
-/// dials, filtered node ports and denied pods could explain all of it: a policy cannot be told from a fault
-/// until nothing has succeeded for a long time.
+/// dials, filtered node ports and denied pods could explain all of it. So the node is accused only after
+/// nothing has succeeded for a long time.
 #[rstest]
 #[case::in_conflict(NEARER, State::Suspect)]
 #[case::nothing_is_in_conflict(&[], State::Broken)]
@@ -338,7 +338,8 @@ fn a_failed_probe_makes_denied_pods_no_fault(#[case] failed: usize, #[case] expe
     assert_eq!(worst, expected);
 }
 
-/// The sentinel was deleted and comes back during an outage. Its lanes fail from their first counted probe on.
+/// The sentinel was deleted and comes back during an outage. Its lanes fail from their first counted probe
+/// on.
 #[rstest]
 #[case::since_it_is_back(8_000, State::Broken)]
 #[case::after_it_passed_again(9_000, State::Suspect)]
@@ -355,7 +356,7 @@ fn a_sentinel_that_comes_back_during_an_outage(#[case] fails: u64, #[case] expec
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Load balancers leave, and their clients were the ones that showed the wrong device.
+/// Load balancers leave, and with them the clients that showed the wrong device.
 #[test]
 fn wrong_routes_that_accused_hold_without_outsiders() {
     let mut world = refereed();

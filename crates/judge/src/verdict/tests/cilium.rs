@@ -63,7 +63,7 @@ fn rules_left_behind_accuse_nobody(#[case] topology: DatapathTopology, #[case] e
 }
 
 /// Failures from a time when probes did not represent users accuse nobody once they do: neither when Cilium
-/// stops replacing kube-proxy, nor while another agent's programs look like Cilium's during an upgrade.
+/// stops replacing kube-proxy, nor when another agent's programs are mistaken for Cilium's during an upgrade.
 #[test]
 fn lanes_that_begin_to_represent_users_must_pass_first() {
     let mut world = World::probed(&USUAL);
@@ -119,7 +119,7 @@ fn unseen_successes_are_no_sign_that_nothing_ever_worked(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Beside the replacement only the host path counts.
+/// If Cilium replaces kube-proxy, only the host path counts.
 #[test]
 fn the_host_path_counts_if_no_other_lane_can() {
     let mut world = World::with_sentinel();
@@ -146,8 +146,8 @@ fn the_host_path_counts_if_no_other_lane_can() {
     assert_eq!(busy.verdict(6_200).state, State::Broken);
 }
 
-/// Cilium manages the sentinel's interfaces. While they are recreated, the host path does not stand in for
-/// the other lanes. Once they are no longer managed, it does.
+/// Cilium manages the sentinel's interfaces. While they are recreated, the host path does not replace the
+/// other lanes. Once they are no longer managed, it does.
 #[test]
 fn the_host_path_does_not_stand_in_for_recreated_lanes() {
     let mut world = World::with_sentinel();

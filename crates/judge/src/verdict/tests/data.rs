@@ -84,7 +84,7 @@ fn data_that_is_not_forwarded(#[case] to: &[(u32, u8)], #[case] state: State) {
     assert_eq!(verdict.finding.rule, rule);
 }
 
-/// A program that forwards data past the hooks hides it.
+/// If a program forwards data past the hooks, no answered data is ever seen.
 #[test]
 fn data_that_was_never_seen_to_be_answered_accuses_nobody() {
     let world = losing(served(&[]), &[(WEB, 1), (API, 2)]);

@@ -9,7 +9,7 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 
-/// `REJECT --reject-with tcp-reset` for the sentinel's range looks like a closed port of the node.
+/// `REJECT --reject-with tcp-reset` for the sentinel's range acts like a closed port of the node.
 #[rstest]
 #[case::cluster_ip(ProbePath::OffCluster, Owner::KubeProxyIptables, State::Suspect)]
 #[case::cluster_ip_in_nftables(ProbePath::OffCluster, Owner::KubeProxyNftables, State::Suspect)]

@@ -13,7 +13,7 @@ use super::world::*;
 /// A Service without forwarded connections: the node itself answers at its address.
 const CACHED: u32 = CART;
 
-/// What else happens at each sample while answers are lost.
+/// Another event at each sample while answers are lost.
 type SideEvent = fn(&mut World, u64);
 
 /// A pod's connection whose answer is forwarded.

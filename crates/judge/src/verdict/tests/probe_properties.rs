@@ -135,7 +135,7 @@ proptest! {
         every in 3u64..40,
     ) {
         let mut world = World::probed(&USUAL);
-        // At least once from 1 s after the first failure on.
+        // Connections succeed at least once, more than 1 s after the first failure.
         let mut proven = false;
         play(&mut world, 2_250, &spells, |world, at| {
             if at >= 3_500 && (!proven || at / 250 % every == 0) {
@@ -146,7 +146,7 @@ proptest! {
                 world.look(at + 1);
             }
         }, |world, now| {
-            // Nothing contradicts before the proof, or if the lane fails only after it.
+            // A lane is not contradicted before the proof, or if it fails only after the proof.
             let started = |world: &World| {
                 let overlap = Limits::default().proof_overlap;
                 let verdict = world.verdict(now);

@@ -43,7 +43,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Nothing succeeds, and a Service that never worked accuses nobody.
+/// Any event except a success.
 fn any_failure() -> impl Strategy<Value = Event> {
     any_event().prop_filter("a failure", |event| !matches!(event, Event::Prove))
 }
@@ -229,6 +229,6 @@ fn memory_is_bounded() {
         verdict.services.len() + verdict.services_omitted as usize,
         SERVICES_TRACKED
     );
-    // Each was refused twice: once counted, once sighted.
+    // The ledger had no room for 100 Services, each of which failed twice: once counted, once sighted.
     assert_eq!(verdict.coverage.services_untracked, 200);
 }

@@ -116,7 +116,7 @@ impl World {
         Self::limited(Limits::default())
     }
 
-    /// The same, with these limits.
+    /// Like `with_sentinel`, with these limits.
     pub(super) fn limited(limits: Limits) -> Self {
         let mut world = Self::new();
         world.ledger = Ledger::new(limits);
@@ -131,7 +131,7 @@ impl World {
         world
     }
 
-    /// The same, after probes of these paths (TCP and UDP) passed from 250 ms to 2 s.
+    /// Like `with_sentinel`, after probes of these paths (TCP and UDP) passed from 250 ms to 2 s.
     pub(super) fn probed(paths: &[ProbePath]) -> Self {
         let mut world = Self::with_sentinel();
         world.rounds(250, 2_000, paths, |_| Fate::Pass);

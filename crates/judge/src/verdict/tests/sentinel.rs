@@ -148,7 +148,7 @@ fn failures_that_a_filter_explains_are_suspect(#[case] fate: Fate, #[case] cause
 #[test]
 fn a_connection_lost_before_the_probes_decides_nothing() {
     let mut world = World::probed(&USUAL);
-    // It arrived before the filter and is noticed later.
+    // These connections arrived before the filter, and their loss is noticed later.
     world.lose(1_500);
     world.rounds(2_250, 6_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     assert_eq!(world.verdict(6_200).state, State::Suspect);

@@ -31,7 +31,7 @@ fn failing(world: &mut World, clients: &[Client], to: u64) -> State {
     world.verdict(to).state
 }
 
-// All conditions of the rule, and each one missing alone.
+// The rule with all its conditions, and with each one missing.
 #[rstest]
 #[case::leaked(&[(WEB, Pod, 1, Leaked), (API, Pod, 2, Leaked)], State::Broken)]
 #[case::refused(&[(WEB, Pod, 1, Refused), (API, Pod, 2, Refused)], State::Broken)]
@@ -60,7 +60,7 @@ fn broken_takes_three_seconds() {
     assert_eq!(failing(&mut World::new(), FLUSHED, 3_250), State::Broken);
 }
 
-/// A success of other clients needs other rules.
+/// A success of other clients needs other rules, so it does not end the run.
 #[rstest]
 #[case::of_a_pod(Pod, State::Suspect)]
 #[case::of_the_node_itself(Host, State::Broken)]
@@ -334,8 +334,8 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
     assert_eq!(world.verdict(1_000).state, expected);
 }
 
-/// Pods with translated sockets, and clients that keep addresses, dial endpoints that left. No proof of a
-/// pod is seen there.
+/// Pods whose sockets are translated, and clients that cache addresses, dial endpoints that left. Then no
+/// proof of a pod is seen.
 #[rstest]
 #[case::long_ago(40, 3, State::Degraded)]
 #[case::by_few(40, 2, State::Proven)]
@@ -611,7 +611,7 @@ fn a_proof_ages() {
     assert_eq!(world.verdict(30_101).why, Some(Why::Idle));
 }
 
-// The node's state from those of IPv4 and IPv6.
+// The node's state by the states of IPv4 and IPv6.
 #[rstest]
 #[case::both_proven(true, true, false, State::Proven)]
 #[case::one_idle(true, false, false, State::Proven)]

@@ -1,4 +1,5 @@
-//! Witnesses of two scopes that fail together: the pod probe beside connections, and connections beside a lane.
+//! Witnesses of two scopes that fail together: the pod probe beside connections, and connections beside a
+//! lane.
 
 use pathproof_facts::cause::{Cause, Failure, State};
 use pathproof_facts::trace::ProbePath;
@@ -10,7 +11,8 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 
-/// Refused connections to a Service: from one client or two, first and last in ms, and the pause between them.
+/// Refused connections to a Service: from one client or two, first and last in ms, and the pause between
+/// them.
 type Refused = (u32, SourceClass, u8, u64, u64, usize);
 
 const PROBE: Refused = (ECHO, Pod, 1, 3_000, 9_000, 250);
@@ -76,7 +78,7 @@ fn lost_beside_a_lane(mixed: bool, fate: Fate, lane_fails: u64) -> State {
     world.verdict(12_000).state
 }
 
-/// Beside a second proxy, pods' connections are not translated by the one that this lane shows.
+/// With two proxies, pods' connections are not translated by the proxy that this lane tests.
 #[rstest]
 #[case::one_proxy(false, true)]
 #[case::two_proxies(true, false)]

@@ -287,7 +287,7 @@ pub(super) fn ends(verdict: &Verdict, words: &str) {
     assert!(reason.ends_with(words), "{reason}");
 }
 
-/// Reason for an unknown state, if it is the state.
+/// Reason for the state, if it is Unknown.
 pub(super) fn unknown(verdict: &Verdict) -> Option<Why> {
     verdict.why.filter(|_| verdict.state == State::Unknown)
 }

@@ -79,7 +79,7 @@ fn a_fault_in_one_family_is_a_fault_of_the_node() {
     );
 }
 
-/// A filter of the sentinel's range would look the same, and there were no other connections.
+/// A filter of the sentinel's range would have the same effect, and there were no other connections.
 #[test]
 fn lost_answers_alone_are_no_503() {
     let (state, cause, failed, _) = played("fault-answers-lost");

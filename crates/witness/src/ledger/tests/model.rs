@@ -207,7 +207,7 @@ impl Model {
     fn note(&mut self, service: u32, at: Mono, failure: Failure, n: u32) {
         let heard = self.heard.insert(service, at);
         let counted = self.counted.entry(service).or_default();
-        // After a quiet time it is a new trouble.
+        // After a quiet time the counts start from zero.
         if heard.is_some_and(|heard| at.since(heard) > WINDOW) {
             counted.clear();
         }

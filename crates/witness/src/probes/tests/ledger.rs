@@ -34,7 +34,7 @@ pub(super) fn set(owners: &[Owner]) -> DatapathOwners {
     owners.iter().copied().collect()
 }
 
-/// A sentinel that has existed for long.
+/// A sentinel that has existed for a long time.
 pub(super) fn settled() -> SentinelLedger {
     let mut ledger = SentinelLedger::new(Limits::default());
     ledger.view_changed(ms(0), view(1, ms(0)));

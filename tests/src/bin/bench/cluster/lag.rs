@@ -32,8 +32,8 @@ const EXACT: Duration = Duration::from_millis(100);
 /// their probes.
 const ROUND: Duration = Duration::from_millis(600);
 
-/// Starts `pathproof rotate`, which moves the endpoint, and compares the lag of the agent and of the
-/// capture.
+/// Starts `pathproof rotate`, which moves the endpoint, and compares the lag that the agent reports with
+/// the captured one.
 pub(super) fn measure(
     site: &Site,
     agent: &Agent,
