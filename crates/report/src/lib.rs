@@ -447,8 +447,4 @@ pub fn serialize_verdict<S: Serializer>(
 pub mod sample;
 
 #[cfg(test)]
-mod all_names;
-#[cfg(test)]
-mod sentences;
-#[cfg(test)]
 mod tests;

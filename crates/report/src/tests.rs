@@ -1,3 +1,6 @@
+mod all_names;
+mod sentences;
+
 use std::fmt::Write as _;
 
 use pathproof_facts::cluster::ObjectName;
