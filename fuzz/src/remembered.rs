@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use pathproof_facts::cause::State;
-use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::switches::Enforcement;
@@ -74,7 +73,7 @@ fn go_on(known: &PersistedState, observed: bool, now: Mono) {
             let body = said.body(anchor.wall_of(now));
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }
-        ledger.absorb(&look(now), &Names(ObjectName::new("default", "web")));
+        ledger.absorb(&look(now), &Names);
         ledger.sentinel.looked(now);
     }
     serde_json::to_string(&ledger.memory()).expect("what is known is written");
@@ -92,21 +91,13 @@ fn look(at: Mono) -> Sample {
     }
 }
 
-struct Names(ObjectName);
+struct Names;
 
 impl Directory for Names {
     fn service(&self, _: u32) -> Option<ServiceInfo> {
         Some(ServiceInfo {
-            name: self.0.clone(),
-            port: "".into(),
-            family: Family::V4,
             endpoints: 2,
-            udp: false,
-            dns: false,
-            sentinel: false,
-            echo: false,
-            on_host: false,
-            conflict_changed: None,
+            ..ServiceInfo::plain("default", "web", Family::V4)
         })
     }
 }

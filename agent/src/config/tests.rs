@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use pathproof_judge::damping::DWELL_DEFAULT;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_rotator::rotation;
 use rstest::rstest;
@@ -43,7 +44,7 @@ fn defaults() {
     assert!(config.healthz.allow.is_empty());
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
     assert_eq!(config.admin.address, Some(BindAddress::One(loopback)));
-    assert_eq!(config.healthz.flap_dwell, Duration::from_secs(10));
+    assert_eq!(config.healthz.flap_dwell, DWELL_DEFAULT);
     assert_eq!(config.healthz.families, CountedFamilies::Used);
     assert_eq!(config.healthz.port_takeover, PortTakeover::Steer);
     assert_eq!(config.healthz.shutdown_grace, Duration::from_secs(5));
