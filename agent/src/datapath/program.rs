@@ -1,5 +1,5 @@
-//! Applies plans to the maps, in order, and reads back their content. Consecutive puts of
-//! endpoints, or of frontends, share a system call. If it fails, each put is tried by itself.
+//! Applies plans to the maps, in order, and reads back their content. Consecutive changes of
+//! one kind that write endpoints or frontends share a system call. If it fails, each is tried by itself.
 //!
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.

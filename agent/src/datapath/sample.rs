@@ -109,7 +109,8 @@ impl Sampler {
         let connections = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, answers) = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
-        // Only connections have anomalies. Datagrams are only counted, and do not affect the verdict.
+        // Only connections have anomalies. Datagrams accuse no node: they are counted, and show that their
+        // family is used.
         let mut sightings = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);

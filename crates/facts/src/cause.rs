@@ -1,7 +1,9 @@
 //! The vocabulary of every judgement: failures of connections and probes, their causes on a node,
-//! and the states of a node. This module uses only `serde`.
+//! and the states of a node. This module uses only `serde` and
+//! `pathproof_wire`.
 
 use pathproof_wire::transition::Failed;
+
 /// Defines an enum and one name for each variant, for JSON and metrics.
 #[macro_export]
 macro_rules! named {

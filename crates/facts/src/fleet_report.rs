@@ -33,7 +33,8 @@ pub enum FleetReportError {
 impl FleetReport {
     /// Parses the output of [`FleetReport::text`].
     ///
-    /// # Errors The text is no count, or an impossible one.
+    /// # Errors
+    /// The text is no count, or an impossible one.
     pub fn parse(text: &str) -> Result<Self, FleetReportError> {
         let report: Self = serde_json::from_str(text)?;
         let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();

@@ -1,5 +1,5 @@
-//! The vocabulary of all other crates: plain facts about cluster and node, times, causes, and every number
-//! of every rule.
+//! The vocabulary of all other crates: plain facts about cluster and node, times, causes, and the
+//! numbers that several crates share.
 //!
 //! It must not decide anything, and must not use files, sockets or a clock: `now` is always an argument.
 

@@ -1,4 +1,4 @@
-//! Every number that a judgement depends on, in one place.
+//! The numbers of the judgement that are configurable or that several modules share.
 
 use std::time::Duration;
 
@@ -95,7 +95,8 @@ pub const KEPT: Duration = Duration::from_secs(30);
 pub const HELD: Duration = Duration::from_secs(300);
 /// Clients that succeeded this shortly before a fault were dialling when it began.
 pub const ACTIVE: Duration = Duration::from_secs(10);
-/// If the agent was away for longer than this, lanes that worked before have to work again.
+/// Services and families count as in use for this long after their last use. If the agent was away for
+/// longer, lanes that worked before have to work again.
 pub const FORGOTTEN: Duration = Duration::from_secs(3_600);
 /// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with them.
 pub const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
@@ -124,7 +125,7 @@ pub struct Limits {
     pub broken_namespaces: usize,
     /// Minimum number of their current endpoints, together.
     pub broken_endpoints: u32,
-    /// Minimum number of this node's pods that fail.
+    /// Minimum number of clients that fail: pods of this node, or clients outside.
     pub broken_sources: usize,
     /// Failures are suspect once they have lasted for this long, or nothing has got through for this long.
     #[serde(with = "ns")]

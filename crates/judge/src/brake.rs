@@ -107,8 +107,8 @@ pub struct BrakeMemory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failing {
-    pub since: Mono,
+struct Failing {
+    since: Mono,
     /// The sentinel named a cause that only a faulty datapath has.
     certain: bool,
     /// Number of unsound nodes when it began.

@@ -1,14 +1,14 @@
 //! The judgement: a pure function of the evidence, the other inputs, and the time. It changes nothing,
 //! and the same inputs always give the same verdict.
 //!
-//! [`decision`] is the only module that can take the node out of service; `counted` may overrule it for one
+//! `decision` is the only module that can take the node out of service; `counted` may overrule it for one
 //! family. Both read `witnesses` and `lanes`. `findings` adds explanations, and [`report`] is the result.
 //! Sentences (`explain`), statuses (`answer`) and flapping (`damping`) are decided elsewhere.
 
 mod case;
 mod counted;
 mod data;
-pub mod decision;
+mod decision;
 pub mod finding;
 mod findings;
 mod lanes;

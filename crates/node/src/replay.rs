@@ -70,7 +70,8 @@ pub struct Moment {
 
 /// Replays a recording, up to a moment or to its end.
 ///
-/// # Errors The file is no recording, truncated, damaged, or of another version.
+/// # Errors
+/// The file is no recording, truncated, damaged, or of another version.
 pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingError> {
     let mut lines = Lines::new(bytes);
     let first = lines.next()?.ok_or(RecordingError::Foreign)?;

@@ -1,6 +1,6 @@
 //! Gathered evidence, from which the verdict is derived.
 //!
-//! Only [`Ledger::absorb`] changes it, apart from the sentinel's part. Memory is bounded: a few times and
+//! Only methods of [`Ledger`] and of its parts change it. Memory is bounded: a few times and
 //! one run of failures per family, and at most [`SERVICES_TRACKED`] Services with failures.
 //!
 //! The kernel and the expectations decide which connections failed or are proven. A connection that was

@@ -13,7 +13,7 @@ mod lane;
 mod outcome;
 
 #[cfg(test)]
-pub mod tests;
+mod tests;
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ struct Ownership {
     present: DatapathOwners,
     /// Since when these are present; `None` before the first read.
     since: Option<Mono>,
-    /// When another owner disarmed the lanes; `None` once a lane works again.
+    /// When another owner disarmed the lanes; `None` once a lane other than the host lane works again.
     disarmed: Option<Mono>,
 }
 
@@ -449,7 +449,8 @@ impl SentinelLedger {
         self.damage.as_ref().filter(lately)
     }
 
-    /// Owners of the family's datapath, if they disarmed its lanes and no lane worked since.
+    /// Owners of the family's datapath, if they disarmed its lanes and no lane but the host lane worked
+    /// since.
     pub fn changed_hands(&self, family: Family) -> Option<DatapathOwners> {
         let ownership = &self.owners[family as usize];
         ownership.disarmed.map(|_| ownership.present)

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 mod words;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 /// Name of a Cilium program that translates packets leaving by an uplink. The kube-proxy
 /// replacement has it, and some other features of Cilium do too.

@@ -169,7 +169,7 @@ struct Link {
 }
 
 impl Link {
-    /// Pins it. Returns whether it is still attached: a failed attempt consumes it.
+    /// Pins it. Returns whether it is still attached: if the kernel refuses the pin, the link is gone.
     fn pin(&mut self, pin: PathBuf) -> bool {
         let not_pinned = |error: &(dyn Error + 'static)| {
             Some(format!("cannot pin {}: {}", pin.display(), chain(error)))

@@ -232,7 +232,7 @@ fn looked_into(cause: ProbeCause) -> Cause {
     }
 }
 
-/// The IPv4 command `text`, adapted to this family.
+/// A command or advice for IPv4, adapted to this family.
 fn in_family(text: &str, family: Family) -> String {
     match family {
         Family::V4 => text.to_owned(),

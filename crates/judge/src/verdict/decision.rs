@@ -12,8 +12,8 @@
 //!   witness. Any other failure needs a witness of another scope with the same onset.
 //!
 //! Each rule is evaluated independently; if several hold, the first one gives the cause. `witnesses` and
-//! `lanes` define the terms, and `limits` has the numbers. `findings` has the explanations and the undecided
-//! cases, which never change a decision.
+//! `lanes` define the terms, and `limits` has the numbers that several modules share. `findings` has the
+//! explanations and the undecided cases, which never change a decision.
 
 use std::collections::BTreeSet;
 

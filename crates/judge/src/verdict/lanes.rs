@@ -317,8 +317,8 @@ impl<'a> Case<'a> {
         Some(caused(&failing, Evidence::Probe { lane }))
     }
 
-    /// A lane that does not represent the node fails while those that do pass: the host path, UDP, or node
-    /// ports that refuse only probes.
+    /// A lane fails that does not represent the node (the host path, UDP), or one that fails alone: node
+    /// ports that refuse only probes, or one misrouted path.
     pub(super) fn degraded_secondary_path(&self) -> Option<Grounds> {
         if let Some((failing, LaneJudgement::SecondaryPath)) = self.excused() {
             let lane = self.failed(failing);
@@ -413,7 +413,8 @@ impl<'a> Case<'a> {
         Some((None, evidence))
     }
 
-    /// The last probe that proves the family, if it is recent; if several are equally recent, the first.
+    /// The last probe that proves the family, if it is recent; if several are equally recent, that
+    /// of the first lane.
     pub(super) fn fresh_pass(&self) -> Option<(Lane, Mono)> {
         let lanes = self.proving().into_iter().rev();
         lanes

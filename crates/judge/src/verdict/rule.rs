@@ -44,9 +44,10 @@ named! {
         DegradedContradicted = "degraded_contradicted",
         /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
         DegradedFiltered = "degraded_filtered",
-        /// Probes fail on a path that does not represent the node.
+        /// Probes fail on a path that does not represent the node, or on one main path alone in a way that
+        /// another Service or other node port addresses may explain.
         DegradedSecondaryPath = "degraded_aside",
-        /// Probes of a path that does not represent the node reach an old generation.
+        /// Probes of any lane reach an old generation of the sentinel.
         DegradedByLag = "degraded_by_lag",
         /// The family is at fault, but does not count for the answer.
         DegradedUncounted = "degraded_uncounted",

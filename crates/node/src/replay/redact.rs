@@ -12,7 +12,8 @@ use crate::record::{CHUNK, compress};
 
 /// The recording with its addresses replaced.
 ///
-/// # Errors The file is no recording, truncated or damaged.
+/// # Errors
+/// The file is no recording, truncated or damaged.
 pub fn redact(bytes: &[u8]) -> Result<Vec<u8>, RecordingError> {
     let mut lines = Lines::new(bytes);
     let mut names = Pseudonyms::default();

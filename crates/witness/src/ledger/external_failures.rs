@@ -40,7 +40,7 @@ struct Run {
     #[serde(with = "pathproof_facts::names::FamilyName")]
     family: Family,
     first: Mono,
-    pub last: Mono,
+    last: Mono,
     n: u32,
     /// Whether at least one failure is of a kind that no policy causes.
     certain: bool,

@@ -77,7 +77,8 @@ pub struct Failing {
     /// From counters, by [`Failure`].
     counted: [u64; FAILURES],
     /// From single reports, by [`Failure`]. Neither number is always complete: a sample with a success of
-    /// the Service adds none to the counters, and reports of connections from before a success are ignored.
+    /// the Service for the same class of clients adds none to the counters, and reports of connections from
+    /// before a success are ignored.
     reported: [u64; FAILURES],
     /// Whether some were refused by ICMP, as a REJECT rule does.
     pub icmp: bool,
@@ -117,7 +118,7 @@ pub(crate) struct NewFailures {
     pub(crate) failure: Failure,
     /// 0 for the report of a single connection, which the counters contain as well.
     pub(crate) count: u32,
-    pub icmp: bool,
+    pub(crate) icmp: bool,
     pub(crate) misdelivered: bool,
     pub(crate) client: Option<IpAddr>,
 }
@@ -138,7 +139,7 @@ pub struct FailingService<'a> {
 
 impl ServicesSeenWorking {
     /// Records `count` successful connections, seen by `last`. They end its failures.
-    pub fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
+    pub(crate) fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
         let (service, namespace) = hashes(info);
         if self.0.len() >= KEPT && !self.0.contains_key(&service) {
             match self.0.values().any(|known| known.namespace == namespace) {
@@ -325,7 +326,7 @@ impl ServicesSeenWorking {
 
     /// Hashes of the namespaces whose Services were used in the last hour. The pod probe's does not count:
     /// it is on every node, so a single namespace of users would never be enough to accuse.
-    pub fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
+    pub(crate) fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
         let in_use = self
             .of(family)
             .filter(|known| now.since(known.last) <= FORGOTTEN && known.namespace != PROBES);

@@ -57,7 +57,7 @@ pub struct Track {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Run {
     first: Mono,
-    pub last: Mono,
+    last: Mono,
     n: u32,
 }
 

@@ -111,9 +111,10 @@ impl SentinelLedger {
         path == ProbePath::Host || !self.applicability.is_secondary
     }
 
-    /// Whether lanes from outside the node represented this family until recently. They stop to do so
-    /// while their interfaces are made again and Cilium has yet to attach its programs. The host path
-    /// accuses only if no other lane does, and must not replace them in that time.
+    /// Whether lanes from outside the node represented this family until recently. They stop doing so
+    /// while their interfaces are made again and Cilium has yet to attach its programs, or when another
+    /// Service begins to use their frontends. The host path accuses only if no other lane does, and must
+    /// not replace them in that time.
     pub fn is_recently_inapplicable(&self, family: Family, now: Mono) -> bool {
         let since = self.applicability.inapplicable_since[family as usize];
         since.is_some_and(|since| now.since(since) < self.limits.proof_age)

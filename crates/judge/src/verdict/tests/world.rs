@@ -129,14 +129,14 @@ impl World {
     /// Connections of pods to a Service succeeded long ago.
     pub(super) fn worked(&mut self, service: u32) -> &mut Self {
         let info = Names::standard().service(service).unwrap();
-        self.ledger.worked.succeed(&info, 5, Mono(0));
+        self.ledger.seen_working(&info, false);
         self
     }
 
     /// Connections from outside to a Service succeeded long ago.
     pub(super) fn worked_outside(&mut self, service: u32) -> &mut Self {
         let info = Names::standard().service(service).unwrap();
-        self.ledger.worked_outside.succeed(&info, 5, Mono(0));
+        self.ledger.seen_working(&info, true);
         self
     }
 
