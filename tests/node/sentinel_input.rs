@@ -1,11 +1,24 @@
 //! Conditions that disable the sentinel or change its work. The agent reports each and keeps running.
 
+use node_tests::manifests::{ports, service, slice, yaml};
 use node_tests::prelude::*;
+use node_tests::traffic::Manner;
 
 fn scene() -> Scene {
     let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     scene
+}
+
+/// A router that answers for the sentinel's addresses itself: it refuses by ICMP, or drops the two ports that
+/// the agent tries at every start.
+fn router(verdict: &str) -> String {
+    format!(
+        "add table inet router\ndelete table inet router\ntable inet router {{ chain first {{
+            type filter hook prerouting priority -150;
+            ip daddr 198.18.0.0/15 tcp dport {{ 9, 10250 }} {verdict};
+        }}; }}"
+    )
 }
 
 /// Asserts that the agent judges by real traffic, and logs why the sentinel is off.
@@ -59,6 +72,63 @@ fn an_address_of_the_cluster_is_left_alone() {
     let mut scene = scene();
     scene.start(&["--sentinel-client-address", "10.244.0.200,2001:2::1"]);
     is_off(&mut scene, "10.244.0.200");
+}
+
+/// Another machine or pod of a network without podCIDRs has the address, and is reached by the default
+/// route: nothing on this node shows it.
+#[test]
+fn an_address_that_answers_behind_the_default_route_is_left_alone() {
+    let mut scene = scene();
+    let theirs: SocketAddr = "198.18.0.2:8080".parse().expect("an address");
+    let outside = &scene.world.outside;
+    outside.ip("addr add 198.18.0.2/32 dev lo").expect("theirs");
+    let _server = Server::start_as(outside, "theirs", 8080, Manner::Answers).expect("a server");
+    let reached = |scene: &Scene, skip| Plan::from_node(&scene.world, theirs).once(skip);
+    reached(&scene, 0).expect("reached before the agent starts");
+    scene.start(&[]);
+    is_off(&mut scene, "198.18.0.2 is in use");
+    reached(&scene, 1).expect("reached beside the agent");
+    let made = scene.world.node.ifindex("pathproof-s0").is_ok();
+    assert!(!made, "no route leads to the sentinel");
+}
+
+/// Whoever may write a slice can claim the sentinel's address, so a claim counts only if the endpoint answers.
+/// Here the port that answers is none of those that are tried at every start.
+#[test]
+fn a_claim_to_an_address_counts_if_it_is_answered() {
+    let mut scene = scene();
+    let outside = scene.world.outside.clone();
+    let refused = router("reject with icmp port-unreachable");
+    outside.nft(&refused).expect("a router that refuses");
+    scene.start(&[]);
+    scene.wait_probed();
+    let claim = |scene: &Scene, port| {
+        let ports = ports([port], "TCP", None);
+        let spec = json!({ "clusterIP": "10.96.9.9", "ports": ports });
+        let endpoints = [json!({ "addresses": ["198.18.0.2"], "conditions": { "ready": true } })];
+        let slice = slice("shop", "claim", Family::V4, &ports, &endpoints);
+        let text = yaml(&[service("shop", "claim", spec), slice]).expect("YAML");
+        scene
+            .manifests
+            .write_file("claim.yaml", &text)
+            .expect("a file");
+    };
+    claim(&scene, 8081);
+    throughout(Duration::from_secs(6), || {
+        assert!(
+            scene.world.node.ifindex("pathproof-s0").is_ok(),
+            "{}",
+            scene.agent().log()
+        );
+    });
+    outside.nft(&router("drop")).expect("a router that drops");
+    outside.ip("addr add 198.18.0.2/32 dev lo").expect("theirs");
+    let _server = Server::start_as(&outside, "theirs", 8080, Manner::Answers).expect("a server");
+    claim(&scene, 8080);
+    is_off(&mut scene, "198.18.0.2 is in use: TCP port 8080");
+    eventually("the devices are gone", || {
+        scene.world.node.ifindex("pathproof-s0").is_err()
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! address.
 
 mod address_conflict;
+mod answering;
 mod ensure;
 mod netlink;
 mod verify;
@@ -15,6 +16,7 @@ use std::io;
 use std::net::IpAddr;
 
 pub use address_conflict::address_conflict;
+pub use answering::answering;
 pub use ensure::{ensure, remove};
 use pathproof_wire::service::Family;
 use thiserror::Error;

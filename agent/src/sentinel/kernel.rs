@@ -1,6 +1,7 @@
 //! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules.
 //! They are read, never written, and do not show whether anything works.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, io};
@@ -135,17 +136,25 @@ fn switch_of(device: &str, family: Family) -> String {
 
 /// Whether an interface of a default route has forwarding enabled.
 fn uplink_forwards(family: Family) -> io::Result<bool> {
+    for device in uplinks(family)? {
+        if read(&switch_of(&device, family))? == Some(true) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The interfaces of default routes.
+///
+/// # Errors
+/// The kernel's routes could not be read.
+pub fn uplinks(family: Family) -> io::Result<BTreeSet<String>> {
     let routes = fs::read_to_string(match family {
         Family::V4 => "/proc/thread-self/net/route",
         Family::V6 => "/proc/thread-self/net/ipv6_route",
     });
     let routes = unless_missing(routes)?.unwrap_or_default();
-    for device in by_default(&routes, family) {
-        if read(&switch_of(device, family))? == Some(true) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(by_default(&routes, family).map(str::to_owned).collect())
 }
 
 /// The interfaces of default routes. Columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use

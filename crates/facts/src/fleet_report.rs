@@ -19,6 +19,9 @@ pub struct FleetReport {
     /// When it was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
     pub written: i64,
+    /// How a Node of the cluster uses the sentinel's addresses, as a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_use: Option<String>,
 }
 
 /// Reason why a published count is ignored.
@@ -50,9 +53,10 @@ impl FleetReport {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether both have the same count, regardless of when they were written.
+    /// Whether both say the same, regardless of when they were written.
     pub fn is_same(&self, other: &FleetReport) -> bool {
-        (self.nodes, &self.unsound) == (other.nodes, &other.unsound)
+        let said = |report: &Self| (report.nodes, report.unsound.clone(), report.in_use.clone());
+        said(self) == said(other)
     }
 
     pub fn count(&self) -> Count {

@@ -1,5 +1,6 @@
 //! Every output of a node. The shell performs effects in order and returns their results as events.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,6 +219,8 @@ pub struct DesiredDevices {
     pub needed: bool,
     /// Families of the sentinel; empty if unknown.
     pub families: Vec<Family>,
+    /// Endpoints of other Services at the sentinel's addresses: if one answers, there must be no devices.
+    pub claimed: Vec<SocketAddr>,
 }
 
 /// A line for the log.

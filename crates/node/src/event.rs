@@ -1,7 +1,7 @@
 //! Every input of a node. A recording has one event per line, so every event can be serialised
 //! except those of the whole cluster view.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cluster::{Change, NodeFacts, ObjectName};
 use pathproof_facts::directory::{Directory, Missing, ServiceInfo};
@@ -132,6 +132,9 @@ pub struct ViewFacts {
     pub pods_expected: [bool; FAMILIES],
     /// How the cluster already uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
+    /// Endpoints of other Services at the sentinel's addresses. A replay makes no devices.
+    #[serde(skip)]
+    pub claimed: Vec<SocketAddr>,
 }
 
 impl ViewFacts {

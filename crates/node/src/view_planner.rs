@@ -1,7 +1,7 @@
 //! From the cluster view to the maps, and which of two agents maintains them.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::{Applied, ClusterView};
 use pathproof_judge::health_ports::{HealthPorts, PortTable};
 use pathproof_plan::Planner;
-use pathproof_plan::expect::addresses::in_cluster;
+use pathproof_plan::expect::addresses::{OTHERS, claimed, in_cluster};
 use pathproof_plan::expect::conflicts::SentinelConflicts;
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
@@ -41,6 +41,16 @@ pub struct ViewState {
     unknown_frontends: Option<ObjectName>,
 }
 
+/// The last search of the view for the sentinel's addresses.
+struct Searched {
+    /// Number of view changes at that time.
+    changes: u64,
+    /// How the cluster uses one, as a sentence.
+    taken: Option<String>,
+    /// Endpoints of other Services there.
+    claimed: Vec<SocketAddr>,
+}
+
 /// The view, and the plan for the maps that follows from it.
 pub(super) struct ViewPlanner {
     rule: Option<SentinelRule>,
@@ -62,9 +72,7 @@ pub(super) struct ViewPlanner {
     unread_maps: bool,
     /// The maps are being read; after that the whole view is planned.
     adopting: bool,
-    /// Number of view changes at the last search for the sentinel's addresses, and the conflict
-    /// that it found.
-    searched: Option<(u64, Option<String>)>,
+    searched: Option<Searched>,
     /// Whether Cilium may translate pods' sockets.
     sockets: bool,
     /// When a pod's connection to a frontend was last proven, by family.
@@ -349,13 +357,17 @@ impl ViewPlanner {
     /// runs once the sentinel exists, and then only at checks after a change of the view.
     fn search(&mut self) {
         let changes = self.state.changes;
-        let is_due = (self.searched.as_ref()).is_none_or(|(searched, _)| *searched != changes);
+        let is_due = (self.searched.as_ref()).is_none_or(|searched| searched.changes != changes);
         if is_due
             && self.view.is_synced()
             && let Some(rule) = &self.rule
             && self.sentinel_in(&self.view, rule).exists
         {
-            self.searched = Some((changes, in_cluster(rule, &self.view)));
+            self.searched = Some(Searched {
+                changes,
+                taken: in_cluster(rule, &self.view),
+                claimed: claimed(rule, &self.view),
+            });
         }
     }
 
@@ -387,6 +399,9 @@ impl ViewPlanner {
         if self.adopting {
             return None;
         }
+        let (searched, sentinel) = (self.searched.as_ref(), self.sentinel());
+        let taken = searched.and_then(|searched| searched.taken.clone());
+        let in_use = sentinel.in_use.as_ref();
         Some(Box::new(ViewFacts {
             synced: self.view.is_synced(),
             silent: self.silent_since.is_some(),
@@ -394,9 +409,10 @@ impl ViewPlanner {
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),
             unknown_frontends: self.state.unknown_frontends.clone(),
-            sentinel: self.sentinel(),
             pods_expected: self.pods_expected(),
-            taken: (self.searched.as_ref()).and_then(|(_, taken)| taken.clone()),
+            taken: taken.or_else(|| in_use.map(|why| format!("{why}: {OTHERS}"))),
+            claimed: searched.map_or_else(Vec::new, |searched| searched.claimed.clone()),
+            sentinel,
         }))
     }
 

@@ -53,6 +53,8 @@ pub(super) struct Member {
     pub(super) excluded: Excluded,
     /// The object's version.
     pub(super) version: Box<str>,
+    /// How it uses the sentinel's addresses, as a sentence.
+    in_use: Option<Box<str>>,
     list: u32,
 }
 
@@ -99,6 +101,7 @@ impl Census {
             since: same.map_or(now, |known| known.since),
             excluded: Excluded::No,
             version: "".into(),
+            in_use: None,
             list: self.list,
         };
         match self.nodes.get_mut(node) {
@@ -117,6 +120,18 @@ impl Census {
         }
     }
 
+    /// Records how the node uses the sentinel's addresses.
+    pub fn uses_sentinel(&mut self, node: &str, in_use: Option<String>) {
+        if let Some(member) = self.nodes.get_mut(node) {
+            member.in_use = in_use.map(String::into_boxed_str);
+        }
+    }
+
+    /// Whether all nodes are known.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
     pub fn remove(&mut self, node: &str) {
         self.nodes.remove(node);
     }
@@ -127,8 +142,14 @@ impl Census {
 
     /// The count at `now`. Nodes whose agent has not written for long do not count.
     pub fn count(&self, wall: Wall, now: Mono) -> FleetReport {
+        let in_use = self
+            .nodes
+            .values()
+            .filter_map(|member| member.in_use.as_deref());
         let mut report = FleetReport {
             written: wall.0 / 1_000_000_000,
+            // The same one each time, or every count would be a change.
+            in_use: in_use.min().map(str::to_owned),
             ..FleetReport::default()
         };
         for member in self.nodes.values() {
@@ -161,6 +182,7 @@ impl Census {
         let due = |said: &Said| {
             let (before, after) = (said.report.count().unsound, counted.count().unsound);
             let (since, pause) = match before.abs_diff(after) {
+                _ if said.report.in_use != counted.in_use => (said.changed, Duration::ZERO),
                 0 if is_same(said) => (said.written, BEAT),
                 0 => (said.changed, OTHER),
                 change if change >= 1.max(counted.nodes / ONE_IN) => (said.changed, Duration::ZERO),

@@ -14,7 +14,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::config::SentinelConfig;
-use crate::sentinel::devices::{Role, SentinelDevices, address_conflict, ensure, remove, verify};
+use crate::sentinel::devices::{
+    Role, SentinelDevices, address_conflict, answering, ensure, remove, verify,
+};
 use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// Interval between checks while all is well.
@@ -23,6 +25,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(3);
 /// Timeout for creating the devices, which reads all routes of the node: there may be a million.
 const MAKING: Duration = Duration::from_secs(20);
+/// Interval of trying the sentinel's addresses again while somebody else answers there.
+const AGAIN: Duration = Duration::from_secs(60);
 /// Minimum interval between checks while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,6 +52,7 @@ pub(super) fn start(
         families: Vec::new(),
         off: None,
         touched: None,
+        tried: None,
     };
     tokio::spawn(async move { keeper.run(desires).await })
 }
@@ -61,6 +66,15 @@ struct Keeper {
     off: Option<String>,
     /// Whether devices of this agent may exist, even in part; `None` before it created or removed any.
     touched: Option<bool>,
+    /// The last attempt to find somebody else at the sentinel's addresses.
+    tried: Option<Tried>,
+}
+
+struct Tried {
+    at: Mono,
+    desired: DesiredDevices,
+    /// Who answers, as a sentence.
+    in_use: Option<String>,
 }
 
 impl Keeper {
@@ -70,11 +84,14 @@ impl Keeper {
             let mut sound_since = None;
             match desired {
                 Some(devices) if devices.needed => {
-                    sound_since = self.look(&devices.families, &desires).await;
+                    sound_since = match self.in_use(&devices).await {
+                        Some(why) => self.leave(why).await,
+                        None => self.look(&devices.families, &desires).await,
+                    };
                 }
                 Some(_) if self.touched != Some(false) => {
                     self.remove().await;
-                    self.off = None;
+                    (self.off, self.tried) = (None, None);
                 }
                 _ => {}
             }
@@ -104,6 +121,34 @@ impl Keeper {
                 tracing::warn!(%error, "cannot read whether the kernel forwards");
             }
         }
+    }
+
+    /// Who else answers at the sentinel's addresses. They are tried before the first devices are made, after
+    /// other Services claimed them, and again while somebody answers.
+    async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
+        let is_current = |tried: &&Tried| {
+            let is_young = clock::mono().since(tried.at) < AGAIN;
+            tried.desired == *desired && (tried.in_use.is_none() || is_young)
+        };
+        if let Some(tried) = self.tried.as_ref().filter(is_current) {
+            return tried.in_use.clone();
+        }
+        let in_use = answering(&self.config, &desired.families, &desired.claimed).await;
+        self.tried = Some(Tried {
+            at: clock::mono(),
+            desired: desired.clone(),
+            in_use: in_use.clone(),
+        });
+        in_use
+    }
+
+    /// Leaves the addresses to whoever uses them.
+    async fn leave(&mut self, why: String) -> Option<Mono> {
+        if self.touched != Some(false) {
+            self.remove().await;
+        }
+        self.turn_off(why);
+        None
     }
 
     async fn remove(&mut self) {

@@ -1,8 +1,10 @@
 //! Follows the conditions of all Nodes, for the rotator's count. Only what is counted is kept, and one
 //! object is in memory at a time.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use pathproof_facts::fleet_report::FleetReport;
@@ -10,6 +12,7 @@ use pathproof_facts::time::{Mono, Wall};
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
+use pathproof_wire::service::FAMILIES;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
@@ -40,8 +43,13 @@ impl Known {
     }
 }
 
-/// Follows all Nodes; `clocks` reads the wall and the monotonic clock. Must be called within a tokio runtime.
-pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono)) -> Nodes {
+/// Follows all Nodes; `clocks` reads the wall and the monotonic clock, and `echo` are the addresses of the
+/// sentinel's endpoint, which no Node should use. Must be called within a tokio runtime.
+pub fn follow_nodes(
+    client: Client,
+    clocks: fn() -> (Wall, Mono),
+    echo: [IpAddr; FAMILIES],
+) -> Nodes {
     let known = Arc::new(Known::default());
     let taken = Arc::clone(&known);
     let task = tokio::spawn(async move {
@@ -49,7 +57,7 @@ pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono)) -> Nodes {
         let follower = Follower::new(client, Requests::nodes(), Pace::default(), events);
         let take = async {
             while let Some(event) = heard.recv().await {
-                if take(&mut taken.lock(), event, clocks()) {
+                if take(&mut taken.lock(), event, clocks(), echo) {
                     taken.changed.notify_one();
                 }
             }
@@ -86,6 +94,12 @@ impl Nodes {
         self.known.lock().1.clone()
     }
 
+    /// Whether all Nodes are known, or cannot be: then nobody has to wait for them.
+    pub fn is_settled(&self) -> bool {
+        let (census, silent) = &*self.known.lock();
+        census.is_whole() || silent.is_some()
+    }
+
     /// Waits until a node starts or stops failing.
     pub async fn changed(&self) {
         self.known.changed.notified().await;
@@ -99,14 +113,24 @@ impl Drop for Nodes {
 }
 
 /// Handles an event; returns whether the number of failing nodes may have changed.
-fn take((census, silent): &mut (Census, Option<String>), event: Event, at: (Wall, Mono)) -> bool {
+fn take(
+    (census, silent): &mut (Census, Option<String>),
+    event: Event,
+    at: (Wall, Mono),
+    echo: [IpAddr; FAMILIES],
+) -> bool {
     match event {
         Event::ListBegins(_) => census.begin_list(),
         Event::ListEnds(_) => {
             census.end_list();
             return true;
         }
-        Event::There(Object::Node(node)) => return put(census, &node, at),
+        Event::There(Object::Node(node)) => {
+            let changed = put(census, &node, at);
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            census.uses_sentinel(name, use_of(&node, echo));
+            return changed;
+        }
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
         Event::Trouble(_, trouble) => *silent = trouble.map(|trouble| trouble.to_string()),
         // An unreadable Node keeps its previous condition.
@@ -131,4 +155,27 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let excluded = Excluded::of(label.map(String::as_str));
     census.exclude(name, excluded, version.unwrap_or_default());
     changed
+}
+
+/// How a Node uses an address of the sentinel, as a sentence. Its name follows DNS rules.
+fn use_of(node: &Node, echo: [IpAddr; FAMILIES]) -> Option<String> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let addresses = (node.status.iter()).flat_map(|status| status.addresses.iter().flatten());
+    let mut addresses = addresses.filter_map(|entry| entry.address.parse().ok());
+    if let Some(address) = addresses.find(|address| echo.contains(address)) {
+        return Some(format!(
+            "the sentinel's address {address} is an address of Node {name}"
+        ));
+    }
+    let cidrs = node.spec.iter().flat_map(|spec| {
+        let all = spec.pod_cidrs.iter().flatten();
+        all.chain(&spec.pod_cidr)
+    });
+    let mut cidrs = cidrs.filter_map(|text| text.parse::<IpNet>().ok());
+    cidrs.find_map(|cidr| {
+        let address = echo.iter().find(|address| cidr.contains(*address))?;
+        Some(format!(
+            "the sentinel's address {address} is in podCIDR {cidr} of Node {name}"
+        ))
+    })
 }

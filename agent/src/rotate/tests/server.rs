@@ -32,6 +32,8 @@ pub(super) struct Store {
     pub(super) nodes: u32,
     /// Nodes whose condition is False.
     pub(super) failing: u32,
+    /// `spec.podCIDR` of the first node.
+    pub(super) pod_cidr: Option<&'static str>,
     /// Further nodes, which have pathproof's label and no condition.
     pub(super) withdrawn: Vec<&'static str>,
     /// Path whose writes fail.
@@ -180,7 +182,12 @@ fn watch_nodes(server: Server) -> Response {
                 let gone = server.store().withdrawn.clone();
                 if before != Some((nodes, failing)) {
                     let event = |object| json!({ "type": "ADDED", "object": object });
-                    let all = (0..nodes).map(|number| event(node(number, number < failing)));
+                    let cidr = server.store().pod_cidr;
+                    let all = (0..nodes).map(|number| {
+                        let mut node = node(number, number < failing);
+                        node["spec"] = json!({ "podCIDR": cidr.filter(|_| number == 0) });
+                        event(node)
+                    });
                     let all = all.chain(gone.into_iter().map(|name| event(withdrawn(name))));
                     let end = json!({ "type": "BOOKMARK", "object": { "metadata": {
                         "resourceVersion": "1", "annotations": { "k8s.io/initial-events-end": "true" },

@@ -142,6 +142,18 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
     assert_eq!(scene.condition(), Condition::Probing);
 }
 
+/// The rotator, which knows all Nodes, says so beside its count.
+#[test]
+fn addresses_that_a_node_of_the_cluster_uses_are_left_to_it() {
+    let mut scene = Scene::probed();
+    let fleet = r#"{"nodes":3,"unsound":{},"in_use":"198.18.0.2 is in podCIDR 198.18.0.0/24"}"#;
+    let effects = scene.view(vec![counted(FIRST_GENERATION, Some(fleet))]);
+    assert!(effects.has("stop"));
+    assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
+    let why = "198.18.0.2 is in podCIDR 198.18.0.0/24: choose other sentinel addresses";
+    assert_eq!(scene.condition(), Condition::Off(why));
+}
+
 #[test]
 fn probes_that_fail_at_addresses_that_are_taken_accuse_nobody() {
     let mut scene = Scene::probed();

@@ -1,9 +1,11 @@
 //! Whether the cluster uses an address of the sentinel. Conflicts on the node itself are found
 //! elsewhere in the agent.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use pathproof_facts::cluster::Protocol;
 use pathproof_facts::view::ClusterView;
 
 use super::sentinel::SentinelRule;
@@ -12,12 +14,14 @@ use super::sentinel::SentinelRule;
 pub const OTHERS: &str = "choose other sentinel addresses";
 /// Remedy for a pod source that a pod could get.
 pub const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
+/// Maximum number of endpoints at the sentinel's addresses that are tried.
+const CLAIMS: usize = 4;
 
 /// Finds a use of the sentinel's addresses in the cluster: this node's podCIDRs and Node object,
 /// cluster IPs of other Services. Returns a sentence with the remedy.
 ///
 /// External IPs and endpoints can be set by anybody with write access to one namespace. They count
-/// only against the pod source, which is an address that a pod may get.
+/// only against the pod source, which is an address that a pod may get; see also [`claimed`].
 ///
 /// It visits every Service and, if there are pod sources, every endpoint: see `ViewPlanner::search`.
 pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
@@ -54,6 +58,25 @@ pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
         }
     }
     rule.pods.iter().find_map(|pod| pod_source(*pod, cidrs))
+}
+
+/// Some endpoints of other Services at the sentinel's addresses. They may be wrong, since anybody with write
+/// access to one namespace can set them: whether somebody answers there shows it.
+pub fn claimed(rule: &SentinelRule, view: &ClusterView) -> Vec<SocketAddr> {
+    let others = view.states().filter(|(name, _)| **name != rule.service);
+    let slices = others.flat_map(|(_, state)| &state.slices);
+    let claimed = slices.flat_map(|slice| {
+        let addresses = slice.endpoints.iter();
+        let addresses = addresses.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
+        let is_ours = |ip: &IpAddr| rule.clients.contains(ip) || rule.echo.contains(ip);
+        addresses.filter(is_ours).flat_map(|ip| {
+            let ports = slice.ports.iter();
+            let tcp = ports.filter(|port| port.protocol == Protocol::Tcp);
+            tcp.map(move |port| SocketAddr::new(ip, port.port))
+        })
+    });
+    let claimed: BTreeSet<SocketAddr> = claimed.collect();
+    claimed.into_iter().take(CLAIMS).collect()
 }
 
 /// Why a pod source is not a possible pod address of this node.

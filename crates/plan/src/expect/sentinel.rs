@@ -49,6 +49,9 @@ pub struct Sentinel {
     /// Why an existing count is ignored, as a sentence.
     #[serde(default)]
     pub fleet_error: Option<String>,
+    /// How a Node of the cluster uses its addresses, as the rotator says.
+    #[serde(default)]
+    pub in_use: Option<String>,
     /// The annotation [`ENFORCEMENT`](pathproof_facts::switches::ENFORCEMENT) of its Service.
     #[serde(default)]
     pub enforcement: Option<Box<str>>,
@@ -61,6 +64,7 @@ pub static ABSENT: Sentinel = Sentinel {
     conflicts: Vec::new(),
     fleet: None,
     fleet_error: None,
+    in_use: None,
     enforcement: None,
 };
 
@@ -135,21 +139,23 @@ pub fn sentinel(
     };
     let found = routed(service).and_then(|()| families(rule, state, service, node));
     let altered = found.as_ref().err();
-    let (fleet, fleet_error) = counted(state);
+    let (newest, fleet_error) = counted(state);
+    let fleet = newest.as_ref().and_then(FleetReport::published);
     Sentinel {
         exists: true,
         conflicts: Vec::new(),
         fleet,
         fleet_error,
+        in_use: newest.and_then(|report| report.in_use),
         enforcement: service.enforcement.clone(),
         altered: altered.map(|altered| format!("Service {} {altered}", rule.service)),
         families: found.unwrap_or_default(),
     }
 }
 
-/// The newest count: a slice of an earlier rotator may have an old one.
-fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
-    let (mut newest, mut wrong) = (None::<Published>, None);
+/// The newest report: a slice of an earlier rotator may have an old one.
+fn counted(state: &ServiceState) -> (Option<FleetReport>, Option<String>) {
+    let (mut newest, mut wrong) = (None::<FleetReport>, None);
     for text in state
         .slices
         .iter()
@@ -157,11 +163,8 @@ fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
     {
         match FleetReport::parse(text) {
             Ok(report) => {
-                let published = report.published().into_iter();
-                newest = newest
-                    .into_iter()
-                    .chain(published)
-                    .max_by_key(|count| count.written);
+                let both = newest.into_iter().chain([report]);
+                newest = both.max_by_key(|report| report.written);
             }
             Err(error) => {
                 wrong.get_or_insert(format!("the annotation {FLEET} is ignored: {error}"));

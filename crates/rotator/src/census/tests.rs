@@ -172,3 +172,19 @@ fn an_agent_that_writes_is_counted_whatever_its_clock() {
         "only one wrote within 15 min"
     );
 }
+
+/// Each agent must hear of it before it has made its devices.
+#[test]
+fn a_node_that_uses_the_sentinels_addresses_is_published_at_once() {
+    let mut census = cluster(3, 0);
+    let in_use = |census: &mut Census, at| {
+        let report = census.publish(false, false, NOW, at).unwrap();
+        report.in_use.clone()
+    };
+    assert_eq!(in_use(&mut census, s(0)), None);
+    census.uses_sentinel("node-1", Some("it is an address of Node node-1".to_owned()));
+    let said = in_use(&mut census, s(1));
+    assert_eq!(said.as_deref(), Some("it is an address of Node node-1"));
+    census.uses_sentinel("node-1", None);
+    assert_eq!(in_use(&mut census, s(2)), None);
+}

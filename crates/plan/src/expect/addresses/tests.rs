@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pathproof_facts::cluster::{
-    Change, EndpointFacts, NodeFacts, ObjectName, ServiceFacts, SliceFacts,
+    Change, EndpointFacts, NodeFacts, ObjectName, ServiceFacts, SliceFacts, SlicePort,
 };
 use pathproof_facts::node_context::address as address_of;
 use rstest::rstest;
@@ -144,4 +144,28 @@ fn pod_sources(#[case] address: IpAddr, #[case] refused: &str) {
         None => assert_eq!(refused, ""),
         Some(text) => assert!(!refused.is_empty() && text.contains(refused), "{text}"),
     }
+}
+
+#[test]
+fn endpoints_at_the_sentinels_addresses_are_claims() {
+    let mut view = ClusterView::new();
+    let with_ports = |change| match change {
+        Change::Slice(slice) => {
+            let mut slice = (*slice).clone();
+            slice.ports = [(Protocol::Tcp, 8080), (Protocol::Udp, 53)]
+                .map(|(protocol, port)| SlicePort {
+                    name: "".into(),
+                    protocol,
+                    port,
+                })
+                .to_vec();
+            Change::Slice(Arc::new(slice))
+        }
+        other => other,
+    };
+    view.apply(vec![with_ports(slice("cart", "10.244.0.7"))]);
+    assert_eq!(claimed(&rule(), &view), []);
+    view.apply(vec![with_ports(slice("cart", "198.18.0.2"))]);
+    assert_eq!(claimed(&rule(), &view), [parse("198.18.0.2:8080")]);
+    assert_eq!(in_cluster(&rule(), &view), None, "anybody can claim it");
 }
