@@ -2,7 +2,9 @@
 //! similar ones.
 
 use http::Method;
-use node_tests::cluster::{Api, ControlPlane, Servers, create, install, namespace, reserve};
+use node_tests::cluster::{
+    Api, ControlPlane, Servers, create, install, namespace, reserve, reserve_by,
+};
 use node_tests::manifests::Manifests;
 use node_tests::prelude::*;
 
@@ -165,6 +167,16 @@ fn claims_of_reserved_addresses_and_ports_are_refused() {
     let own = json!({ "spec": { "externalIPs": ["198.18.0.2"] } });
     assert_eq!(shop.patch(SENTINEL, &own), 200);
     without_the_sentinel(&shop, ip(0));
+    audit_warns(&shop);
+}
+
+/// An agent that only reports refuses nobody's write.
+fn audit_warns(shop: &Shop) {
+    reserve_by(&shop.admin, &["Warn", "Audit"]).expect("audit");
+    let claim = external(&["198.18.0.2"], 80);
+    until(PATIENCE, || (shop.try_service(&claim) == 200).then_some(())).expect("a Service");
+    let accepted = || (shop.slice(&shop.admin, "IPv4", "198.18.0.2") == 200).then_some(());
+    until(PATIENCE, accepted).expect("a slice");
 }
 
 fn slices(shop: &Shop) {

@@ -31,6 +31,7 @@ fn command(world: &World) -> Command {
     let mut command = world.node.command(link);
     clean(&mut command);
     command
+        .env("PATHPROOF_ENFORCEMENT", "enforce")
         .env("PATHPROOF_PIN_DIR", "none")
         .env("PATHPROOF_STATE_DIR", world.dir().join("drop-in-state"));
     command

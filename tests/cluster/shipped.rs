@@ -287,7 +287,8 @@ fn helm_takes_away_what_it_brought(cluster: &Cluster) {
         let agent = api.get(agent).expect("the agent");
         agent["spec"]["template"]["spec"]["containers"][0]["args"].clone()
     };
-    assert_eq!(args(&cluster.api), json!(["run", "--datapath=kube-proxy"]));
+    let enforce = ["run", "--enforcement=enforce", "--datapath=kube-proxy"];
+    assert_eq!(args(&cluster.api), json!(enforce));
     let mut rollback = cluster.command(Tool::Helm);
     rollback.args(["rollback", "pathproof", "1", "--namespace", "pathproof"]);
     said(&mut rollback).expect("roll back");

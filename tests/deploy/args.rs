@@ -128,6 +128,19 @@ fn the_base_audits_and_a_component_enforces() {
         ] {
             let objects = overlay(profile, components).expect("an overlay");
             assert_eq!(enforcement(&objects), expected, "{profile} {components:?}");
+            let actions = match expected {
+                Enforcement::Audit => json!(["Warn", "Audit"]),
+                Enforcement::Enforce => json!(["Deny"]),
+            };
+            let reserving = objects.iter().filter(|object| {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                let is_binding = object["kind"] == "ValidatingAdmissionPolicyBinding";
+                is_binding && name.starts_with("pathproof-reserved-")
+            });
+            let found: Vec<_> = reserving
+                .map(|one| &one["spec"]["validationActions"])
+                .collect();
+            assert_eq!(found, [&actions; 2], "{profile} {components:?}");
         }
     }
 }

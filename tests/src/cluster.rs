@@ -24,7 +24,7 @@ pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, f
 pub use map_eye::MapEye;
 pub use objects::{
     create, documents, install, install_node, namespace, node_pod, node_token, put_file,
-    read_documents, reserve,
+    read_documents, reserve, reserve_by,
 };
 pub use relay::{Manner, Relay};
 pub use scene::{PATIENCE, PORT, Scene, services, wait_proven};

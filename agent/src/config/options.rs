@@ -229,11 +229,11 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "POLICY", default_value = "open", value_parser = word::<UnknownPolicy>)]
     pub unknown_policy: UnknownPolicy,
 
-    /// Effect of a broken datapath on the answers: enforce or audit
+    /// Effect of a broken datapath on the answers: audit or enforce
     ///
-    /// enforce: /healthz and /livez answer 503. audit: they answer 200, and metrics show what enforce
-    /// would answer.
-    #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = word::<Enforcement>)]
+    /// audit: /healthz and /livez answer 200, and metrics show what enforce would answer. enforce: they answer
+    /// 503.
+    #[arg(long, value_name = "MODE", default_value = "audit", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
 
     /// IP families whose failure makes the node answer 503: used, any or all

@@ -167,13 +167,17 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The agent's command line: what differs from the binary's defaults. */}}
+{{/* An agent that only reports must refuse nobody's write. */}}
+{{- define "pathproof.reservedActions" -}}
+{{- if eq .Values.agent.enforcement "enforce" }}["Deny"]{{ else }}["Warn", "Audit"]{{ end }}
+{{- end }}
+
+{{/* The agent's command line: what differs from the binary's defaults, and the mode, which other versions may
+have another default for. */}}
 {{- define "pathproof.agentArgs" -}}
 - run
 {{- with .Values.agent }}
-{{- if ne .enforcement "enforce" }}
 - "--enforcement={{ .enforcement }}"
-{{- end }}
 {{- with include "pathproof.datapath" $ }}
 - "--datapath={{ . }}"
 {{- end }}

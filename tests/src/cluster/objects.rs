@@ -68,9 +68,21 @@ pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     Ok(())
 }
 
-/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and addresses.
+/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and addresses, as the
+/// component `enforce` has them.
 pub fn reserve(api: &Api) -> Result<()> {
-    create_where(api, is_reserving)
+    create_where(api, is_reserving)?;
+    reserve_by(api, &["Deny"])
+}
+
+/// Sets what happens to a claim of pathproof's names and addresses.
+pub fn reserve_by(api: &Api, actions: &[&str]) -> Result<()> {
+    let bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+    let change = json!({ "spec": { "validationActions": actions } });
+    ["services", "endpoints"].iter().try_for_each(|what| {
+        let binding = format!("{bindings}/pathproof-reserved-{what}");
+        api.patch(&binding, &change).map(drop)
+    })
 }
 
 fn create_where(api: &Api, filter: impl Fn(&Value) -> bool) -> Result<()> {

@@ -95,6 +95,8 @@ impl World {
         clean(&mut command);
         // Tests also count connections of healthy Services.
         command.env("PATHPROOF_SERVICE_METRICS", "all");
+        // A fault has to show in the answer. Options in `extra` win.
+        command.env("PATHPROOF_ENFORCEMENT", "enforce");
         if let Some(kernel) = kernel {
             let filter = kernel.filter()?;
             let begin = move || apply_filter(&filter).map_err(io::Error::other);

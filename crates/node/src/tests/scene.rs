@@ -444,9 +444,9 @@ impl Effects {
 
     pub(super) fn devices(&self) -> Option<(bool, &[Family])> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Sentinel(SentinelEffect::Devices(DesiredDevices { needed, families, .. })) => {
-                Some((*needed, &families[..]))
-            }
+            Effect::Sentinel(SentinelEffect::Devices(DesiredDevices {
+                needed, families, ..
+            })) => Some((*needed, &families[..])),
             _ => None,
         })
     }
