@@ -39,8 +39,6 @@ mod tests;
 const LOOK: Duration = Duration::from_secs(5);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Interval of looking whether all nodes are known.
-const STEP: Duration = Duration::from_millis(50);
 /// Minimum pause before a check that nodes cause when they begin or cease to fail.
 const EARLY: Duration = Duration::from_secs(1);
 
@@ -206,17 +204,6 @@ impl Rotator {
         let Some(nodes) = &mut self.nodes else {
             return Ok(());
         };
-        // Agents probe the sentinel once it has slices. Before that they must know whether a Node uses its
-        // addresses.
-        if found.items.is_empty() {
-            let settled = async {
-                while !nodes.is_settled() {
-                    sleep(STEP).await;
-                }
-            };
-            // Without an answer, a sentinel is worth more than the comparison.
-            let _ = timeout(REQUEST, settled).await;
-        }
         let now = clock::mono();
         let number = nodes.number();
         let rotates = self.rotation.is_due(number, now);

@@ -219,8 +219,8 @@ pub struct DesiredDevices {
     pub needed: bool,
     /// Families of the sentinel; empty if unknown.
     pub families: Vec<Family>,
-    /// Endpoints of other Services at the sentinel's addresses: if one answers, there must be no devices.
-    pub claimed: Vec<SocketAddr>,
+    /// Addresses of the sentinel with ports: if somebody answers at one, there must be no devices.
+    pub tries: Vec<SocketAddr>,
 }
 
 /// A line for the log.

@@ -132,9 +132,9 @@ pub struct ViewFacts {
     pub pods_expected: [bool; FAMILIES],
     /// How the cluster already uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
-    /// Endpoints of other Services at the sentinel's addresses. A replay makes no devices.
+    /// Where somebody else may answer at the sentinel's addresses. A replay makes no devices.
     #[serde(skip)]
-    pub claimed: Vec<SocketAddr>,
+    pub tries: Vec<SocketAddr>,
 }
 
 impl ViewFacts {

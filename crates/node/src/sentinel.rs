@@ -192,7 +192,7 @@ impl SentinelState {
         if !families.is_empty() {
             self.desired.families = families;
         }
-        self.desired.claimed.clone_from(&facts.claimed);
+        self.desired.tries.clone_from(&facts.tries);
         self.desired.clone()
     }
 

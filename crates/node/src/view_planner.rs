@@ -12,7 +12,7 @@ use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::{Applied, ClusterView};
 use pathproof_judge::health_ports::{HealthPorts, PortTable};
 use pathproof_plan::Planner;
-use pathproof_plan::expect::addresses::{OTHERS, claimed, in_cluster};
+use pathproof_plan::expect::addresses::{OTHERS, in_cluster, tries};
 use pathproof_plan::expect::conflicts::SentinelConflicts;
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
@@ -47,8 +47,8 @@ struct Searched {
     changes: u64,
     /// How the cluster uses one, as a sentence.
     taken: Option<String>,
-    /// Endpoints of other Services there.
-    claimed: Vec<SocketAddr>,
+    /// Where somebody else may answer at one.
+    tries: Vec<SocketAddr>,
 }
 
 /// The view, and the plan for the maps that follows from it.
@@ -366,7 +366,7 @@ impl ViewPlanner {
             self.searched = Some(Searched {
                 changes,
                 taken: in_cluster(rule, &self.view),
-                claimed: claimed(rule, &self.view),
+                tries: tries(rule, &self.view),
             });
         }
     }
@@ -411,7 +411,7 @@ impl ViewPlanner {
             unknown_frontends: self.state.unknown_frontends.clone(),
             pods_expected: self.pods_expected(),
             taken: taken.or_else(|| in_use.map(|why| format!("{why}: {OTHERS}"))),
-            claimed: searched.map_or_else(Vec::new, |searched| searched.claimed.clone()),
+            tries: searched.map_or_else(Vec::new, |searched| searched.tries.clone()),
             sentinel,
         }))
     }

@@ -127,11 +127,6 @@ impl Census {
         }
     }
 
-    /// Whether all nodes are known.
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
-    }
-
     pub fn remove(&mut self, node: &str) {
         self.nodes.remove(node);
     }

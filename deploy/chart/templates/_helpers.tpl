@@ -169,7 +169,7 @@ imagePullSecrets:
 
 {{/* An agent that only reports must refuse nobody's write. */}}
 {{- define "pathproof.reservedActions" -}}
-{{- if eq .Values.agent.enforcement "enforce" }}["Deny"]{{ else }}["Warn", "Audit"]{{ end }}
+{{- if or .Values.policy.refuse (eq .Values.agent.enforcement "enforce") }}["Deny"]{{ else }}["Warn", "Audit"]{{ end }}
 {{- end }}
 
 {{/* The agent's command line: what differs from the binary's defaults, and the mode, which other versions may

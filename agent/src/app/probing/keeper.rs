@@ -1,9 +1,11 @@
 //! Keeps the sentinel's devices: creates them on demand, checks and repairs them, and finally removes them.
 //! It is a separate task because netlink waits. It reports to the main loop and decides nothing.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
+use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
 use pathproof_node::effect::DesiredDevices;
 use pathproof_node::event::{Event, KernelState, SentinelEvent};
@@ -15,9 +17,9 @@ use tokio::time::{sleep, timeout};
 use crate::clock;
 use crate::config::SentinelConfig;
 use crate::sentinel::devices::{
-    Role, SentinelDevices, address_conflict, answering, ensure, remove, verify,
+    Role, SentinelDevices, Uplinks, address_conflict, answering, ensure, remove, verify,
 };
-use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
+use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners, uplinks};
 
 /// Interval between checks while all is well.
 const LOOK: Duration = Duration::from_secs(5);
@@ -72,7 +74,8 @@ struct Keeper {
 
 struct Tried {
     at: Mono,
-    desired: DesiredDevices,
+    tries: Vec<SocketAddr>,
+    uplinks: Uplinks,
     /// Who answers, as a sentence.
     in_use: Option<String>,
 }
@@ -124,29 +127,33 @@ impl Keeper {
     }
 
     /// Who else answers at the sentinel's addresses. They are tried before the first devices are made, after
-    /// other Services claimed them, and again while somebody answers.
+    /// other Services claimed them or a default route changed, and again while somebody answers.
     async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
+        let mut tries = desired.tries.clone();
+        tries.retain(|to| desired.families.contains(&Family::of(&address(&to.ip()))));
+        let uplinks = Family::ALL.map(|family| uplinks(family).unwrap_or_default());
         let is_current = |tried: &&Tried| {
             let is_young = clock::mono().since(tried.at) < AGAIN;
-            tried.desired == *desired && (tried.in_use.is_none() || is_young)
+            let is_same = (&tried.tries, &tried.uplinks) == (&tries, &uplinks);
+            is_same && (tried.in_use.is_none() || is_young)
         };
         if let Some(tried) = self.tried.as_ref().filter(is_current) {
             return tried.in_use.clone();
         }
-        let in_use = answering(&self.config, &desired.families, &desired.claimed).await;
+        let in_use = answering(&tries, &uplinks).await;
         self.tried = Some(Tried {
             at: clock::mono(),
-            desired: desired.clone(),
+            tries,
+            uplinks,
             in_use: in_use.clone(),
         });
         in_use
     }
 
-    /// Leaves the addresses to whoever uses them.
+    /// Leaves the addresses to whoever uses them. The devices are removed at each check: during an update the
+    /// agent before this one may make them again, and then leave them.
     async fn leave(&mut self, why: String) -> Option<Mono> {
-        if self.touched != Some(false) {
-            self.remove().await;
-        }
+        self.remove().await;
         self.turn_off(why);
         None
     }

@@ -94,12 +94,6 @@ impl Nodes {
         self.known.lock().1.clone()
     }
 
-    /// Whether all Nodes are known, or cannot be: then nobody has to wait for them.
-    pub fn is_settled(&self) -> bool {
-        let (census, silent) = &*self.known.lock();
-        census.is_whole() || silent.is_some()
-    }
-
     /// Waits until a node starts or stops failing.
     pub async fn changed(&self) {
         self.known.changed.notified().await;

@@ -16,45 +16,35 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr};
 use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg, setsockopt};
 use pathproof_plan::expect::addresses::OTHERS;
-use pathproof_wire::service::Family;
+use pathproof_wire::service::{FAMILIES, Family};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::config::SentinelConfig;
-use crate::sentinel::kernel::uplinks;
-
 /// A machine behind the default route answers in milliseconds, after its address is resolved.
 const WAIT: Duration = Duration::from_millis(300);
-/// Ports that are tried at every address: the kubelet's, and one that hardly anybody listens on, so that a
-/// machine without a filter refuses. Not 80 or 443: transparent proxies answer there for every address.
-const PORTS: [u16; 2] = [10_250, 9];
+/// A router may drop the first packet while it resolves the address.
+const ATTEMPTS: usize = 2;
 
-/// Tries the sentinel's addresses in `families`, and what other Services claim there. Returns a sentence with
-/// the remedy if one answers.
-pub async fn answering(
-    config: &SentinelConfig,
-    families: &[Family],
-    claimed: &[SocketAddr],
-) -> Option<String> {
-    let addresses = families.iter().flat_map(|family| {
-        let at = *family as usize;
-        [config.client[at], config.echo[at]]
-    });
-    let usual = addresses.flat_map(|ip| PORTS.map(|port| SocketAddr::new(ip, port)));
-    let tried: BTreeSet<SocketAddr> = usual.chain(claimed.iter().copied()).collect();
-    let tries = tried.into_iter().flat_map(|to| {
+/// Interfaces of default routes, by [`Family`].
+pub type Uplinks = [BTreeSet<String>; FAMILIES];
+
+/// Tries each address by each uplink of its family. Returns a sentence with the remedy if one answers.
+pub async fn answering(tries: &[SocketAddr], uplinks: &Uplinks) -> Option<String> {
+    let tries = tries.iter().flat_map(|to| {
         let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
-        let devices = uplinks(family).unwrap_or_default().into_iter();
+        let devices = uplinks[family as usize].iter();
         devices.map(move |device| async move {
-            match answers(to, &device).await {
-                Ok(true) => Some((to, device)),
-                Ok(false) => None,
-                Err(error) => {
-                    tracing::debug!(%to, device, %error, "cannot try an address of the sentinel");
-                    None
+            for _ in 0..ATTEMPTS {
+                match answers(*to, device).await {
+                    Ok(true) => return Some((to, device)),
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::debug!(%to, device, %error, "cannot try an address of the sentinel");
+                    }
                 }
             }
+            None
         })
     });
     let (to, device) = join_all(tries).await.into_iter().flatten().next()?;
@@ -85,12 +75,14 @@ async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
         Ok(ready) => drop(ready?),
         Err(_) => return Ok(false),
     }
-    Ok(match socket.take_error()? {
-        None => true,
-        Some(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            refuser(&socket)?.is_none_or(|refuser| refuser == to.ip())
-        }
-        Some(_) => false,
+    let refused = match socket.take_error()? {
+        None => return Ok(socket.peer_addr().is_ok()),
+        Some(error) => error.kind() == ErrorKind::ConnectionRefused,
+    };
+    // Many kinds of ICMP error refuse a connection. Without one, it was a RST.
+    Ok(match refuser(&socket)? {
+        Some(refuser) => refuser == to.ip(),
+        None => refused,
     })
 }
 

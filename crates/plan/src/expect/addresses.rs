@@ -14,6 +14,10 @@ use super::sentinel::SentinelRule;
 pub const OTHERS: &str = "choose other sentinel addresses";
 /// Remedy for a pod source that a pod could get.
 pub const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
+/// Ports at which each of the sentinel's addresses is tried: the kubelet's, and one that hardly anybody listens
+/// on, so that a machine without a filter refuses. Not 80 or 443, where transparent proxies answer for every
+/// address.
+const PORTS: [u16; 2] = [10_250, 9];
 /// Maximum number of endpoints at the sentinel's addresses that are tried.
 const CLAIMS: usize = 4;
 
@@ -21,7 +25,7 @@ const CLAIMS: usize = 4;
 /// cluster IPs of other Services. Returns a sentence with the remedy.
 ///
 /// External IPs and endpoints can be set by anybody with write access to one namespace. They count
-/// only against the pod source, which is an address that a pod may get; see also [`claimed`].
+/// only against the pod source, which is an address that a pod may get; see also [`tries`].
 ///
 /// It visits every Service and, if there are pod sources, every endpoint: see `ViewPlanner::search`.
 pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
@@ -60,23 +64,52 @@ pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
     rule.pods.iter().find_map(|pod| pod_source(*pod, cidrs))
 }
 
-/// Some endpoints of other Services at the sentinel's addresses. They may be wrong, since anybody with write
-/// access to one namespace can set them: whether somebody answers there shows it.
-pub fn claimed(rule: &SentinelRule, view: &ClusterView) -> Vec<SocketAddr> {
-    let others = view.states().filter(|(name, _)| **name != rule.service);
-    let slices = others.flat_map(|(_, state)| &state.slices);
-    let claimed = slices.flat_map(|slice| {
-        let addresses = slice.endpoints.iter();
-        let addresses = addresses.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
-        let is_ours = |ip: &IpAddr| rule.clients.contains(ip) || rule.echo.contains(ip);
-        addresses.filter(is_ours).flat_map(|ip| {
-            let ports = slice.ports.iter();
-            let tcp = ports.filter(|port| port.protocol == Protocol::Tcp);
-            tcp.map(move |port| SocketAddr::new(ip, port.port))
-        })
-    });
-    let claimed: BTreeSet<SocketAddr> = claimed.collect();
-    claimed.into_iter().take(CLAIMS).collect()
+/// Where a TCP connection shows whether somebody else has one of the sentinel's addresses: at usual ports, and
+/// at endpoints of other Services with such an address. These may be wrong, since anybody with write access to
+/// one namespace can set them, so they must answer to count.
+///
+/// Not where a Service has an external address: the proxy would lead the connection to an endpoint of that
+/// Service, whose answer would look like one of the address.
+pub fn tries(rule: &SentinelRule, view: &ClusterView) -> Vec<SocketAddr> {
+    let ours = [&rule.clients[..], &rule.echo].concat();
+    let (mut claimed, mut translated) = (BTreeSet::new(), BTreeSet::new());
+    for (_, state) in view.states().filter(|(name, _)| **name != rule.service) {
+        for slice in &state.slices {
+            let addresses = slice.endpoints.iter().map(|endpoint| endpoint.address);
+            let addresses = addresses.map(|address| IpAddr::from(address).to_canonical());
+            let ports = slice.ports.iter().map(|port| (port.protocol, port.port));
+            claimed.extend(tcp(addresses.filter(|ip| ours.contains(ip)), ports));
+        }
+        if let Some(service) = &state.service {
+            let addresses = service
+                .external_ips
+                .iter()
+                .chain(&service.load_balancer_ips);
+            let ports = service.ports.iter().map(|port| (port.protocol, port.port));
+            translated.extend(tcp(
+                addresses.copied().filter(|ip| ours.contains(ip)),
+                ports,
+            ));
+        }
+    }
+    let usual = ours
+        .iter()
+        .flat_map(|ip| PORTS.map(|port| SocketAddr::new(*ip, port)));
+    let tries: BTreeSet<SocketAddr> = usual.chain(claimed.into_iter().take(CLAIMS)).collect();
+    tries.difference(&translated).copied().collect()
+}
+
+/// The TCP ports at each address.
+fn tcp(
+    addresses: impl Iterator<Item = IpAddr>,
+    ports: impl Iterator<Item = (Protocol, u16)> + Clone,
+) -> impl Iterator<Item = SocketAddr> {
+    let ports = ports.filter(|(protocol, _)| *protocol == Protocol::Tcp);
+    addresses.flat_map(move |ip| {
+        ports
+            .clone()
+            .map(move |(_, port)| SocketAddr::new(ip, port))
+    })
 }
 
 /// Why a pod source is not a possible pod address of this node.

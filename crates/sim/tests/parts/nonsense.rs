@@ -375,7 +375,7 @@ prop_compose! {
             sentinel: Sentinel { exists, altered, families, conflicts, fleet, fleet_error: None, in_use: None, enforcement: None },
             pods_expected,
             taken,
-            claimed: Vec::new(),
+            tries: Vec::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pathproof_facts::cluster::{
-    Change, EndpointFacts, NodeFacts, ObjectName, ServiceFacts, SliceFacts, SlicePort,
+    Change, EndpointFacts, NodeFacts, ObjectName, ServiceFacts, ServicePort, SliceFacts, SlicePort,
 };
 use pathproof_facts::node_context::address as address_of;
 use rstest::rstest;
@@ -146,26 +146,57 @@ fn pod_sources(#[case] address: IpAddr, #[case] refused: &str) {
     }
 }
 
+/// By a tenant, who may write Services and slices.
 #[test]
-fn endpoints_at_the_sentinels_addresses_are_claims() {
-    let mut view = ClusterView::new();
-    let with_ports = |change| match change {
-        Change::Slice(slice) => {
-            let mut slice = (*slice).clone();
-            slice.ports = [(Protocol::Tcp, 8080), (Protocol::Udp, 53)]
-                .map(|(protocol, port)| SlicePort {
-                    name: "".into(),
-                    protocol,
-                    port,
-                })
-                .to_vec();
-            Change::Slice(Arc::new(slice))
-        }
-        other => other,
+fn claimed_addresses_are_tried_unless_the_proxy_would_answer() {
+    let tried = |changes: Vec<Change>| {
+        let mut view = ClusterView::new();
+        view.apply(changes);
+        let tries = tries(&rule(), &view);
+        let of_echo = tries.into_iter().filter(|to| to.ip() == rule().echo[0]);
+        of_echo.map(|to| to.port()).collect::<Vec<u16>>()
     };
-    view.apply(vec![with_ports(slice("cart", "10.244.0.7"))]);
-    assert_eq!(claimed(&rule(), &view), []);
-    view.apply(vec![with_ports(slice("cart", "198.18.0.2"))]);
-    assert_eq!(claimed(&rule(), &view), [parse("198.18.0.2:8080")]);
-    assert_eq!(in_cluster(&rule(), &view), None, "anybody can claim it");
+    let with_ports = |address, ports: &[(Protocol, u16)]| {
+        let Change::Slice(slice) = slice("cart", address) else {
+            unreachable!("it is a slice");
+        };
+        let port = |(protocol, port): &(Protocol, u16)| SlicePort {
+            name: "".into(),
+            protocol: *protocol,
+            port: *port,
+        };
+        let ports = ports.iter().map(port).collect();
+        Change::Slice(Arc::new(SliceFacts {
+            ports,
+            ..(*slice).clone()
+        }))
+    };
+    let ports = [(Protocol::Tcp, 8080), (Protocol::Udp, 53)];
+    assert_eq!(tried(vec![with_ports("10.244.0.7", &ports)]), [9, 10_250]);
+    assert_eq!(
+        tried(vec![with_ports("198.18.0.2", &ports)]),
+        [9, 8080, 10_250]
+    );
+    let many: Vec<_> = (1..9).map(|port| (Protocol::Tcp, port)).collect();
+    assert_eq!(
+        tried(vec![with_ports("198.18.0.2", &many)]),
+        [1, 2, 3, 4, 9, 10_250]
+    );
+    let port = |port| ServicePort {
+        name: "".into(),
+        protocol: Protocol::Tcp,
+        port,
+        node_port: None,
+    };
+    let external = ServiceFacts {
+        name: ObjectName::new("shop", "cart"),
+        external_ips: vec![parse("198.18.0.2")],
+        ports: vec![port(8080), port(9)],
+        ..ServiceFacts::default()
+    };
+    let both = vec![
+        Change::Service(Arc::new(external)),
+        with_ports("198.18.0.2", &ports),
+    ];
+    assert_eq!(tried(both), [10_250]);
 }
