@@ -12,16 +12,17 @@ use super::sentinel::SentinelRule;
 
 /// Remedy for an address that is in use.
 pub const OTHERS: &str = "choose other sentinel addresses";
-/// Remedy for a pod source that a pod could get.
+/// Remedy for an unsuitable pod source.
 pub const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
-/// Maximum number of endpoints at the sentinel's addresses that are tried.
+/// Maximum number of endpoints at the sentinel's addresses that the agent tries to connect to.
 const CLAIMS: usize = 4;
 
 /// Finds a use of the sentinel's addresses in the cluster: this node's podCIDRs and Node object,
 /// cluster IPs of other Services. Returns a sentence with the remedy.
 ///
-/// External IPs and endpoints can be set by anybody with write access to one namespace. They count
-/// only against the pod source, which is an address that a pod may get; see also [`claimed`].
+/// Anybody with write access to one namespace can set external IPs and endpoints. So external IPs do not
+/// count, and endpoints count only against the pod source, which is an address that a pod may get. See also
+/// [`claimed`].
 ///
 /// It visits every Service and, if there are pod sources, every endpoint: see `ViewPlanner::search`.
 pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
@@ -60,8 +61,8 @@ pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
     rule.pods.iter().find_map(|pod| pod_source(*pod, cidrs))
 }
 
-/// Some endpoints of other Services at the sentinel's addresses. They may be wrong, since anybody with write
-/// access to one namespace can set them: whether somebody answers there shows it.
+/// Some endpoints of other Services at the sentinel's addresses. Anybody with write access to one namespace
+/// can set these, so only an answer from there proves that the address is in use.
 pub fn claimed(rule: &SentinelRule, view: &ClusterView) -> Vec<SocketAddr> {
     let others = view.states().filter(|(name, _)| **name != rule.service);
     let slices = others.flat_map(|(_, state)| &state.slices);
