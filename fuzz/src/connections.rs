@@ -33,7 +33,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     } else {
         Family::V6
     });
-    // A map that fills up, or one that does not.
+    // A map with enough room, or one that fills up.
     node.room.set(if first & 2 == 0 { 1_000 } else { 2 });
     let known = KNOWN.with(|known| known[usize::from(first & 1)].clone());
     let mut script = Script(rest);
@@ -47,7 +47,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
 }
 
 thread_local! {
-    /// Made once, because there are thousands.
+    /// Built once, because there are thousands of steps.
     static KNOWN: [std::rc::Rc<[Known]>; 2] =
         Family::ALL.map(|family| steps(&Node::new(family).stage).into_iter().map(known).collect());
 }
@@ -79,9 +79,9 @@ impl Script<'_> {
         let [what, low, high] = self.take()?;
         let number = usize::from(u16::from_le_bytes([low, high]));
         match what % 8 {
-            // Mostly a sensible step.
+            // In most cases, a valid step.
             0..5 => self.known(&known[number % known.len()], node),
-            // The same with one changed byte.
+            // A valid packet with one changed byte.
             5 => {
                 let [at, byte] = self.take()?;
                 if let Known::Packet(device, direction, bytes) = &known[number % known.len()] {
@@ -123,8 +123,8 @@ type Counts = BTreeMap<(u32, SourceClass, Outcome), u32>;
 
 fn recount(node: &Node) {
     let mut naive = Counts::new();
-    // Outcomes that came too late do not count, because the connection counts as lost. So these are upper
-    // bounds.
+    // An outcome that came too late is not counted, because the connection counts as lost. So these numbers
+    // are upper bounds.
     let mut at_most = Counts::new();
     for (fields, state) in node.connections() {
         if state & state::ALIAS != 0 {

@@ -133,7 +133,7 @@ async fn admin_port() -> Port {
     let address = listen(Listener::Admin, admin::router(state), metrics).await;
     Port {
         address,
-        // There is no such page on this port.
+        // The admin port has no page `/livez`.
         calm: b"404 page not found\n".to_vec(),
         _published: Published::Report { _sender: sender },
     }

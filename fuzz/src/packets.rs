@@ -12,7 +12,7 @@ use crate::by_etherparse;
 use crate::frame::Frame;
 use crate::packet::is_sound;
 
-/// Maximum length of the prefixes. All headers that the parsers follow fit in.
+/// Maximum length of the prefixes. All headers that the parsers follow fit into it.
 const CUT: usize = 256;
 
 pub(crate) fn check(frame: &[u8]) -> bool {
@@ -30,7 +30,7 @@ pub(crate) fn check(frame: &[u8]) -> bool {
         || datagrams.contains(&true)
 }
 
-/// A frame that is parsed as a datagram contains all of it.
+/// If a frame is parsed as a datagram, it contains the whole datagram.
 fn datagram(frame: &[u8], link: Link) -> bool {
     let Ok(Some((segment, at))) = udp::parse(&frame, link) else {
         return false;
@@ -58,7 +58,7 @@ fn observer(frame: &[u8], link: Link) -> Seen {
             "{segment:?} of {length}"
         );
     }
-    // Bytes after a packet are ignored, so a prefix with a result has the same one as the whole.
+    // Bytes after a packet are ignored. So if a prefix gives a packet, the whole frame gives the same one.
     for length in 0..frame.len().min(CUT) {
         let piece = parse(&&frame[..length], link);
         if let Ok(Some(_)) = piece {
@@ -112,7 +112,8 @@ fn against_etherparse(frame: &[u8], ours: Seen) {
 fn is_followed(sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
     let is_tag = |extension: &LinkExtSlice<'_>| matches!(extension, LinkExtSlice::Vlan(_));
     let tags = sliced.link_exts.iter().all(is_tag);
-    // It does not follow an older EtherType of outer tags, nor MACsec, because Services do not use them.
+    // The observer does not follow an older EtherType of outer tags, nor MACsec, because Services do not
+    // use them.
     let doubly = EtherType::VLAN_DOUBLE_TAGGED_FRAME.0.to_be_bytes();
     let untagged = !frame[..frame.len().min(22)]
         .as_chunks::<2>()
@@ -120,7 +121,7 @@ fn is_followed(sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
         .contains(&doubly);
     let network = match &sliced.net {
         Some(NetSlice::Ipv4(ip)) => ip.header().protocol() == IpNumber::TCP,
-        // Without a length it is a jumbogram, which is data.
+        // A payload length of zero means a jumbogram, which is data.
         Some(NetSlice::Ipv6(ip)) => ip.header().payload_length() != 0,
         _ => false,
     };
@@ -133,7 +134,7 @@ fn of_a_probe(frame: &[u8], packet: &ProbePacket, seen: Seen) {
     assert!(end <= frame.len(), "{packet:?} of {} bytes", frame.len());
     assert_eq!(packet.key.family, packet.family as u8);
     let token = packet.key.token;
-    // The sentinel's programs accept mapped addresses, because they only follow registered tokens.
+    // The sentinel's programs may accept mapped addresses, because they only follow registered tokens.
     const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     if seen == Err(Fault::Malformed) && frame.windows(12).any(|bytes| bytes == MAPPED) {
         return;
@@ -143,7 +144,7 @@ fn of_a_probe(frame: &[u8], packet: &ProbePacket, seen: Seen) {
     match packet.kind {
         ProbeKind::Syn => assert!(is(Kind::Syn), "{segment:?}"),
         ProbeKind::SynAck => assert!(is(Kind::SynAck), "{segment:?}"),
-        // A refusal of data is no part of a handshake.
+        // An RST that refuses data is no part of a handshake.
         ProbeKind::Reset => assert!(segment.is_none() || is(Kind::Reset), "{segment:?}"),
         ProbeKind::Data => assert!(
             segment.is_none_or(|segment| segment.kind == Kind::Data),

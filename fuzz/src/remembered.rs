@@ -1,5 +1,5 @@
-//! An arbitrary state file is refused. Otherwise the agent continues from it at any time of the clock,
-//! gives a reason, and writes the same state again.
+//! An arbitrary state file is refused, or the agent continues from it at any time of the clock, gives a
+//! reason, and writes the same state again.
 
 use std::time::Duration;
 

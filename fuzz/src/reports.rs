@@ -1,6 +1,6 @@
-//! Arbitrary answers from an agent's address. A report is shown without characters that a terminal
-//! interprets, and anything else is refused with an error text. The untrusted query of `/drainz` is parsed
-//! here too.
+//! Arbitrary responses from an agent's address. A report is shown without characters that a terminal
+//! interprets; any other response is refused with an error text. The same bytes are also parsed as the
+//! untrusted query of `/drainz`.
 
 use jiff::Timestamp;
 use pathproof::cli::{fetch, status};

@@ -69,7 +69,7 @@ fn every_folder_is_of_a_target() {
     assert_eq!(folders, TARGETS.map(|(name, _)| name));
 }
 
-/// It is part of every clone.
+/// The corpus is part of every clone.
 #[test]
 fn the_corpus_is_small() {
     let of = |name| kept(name).values().map(Vec::len).sum::<usize>();

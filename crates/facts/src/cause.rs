@@ -1,6 +1,5 @@
-//! The vocabulary of every judgement: failures of connections and probes, their causes on a node,
-//! and the states of a node. This module uses only `serde` and
-//! `pathproof_wire`.
+//! The vocabulary of every judgement: failures of connections and probes, their causes on a node, and the
+//! states of a node. This module uses only `serde` and `pathproof_wire`.
 
 use pathproof_wire::transition::Failed;
 
@@ -38,17 +37,17 @@ macro_rules! named {
 named! {
     /// Kind of connection failure, as metrics and `/verdict` name it.
     pub enum Failure {
-        /// The node refused it, by RST or ICMP.
+        /// The node refused the connection, by RST or ICMP.
         Refused = "refused",
-        /// It left with the frontend still as its destination.
+        /// The connection left with the frontend still as its destination.
         Leaked = "leaked",
-        /// It left for an address that is no endpoint of the Service.
+        /// The connection left for an address that is no endpoint of the Service.
         Misrouted = "misrouted",
-        /// It left for an endpoint that was removed from its slice.
+        /// The connection left for an endpoint that was removed from its slice.
         Stale = "stale",
-        /// It was answered, but the client repeated its SYN as if the answer had not arrived.
+        /// The connection was answered, but the client repeated its SYN as if the answer had not arrived.
         AnswerNotDelivered = "unheard",
-        /// It arrived and was not seen again.
+        /// The connection arrived and was not seen again.
         Lost = "lost",
     }
 }
@@ -114,9 +113,9 @@ impl ProbeCause {
         }
     }
 
-    /// Whether only a fault of the datapath can cause it, and no filter of the sentinel's addresses.
-    /// REJECT rules send ICMP errors, and DROP rules lose answers. REJECT may also send RST, so a
-    /// refusal counts only if the frontend is an address of the node.
+    /// Whether only a fault of the datapath can be the cause, and no filter of the sentinel's addresses:
+    /// REJECT rules send ICMP errors, and DROP rules lose answers. A REJECT rule may also send RST, so
+    /// callers count a refusal only if the frontend is an address of the node.
     pub fn is_unambiguous(self) -> bool {
         use ProbeCause::{AnswerLost, LostBeforeLeaving, Stale, Unreachable};
         !matches!(self, AnswerLost | LostBeforeLeaving | Stale | Unreachable)

@@ -1,5 +1,5 @@
 //! Facts about the cluster that matter for routing, as plain types: Node, Services, EndpointSlices.
-//! Kubernetes types must not be used here; `cluster::convert` makes these.
+//! Kubernetes types must not be used here: the agent's `cluster::convert` turns them into these facts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ pub struct NodeFacts {
     /// Whether condition `Ready` is Unknown: the control plane gets no reports from the kubelet.
     #[serde(rename = "unheard")]
     pub kubelet_silent: bool,
-    /// Network problem of its pods, quoted from the Node's conditions.
+    /// Network problem of the node's pods, quoted from the Node's conditions.
     #[serde(default)]
     pub network: Option<Box<str>>,
     /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
@@ -82,8 +82,8 @@ pub struct ServicePort {
     pub node_port: Option<u16>,
 }
 
-/// Facts about a Service. Headless and ExternalName Services, and those of another proxy, are skipped
-/// earlier and have none.
+/// Facts about a Service. There are none for headless and ExternalName Services, and for those of another
+/// proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceFacts {
     pub name: ObjectName,
@@ -99,7 +99,7 @@ pub struct ServiceFacts {
     pub internal_local: bool,
     /// Whether `spec.loadBalancerSourceRanges` (or its annotation) restricts sources.
     pub has_source_ranges: bool,
-    /// Whether its endpoints may be in other clusters, which have no slice here (Cilium's cluster mesh).
+    /// Whether endpoints may be in other clusters, which have no slice here (Cilium's cluster mesh).
     pub is_global: bool,
     /// `spec.healthCheckNodePort` of a load balancer's Service with `externalTrafficPolicy: Local`.
     pub health_port: Option<u16>,
@@ -117,7 +117,7 @@ pub struct SlicePort {
     pub port: u16,
 }
 
-/// One address of a slice. It must stay small: every node of a large cluster has 100,000 of them.
+/// One address of a slice. It must stay small: each agent of a large cluster stores 100,000 of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointFacts {
     pub address: pathproof_wire::service::Address,
@@ -129,7 +129,8 @@ pub struct EndpointFacts {
     pub terminating: bool,
     /// Whether `nodeName` is this node.
     pub local: bool,
-    /// Number that [`Change::Peers`] gave to the other node in `nodeName`; zero if there is none.
+    /// Number of the node in `nodeName`, as assigned by [`Change::Peers`]; zero for this node and for a
+    /// node without a number.
     pub peer: u16,
 }
 
@@ -146,12 +147,12 @@ pub struct SliceFacts {
     /// [`FLEET`](crate::fleet_report::FLEET).
     pub fleet: Option<Box<str>>,
     /// Time of the event that made the control plane last change the endpoints: the annotation
-    /// `endpoints.kubernetes.io/last-change-trigger-time`. Changes of pod readiness have whole seconds.
+    /// `endpoints.kubernetes.io/last-change-trigger-time`. Changes of a pod's readiness have whole seconds.
     pub triggered: Option<Wall>,
 }
 
-/// One change of the view, from a folder or from the API server. Sources deliver batches, and a
-/// batch is applied whole. Facts are shared, because a source keeps them to find the next change.
+/// One change of the view, from a folder or from the API server. Sources deliver batches, and a batch is
+/// applied whole. Facts are in an `Arc`, because the source also stores them, to detect the next change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// This node's object was added or changed.
@@ -165,7 +166,7 @@ pub enum Change {
         slice: ObjectName,
         service: Arc<str>,
     },
-    /// Numbers of other nodes, from 1 to `PEERS`, each given once.
+    /// New numbers of other nodes, from 1 to `PEERS`. A number is never reused for another node.
     Peers(Vec<(u16, Arc<str>)>),
     /// The initial view was delivered completely.
     Synced,

@@ -1,4 +1,4 @@
-//! Services by the ids in evidence, and the number of entries that are missing from the kernel's maps.
+//! Lookup of Services by the ids in evidence, and numbers of entries missing from the kernel's maps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Missing {
     pub services: u64,
 }
 
-/// Resolves the Service ids in evidence, read-only. The registry of `plan` is one.
+/// Resolves the Service ids in evidence, read-only. `pathproof_plan::Planner` implements it.
 pub trait Directory {
     /// The Service port and family of an id that is currently expected.
     fn service(&self, id: u32) -> Option<ServiceInfo>;
@@ -35,27 +35,26 @@ impl Directory for BTreeMap<u32, ServiceInfo> {
 /// Facts about a Service port and family that evidence needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceInfo {
-    /// Namespace and name of the Service.
     pub name: ObjectName,
     /// Name of the port; empty if the Service has one unnamed port.
     pub port: Arc<str>,
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     pub endpoints: u32,
-    /// Whether it is a UDP port, whose counts are reported and accuse no node.
+    /// Whether it is a UDP port. Its counts are reported, but never accuse a node.
     pub udp: bool,
     pub dns: bool,
-    /// Whether it is the sentinel, whose probes are judged separately. It has no real connections.
+    /// Whether it is the sentinel's Service. Its probes are judged separately; it has no real connections.
     pub sentinel: bool,
-    /// Whether it is the pod probe's ([`ECHO_SERVICE`](crate::node_context::ECHO_SERVICE)). Its endpoints
-    /// are one pod on each node, and they accept all clients.
+    /// Whether it is the pod probe's Service ([`ECHO_SERVICE`](crate::node_context::ECHO_SERVICE)). Each
+    /// node has one pod of it, which accepts all clients.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub echo: bool,
     /// Whether some of its endpoints are the node itself, whose answers need no forwarding.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_host: bool,
-    /// When another Service last began or ceased to use one of its frontends. Connections under way at
-    /// that time may have gone to either.
+    /// When another Service last began or ceased to use one of its frontends. Connections under way at that
+    /// time may have gone to either Service.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "disputed")]
     pub conflict_changed: Option<Mono>,
 }
@@ -78,7 +77,7 @@ impl ServiceInfo {
         }
     }
 
-    /// `namespace/name`, and `:port` where the port has a name.
+    /// `namespace/name`, with `:port` if the port has a name.
     pub fn label(&self) -> String {
         match &*self.port {
             "" => self.name.to_string(),

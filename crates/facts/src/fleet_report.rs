@@ -16,10 +16,10 @@ pub struct FleetReport {
     pub nodes: u32,
     /// Nodes with evidence that their datapath fails, by the reason in their condition.
     pub unsound: BTreeMap<String, u32>,
-    /// When it was written, in seconds of Unix time. A new time shows that the rotator is alive.
+    /// When the report was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
     pub written: i64,
-    /// How a Node of the cluster uses the sentinel's addresses, as a sentence.
+    /// A sentence about a Node that uses one of the sentinel's addresses, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_use: Option<String>,
 }
@@ -37,7 +37,7 @@ impl FleetReport {
     /// Parses the output of [`FleetReport::text`].
     ///
     /// # Errors
-    /// The text is no count, or an impossible one.
+    /// The text is not a report, or more nodes fail than there are.
     pub fn parse(text: &str) -> Result<Self, FleetReportError> {
         let report: Self = serde_json::from_str(text)?;
         let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();
@@ -53,7 +53,7 @@ impl FleetReport {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether both say the same, regardless of when they were written.
+    /// Whether both reports have the same content, apart from the time of writing.
     pub fn is_same(&self, other: &FleetReport) -> bool {
         let said = |report: &Self| (report.nodes, report.unsound.clone(), report.in_use.clone());
         said(self) == said(other)
@@ -90,8 +90,8 @@ pub struct Published {
 }
 
 impl Count {
-    /// Whether the limit of unsound nodes is reached, so that this node may not fail too. One node may
-    /// always fail.
+    /// Whether `others`, the number of other unsound nodes, reaches the limit of `percent`, so that this
+    /// node must not answer 503 too. One node may always fail.
     pub fn is_over(self, percent: u32, others: u32) -> bool {
         let may = u64::from(self.nodes) * u64::from(percent) / 100;
         u64::from(others) >= may.max(1)

@@ -1,9 +1,10 @@
 //! Lag of the datapath behind the API, as this node received it.
 //!
-//! The rotator regularly moves the sentinel's endpoint to another port: its *generation*. Every node
-//! records when it received a generation (`Freshness::want`), and which one its probes meet
-//! (`Freshness::see`). Lateness counts from the oldest generation that was received and not met, not from
-//! the last success. So a datapath that is stuck while generations pass is as late as the first of them.
+//! The rotator regularly moves the sentinel's endpoint to another port: its *generation*. A probe *meets* a
+//! generation if it reaches the echo at that port. Every node records when it received a generation
+//! (`Freshness::want`), and which one its probes meet (`Freshness::see`). Lateness counts from the oldest
+//! generation that was received and not met, so that later generations do not reduce the lateness of a
+//! stuck datapath.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub fn next_generation(port: u16) -> u16 {
     }
 }
 
-/// Whether `one` comes after `other`, on the shorter way round.
+/// Whether `one` comes after `other`. The numbers repeat, so the direction with fewer steps decides.
 fn is_ahead(one: u16, other: u16) -> bool {
     if !is_generation(one) || !is_generation(other) {
         return false;
@@ -51,24 +52,24 @@ pub fn newer_generation(one: u16, other: u16) -> u16 {
 /// Maximum number of unmet generations that are remembered: eight minutes at one every 15 s. A
 /// further one replaces the second oldest, because lateness counts from the oldest.
 const PENDING: usize = 32;
-/// Maximum number of received generations that are remembered: probes that meet one are not ahead.
+/// Maximum number of received generations that are remembered. A probe that meets one of them does not show
+/// that the datapath is ahead of this node.
 const KNOWN: usize = 16;
 
 /// The generations on one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Freshness {
-    /// Received and not met, oldest first.
+    /// Generations that were received and not met, oldest first.
     pending: VecDeque<Received>,
-    /// Number of generations received since one was met.
+    /// Number of generations received since the last one was met.
     passed: u16,
     /// The last ones received, newest last.
     known: VecDeque<u16>,
     /// Generation that the last passing probe met, and when.
     seen: Option<(u16, Mono)>,
-    /// Last measured lag.
     lag: Option<Duration>,
-    /// When the newest generation that was met was received.
+    /// When this node received the newest generation that was met.
     #[serde(skip_serializing_if = "Option::is_none")]
     followed: Option<Mono>,
 }
@@ -91,7 +92,7 @@ impl Freshness {
         }
         self.known.push_back(generation);
         self.passed = self.passed.saturating_add(1);
-        // The datapath received it before this node did.
+        // The datapath received this generation before this node did.
         if let Some((seen, when)) = self.seen
             && seen == generation
             && at.since(when) <= gap
@@ -108,8 +109,8 @@ impl Freshness {
     }
 
     /// Records that a passing probe met this generation at `at`. Returns the measured lag: the time from
-    /// the receipt of a generation to the first probe that met it. It is an upper bound, too large by at
-    /// most the time since the previous probe. If that is longer than `gap`, nothing is measured.
+    /// the receipt of a generation to the first probe that met it. It is too large by at most the time
+    /// since the previous probe. If that time is longer than `gap`, nothing is measured.
     pub fn see(&mut self, generation: u16, at: Mono, gap: Duration) -> Option<Duration> {
         let before = self.seen.replace((generation, at));
         let is_same = before.is_some_and(|(seen, _)| seen == generation);
@@ -121,7 +122,8 @@ impl Freshness {
             let received = self.pending.drain(..=place).next_back()?;
             self.followed = Some(received.at);
             self.passed = u16::try_from(self.pending.len()).unwrap_or(u16::MAX);
-            // Met before, while an older one was pending: this probe is not the first.
+            // If the previous probe met the same generation, this one is not the first: nothing is
+            // measured.
             let (_, before) = before.filter(|(seen, _)| *seen != generation)?;
             if at.since(before) > gap {
                 return None;
@@ -147,13 +149,13 @@ impl Freshness {
         self.passed = 0;
     }
 
-    /// Whether more than half of all generations were received since one was met. Then an unchanged
-    /// generation on the wire can equal the wanted one only because the numbers repeat.
+    /// Whether more than half of all generations were received since the last one was met. In that case, an
+    /// unchanged generation on the wire can equal the wanted one only because the numbers repeat.
     fn has_come_round(&self) -> bool {
         !self.pending.is_empty() && self.passed > GENERATIONS / 2
     }
 
-    /// The API's generation, as this node received it.
+    /// The newest generation that this node received from the API.
     pub fn wanted(&self) -> Option<u16> {
         self.known.back().copied()
     }
@@ -186,7 +188,7 @@ impl Freshness {
 #[serde(transparent)]
 pub struct Lags(VecDeque<Duration>);
 
-/// About ten rotations, each measured on every path.
+/// Number of lags that are kept: about ten rotations, each measured on every path.
 const LAGS: usize = 32;
 /// Minimum number of measurements for a usual lag.
 const LAGS_LEAST: usize = 3;
@@ -286,7 +288,8 @@ mod tests {
         assert!(lane.pending.len() <= PENDING);
     }
 
-    // At one rotation every 15 s the numbers repeat every four hours. A step back does not count as that.
+    // At one rotation every 15 s the numbers repeat every four hours. A stuck datapath stays late when the
+    // wanted number equals the one on the wire again.
     #[rstest]
     #[case::probed_throughout(400)]
     #[case::not_probed_when_they_came_round(20_000)]
@@ -301,7 +304,7 @@ mod tests {
             lane.see(FIRST, ms(at + 15_000 - last.min(14_800)), GAP);
             assert_eq!(lane.unmet_since(), Some(ms(2_000)), "turn {turn}");
         }
-        // At last it follows.
+        // At last the datapath follows.
         let at = 2_000 + 15_000 * 1_500;
         lane.see(FIRST, ms(at), GAP);
         lane.see(generation, ms(at + 100), GAP);
@@ -312,7 +315,7 @@ mod tests {
     fn nothing_is_measured_across_a_gap() {
         let mut lane = followed();
         lane.want(20_002, ms(1_100), GAP);
-        // The agent was stopped, or the path failed: when the rules followed is unknown.
+        // The agent was stopped, or the path failed, so it is unknown when the rules followed.
         assert_eq!(lane.see(20_002, ms(9_000), GAP), None);
         assert_eq!((lane.unmet_since(), lane.lag()), (None, None));
     }
@@ -371,7 +374,7 @@ mod tests {
         lane.want(20_002, ms(2_000), GAP);
         lane.excuse(ms(3_000), ms(63_000));
         assert_eq!(lane.unmet_since(), Some(ms(62_000)));
-        // A generation that was received within that time does not count as received in the future.
+        // A generation that was received within the excused time does not count as received in the future.
         lane.excuse(ms(10_000), ms(70_000));
         assert_eq!(lane.unmet_since(), Some(ms(70_000)));
     }

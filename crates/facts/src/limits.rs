@@ -9,58 +9,64 @@ use crate::time::ns;
 
 /// Interval between samples of the kernel's evidence.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The interval while all is well and no connection arrived since the last sample. It halves the
-/// cost of an idle node; rules that take seconds to confirm are not delayed.
+/// Interval between samples while all is well and no connection arrived since the last one. It halves the
+/// cost of an idle node, and does not delay rules that need seconds to confirm.
 pub const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Intervals between checkpoints of the state on a healthy and on an unhealthy node. If the agent is
-/// killed, it loses at most this much of a run of failures. Changes are written at once.
+/// Intervals between writes of the state file: on a healthy node, and on an unhealthy one. A killed agent
+/// loses at most this much of a run of failures. Changes are written at once.
 pub const REMEMBER: Duration = Duration::from_secs(10);
 pub const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
 /// Interval between reads of the datapath's topology when no event requires one.
 pub const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
-/// Number of single failures that are kept for display.
+/// Maximum number of single failed connections that are kept for display.
 pub const SIGHTINGS_KEPT: usize = 20;
 
-/// Interval between checks of devices and programs when probes begin to fail.
+/// Interval between checks of the sentinel's devices and programs during the first [`SOON`] failed probes
+/// in a row.
 pub const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// The interval while probes go on failing, or are void because of the devices.
+/// Interval between such checks ([`SUSPECT_INTERVAL`]) after more than [`SOON`] failures, or while probes
+/// are void because of the devices.
 pub const FAILING_INTERVAL: Duration = Duration::from_secs(2);
-/// Up to this many failures in a row are each judged at once, because the last may confirm a fault.
+/// Number of failed probes in a row that are each judged at once, because each may confirm a fault.
 pub const SOON: u32 = 5;
-/// Maximum age of usable kernel state.
+/// Maximum age of facts about the kernel, such as whether it forwards.
 pub const KERNEL_AGE: Duration = Duration::from_secs(15);
-/// Minimum time between uncached reads of the sentinel: every node reads from the same API server.
+/// Minimum time between uncached reads of the sentinel, because every node reads from the same API server.
+/// For the same time, a read confirms the state that the watches reported.
 pub const READING_SERVES: Duration = Duration::from_secs(10);
-/// While reads differ, the pause doubles this many times, to 160 s.
+/// If reads differ from what the watches reported, the pause doubles this many times, to 160 s.
 pub const READING_DOUBLES: u32 = 4;
 
-/// Grace period after the source of the view is back, in which misrouted connections are not
-/// judged. Its resources come back one by one, and kube-proxy may be later than the agent. After
-/// some failures kube-proxy pauses for up to a minute (reflectors of client-go: 30 s with jitter up
-/// to double). Then it lists and writes its rules.
+/// Grace period after the source of the view is back, in which misrouted connections are not judged. The
+/// view's resources come back one by one, and kube-proxy may be later than the agent: after some failures,
+/// client-go's reflectors pause for 30 s, with jitter up to a minute. Only then does kube-proxy list the
+/// objects and write its rules.
 pub const CATCH_UP: Duration = Duration::from_secs(90);
 
-/// Interval between reads of the connection table: while all is well, and while connections are lost.
+/// Intervals between reads of the kernel's connection table: while all is well, and while connections are
+/// lost.
 pub const TABLE_INTERVAL: Duration = Duration::from_secs(10);
 pub const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
-/// Time for which the table counts as full after its last dropped connection. For the same time
-/// after a probe that it dropped, a passing probe is no proof.
+/// Time for which the connection table counts as full after it last dropped a connection. For the same time
+/// after a probe that it dropped, a passing probe is no proof, because it may have found room by chance.
 pub const TABLE_FULL: Duration = Duration::from_millis(2_500);
 
-/// Interval between lookups for clients with lost connections, and maximum number of these clients.
+/// Interval between lookups of routes and neighbours for clients with lost connections, and maximum number
+/// of these clients.
 pub const LOOKUP_INTERVAL: Duration = Duration::from_millis(500);
 pub const LOST_CLIENTS: usize = 4;
-/// Interval between lookups for a client that is served, until a path is found.
+/// Interval between lookups of routes and neighbours for a client whose connections succeed, until an open
+/// path was found.
 pub const FIRST_LOOKUPS: Duration = Duration::from_secs(5);
-/// Minimum time for which a path must be blocked.
+/// Minimum time for which a path must be blocked before it counts as a cause.
 pub const LOOKED_UP: Duration = Duration::from_secs(1);
-/// Minimum time for which a neighbour must be silent: Linux sends three requests, one a second,
-/// before it gives up.
+/// Minimum time for which a neighbour must be silent before it counts as a cause. Linux sends three
+/// requests, one a second, before it gives up.
 pub const NEIGHBOUR_ASKED: Duration = Duration::from_millis(3_200);
 
 /// The kernel's drop reasons are read until nothing was lost for this long.
 pub const DROPS_QUIET: Duration = Duration::from_secs(10);
-/// During a longer loss they are read for this long at a time, with a pause in between.
+/// Maximum time for which drop reasons are read without a pause of `DROPS_REST`.
 pub const DROPS_WATCHED: Duration = Duration::from_secs(30);
 pub const DROPS_REST: Duration = Duration::from_secs(90);
 /// A reason is shown for this long after the last packet that was dropped for it.
@@ -68,41 +74,44 @@ pub const DROPS_KEPT: Duration = Duration::from_secs(600);
 
 /// The datapath must be sound for this long before the answer is 200.
 pub const CLEAN: Duration = Duration::from_secs(1);
-/// If the answer was undecided for longer than this right before a 503, load balancers used the
-/// node in spite of unconfirmed failures. Longer than a confirmation takes.
+/// If the answer was undecided for longer than this right before a 503, an undecided state can also end
+/// that 503: load balancers used the node in that state before. Longer than a confirmation takes.
 pub const DOUBTFUL: Duration = Duration::from_secs(10);
-/// Maximum time for which an undecided state keeps such a 503.
+/// A 503 after a long undecided state ([`DOUBTFUL`]) ends once the answer was undecided again for this
+/// long.
 pub const DOUBTED: Duration = Duration::from_secs(30);
 /// A new failure this soon after 200 is a flap.
 pub const FLAP_WINDOW: Duration = Duration::from_secs(30);
 /// Longest hold-down after flaps.
 pub const DWELL_MAX: Duration = Duration::from_secs(300);
-/// After an upgrade, a failure that begins this soon after the agent's start makes it not ready. Longer
-/// than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
+/// After an upgrade, a failure that begins this soon after the agent's start makes the agent not ready.
+/// Longer than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
 pub const WATCHED: Duration = Duration::from_secs(60);
-/// Maximum age of a former agent's verdict that is used for a comparison. Replacing a pod and pulling
-/// its image takes less.
+/// Maximum age of the former agent's last verdict with which an upgraded agent compares its verdicts.
+/// Replacing a pod and pulling its image takes less.
 pub const RECENT: Duration = Duration::from_secs(600);
 
-/// If an endpoint is dialled directly this long after its removal, rules are stale or clients keep
-/// addresses. Linux repeats a SYN after up to 32 s, and if the first one was sent before the address
-/// was watched, the repeated one counts as a new connection.
+/// A direct connection to a removed endpoint is reported if it arrives this long after the removal: rules
+/// are stale, or the client keeps addresses. An earlier one may be a repeated SYN: Linux repeats a SYN
+/// after up to 32 s, and if the first one came before the address was watched, the repeated one counts as
+/// new.
 pub const DIALLED_AFTER: Duration = Duration::from_secs(40);
 /// A Service without a failure for this long is forgotten.
 pub const KEPT: Duration = Duration::from_secs(30);
-/// Failures of real connections count for this long if nothing refutes them and no client retries:
-/// load balancers that received 503 send no clients.
+/// Failures of real connections count for this long if nothing refutes them, even if no new connection
+/// fails: load balancers that received 503 send no clients.
 pub const HELD: Duration = Duration::from_secs(300);
-/// Clients that succeeded this shortly before a fault were dialling when it began.
+/// Clients whose last success was at most this long before a fault count as active when it began.
 pub const ACTIVE: Duration = Duration::from_secs(10);
-/// Services and families count as in use for this long after their last use. If the agent was away for
-/// longer, lanes that worked before have to work again.
+/// Services and families count as in use for this long after their last use. If no sample was taken for
+/// longer than this, lanes that worked before have to work again.
 pub const FORGOTTEN: Duration = Duration::from_secs(3_600);
-/// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with them.
+/// A Service is evidence only once its first endpoints are older than this, because a proxy may be late
+/// with them.
 pub const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 
-/// Failures of a Service do not count for this long after another Service began or ceased to use one
-/// of its frontends: earlier connections and the proxy's rules are older than the view.
+/// Failures of a Service do not count for this long after another Service began or ceased to use one of its
+/// frontends: earlier connections and the proxy's rules may follow the state before that.
 pub const CONFLICT_SETTLES: Duration = Duration::from_secs(10);
 
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The documented detection
@@ -113,17 +122,17 @@ pub struct Limits {
     /// Maximum age of a proof, and of a failure that accuses.
     #[serde(with = "ns")]
     pub proof_age: Duration,
-    /// Minimum time for which everything has failed.
+    /// Minimum time for which everything must have failed.
     #[serde(with = "ns")]
     pub broken_after: Duration,
-    /// Maximum age of the last failure when that time is over.
+    /// Maximum age of the last failure once everything has failed for `broken_after`.
     #[serde(with = "ns")]
     pub broken_fresh: Duration,
     /// Minimum number of failing Services.
     pub broken_services: usize,
-    /// Minimum number of their namespaces, if the node uses Services in that many.
+    /// Minimum number of namespaces of the failing Services, unless the node uses Services in fewer.
     pub broken_namespaces: usize,
-    /// Minimum number of their current endpoints, together.
+    /// Minimum number of current endpoints of the failing Services, together.
     pub broken_endpoints: u32,
     /// Minimum number of clients that fail: pods of this node, or clients outside.
     pub broken_sources: usize,
@@ -133,14 +142,14 @@ pub struct Limits {
     /// A cause that affects only part of the traffic accuses once that part has failed for this long.
     #[serde(with = "ns")]
     pub partial_after: Duration,
-    /// Connections to an endpoint are not reported for this long after its removal.
+    /// Connections to a removed endpoint are not reported for this long after its removal.
     #[serde(with = "ns")]
     pub left_grace: Duration,
     /// New connections to an endpoint are stale if it was removed this long ago, or three times the
     /// node's usual lag if that is longer.
     #[serde(with = "ns")]
     pub stale_after: Duration,
-    /// Maximum age of the last stale connection.
+    /// Maximum age of the last stale connection of a stale Service.
     #[serde(with = "ns")]
     pub stale_fresh: Duration,
     /// Once connections of a Service get through, it stops being stale after this long without a stale one.
@@ -148,8 +157,8 @@ pub struct Limits {
     pub stale_quiet: Duration,
     /// Minimum number of stale connections, or one less if a generation of the sentinel is late too.
     pub stale_connections: usize,
-    /// A change should be on the wire this long after its receipt, or after three times the node's
-    /// usual lag if that is longer.
+    /// A change is late if it is not on the wire this long after its receipt, or after three times the
+    /// node's usual lag if that is longer.
     #[serde(with = "ns")]
     pub unmet_after: Duration,
     /// Minimum number of failures of a broken Service.
@@ -182,8 +191,8 @@ pub struct Limits {
     /// damaged, for this long.
     #[serde(with = "ns")]
     pub sentinel_settled: Duration,
-    /// A connection forwarded before a fault may be answered this long after the first probe
-    /// failed. It refutes nothing.
+    /// A connection that succeeds within this time after the first failure refutes nothing, because it may
+    /// have been forwarded before the fault.
     #[serde(with = "ns")]
     pub proof_overlap: Duration,
     /// A generation is stale if it was received this long ago and is not on the wire.
@@ -192,11 +201,11 @@ pub struct Limits {
     /// With a sentinel, a node that has proven nothing is Starting until this long after boot.
     #[serde(with = "ns")]
     pub boot_deadline: Duration,
-    /// A lane counts from its first probe, as if it had worked before. Off by default: a lane that
-    /// never worked may fail because of how the cluster is built.
+    /// Whether a lane counts from its first probe, as if it had worked before. Off by default, because a
+    /// lane that never worked may fail because of how the cluster is built.
     pub assume_armed: bool,
-    /// The proxy that the operator declared: after the boot deadline a lane counts from its first
-    /// clear failure, unless another proxy was found.
+    /// The proxy that the operator declared. Then a lane that never worked counts from its first
+    /// unambiguous failure after the boot deadline, unless another proxy was found.
     #[serde(default)]
     pub declared: Option<Declared>,
 }
@@ -239,8 +248,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a check that takes seconds: it has no memory of lanes that worked, and it made the
-    /// sentinel's devices itself.
+    /// Limits for a check that takes seconds. Such a check has no memory of lanes that worked, and it made
+    /// the sentinel's devices itself.
     pub fn one_shot() -> Self {
         Self {
             assume_armed: true,

@@ -1,4 +1,4 @@
-//! Facts of this node for expectations: its addresses, and the sources that are its pods or itself.
+//! This node's facts for expectations: its addresses, and the source prefixes of its pods and of itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ pub const ECHO_SERVICE: &str = "pathproof-echo";
 /// Facts of this node that expectations depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
-    /// Mapped addresses of the node: for node ports, and as sources.
+    /// Mapped addresses of the node: destinations of node ports, and sources of the node's connections.
     pub addresses: Vec<Address>,
     pub pod_ranges: Vec<SourcePrefix>,
     /// The Service whose connections are probes, if there is one.

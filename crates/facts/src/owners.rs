@@ -1,5 +1,5 @@
-//! Owners of the datapath: the programs or rules that translate Service traffic. They are read
-//! elsewhere; here they are a set.
+//! Owners of the datapath: the programs or rules that translate Service traffic. This module represents
+//! them as a set; the agent detects them.
 
 use pathproof_wire::service::FAMILIES;
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ named! {
         /// kube-proxy's virtual servers.
         Ipvs = "ipvs",
         Cilium = "cilium",
-        /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
-        /// Also Open vSwitch of OVN-Kubernetes.
+        /// Programs that are not identified: at the uplinks, for example Calico's eBPF dataplane or a
+        /// program that only watches. Open vSwitch of OVN-Kubernetes counts as unknown too.
         Unknown = "unknown",
         /// Cilium's programs in place of kube-proxy, also for node ports and connections of the node itself.
         CiliumReplacement = "cilium_replacement",
@@ -48,7 +48,7 @@ pub enum Declared {
 }
 
 impl Declared {
-    /// Whether the declared owner, or none, was found.
+    /// Whether the declared owner was found, or no owner at all.
     pub fn fits(self, owners: DatapathOwners) -> bool {
         owners.is_empty()
             || match self {
@@ -87,7 +87,8 @@ impl DatapathOwners {
             .filter(move |owner| self.contains(*owner))
     }
 
-    /// Whether kube-proxy is there, in any mode, and Cilium is not: then its rules are known.
+    /// Whether kube-proxy is present, in any mode, and Cilium is absent. Only then are the rules known to
+    /// be kube-proxy's.
     pub fn is_kube_proxy(self) -> bool {
         let modes = [
             Owner::KubeProxyIptables,

@@ -1,5 +1,5 @@
 //! Switches that need no rollout: the annotation `pathproof.io/enforcement` of the Node and of the
-//! sentinel's Service. The most lenient of these and `--enforcement` is in force.
+//! sentinel's Service. If one of these or `--enforcement` is audit, audit is in force.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Value of an annotation, if it exists.
 type Text<'a> = Option<&'a str>;
 
-/// The annotation: `audit` or `enforce`.
+/// Name of the annotation; its value is `audit` or `enforce`.
 pub const ENFORCEMENT: &str = "pathproof.io/enforcement";
 
 /// Whether a broken datapath changes the answer: `--enforcement`.
@@ -55,8 +55,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Reads the annotations of the Node and of the sentinel's Service, if these are known. Returns
-    /// whether the list of invalid annotations changed.
+    /// Reads the annotations of the Node and of the sentinel's Service. If an object is unknown (`None`),
+    /// its switch stays as it is. Returns whether the list of invalid annotations changed.
     pub fn read(&mut self, node: Option<Text<'_>>, service: Option<Text<'_>>) -> bool {
         let mut ignored = Vec::new();
         if let Some(text) = node {

@@ -1,4 +1,4 @@
-//! Golden files of words, for the tests of all crates.
+//! Golden files of names and sentences, for the tests of all crates.
 
 use serde::Serialize;
 

@@ -1,11 +1,11 @@
-//! Text of external origin, made fit for a terminal or a log: names of objects, interfaces and
-//! programs, bodies of servers, content of files.
+//! Makes text of external origin safe for a terminal or a log: names of objects, interfaces and programs,
+//! responses of servers, content of files.
 //!
 //! The outputs and the function that cleans each:
 //!
 //! | output | function |
 //! |---|---|
-//! | pages of `status` (with `--watch`), `why`, `check`, `fleet`, `drain`, `replay` | [`styled`], where a page is printed; [`visible`], for each piece of a page |
+//! | pages: `status`, `why`, `check`, `fleet`, `drain`, `replay` | [`styled`]; [`visible`] for a piece |
 //! | `--output json`, `/verdict` and `/drainz`, which people read with curl | [`json`] |
 //! | the line on standard error by which a command fails | [`visible`] |
 //! | the one line of `check --npd` | [`visible`] |
@@ -18,15 +18,16 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a character steers a terminal, changes the order of its neighbours, or is invisible:
-/// control characters, direction marks, zero-width characters, and U+FFFD for bytes that are no
-/// text. Letters of any script are not hidden.
+/// Whether a character steers a terminal, changes the order of its neighbours, or is invisible: control
+/// characters, direction marks, zero-width characters, and U+FFFD, which replaces bytes that are not UTF-8.
+/// Letters of any script are not hidden.
 pub fn is_hidden(sign: char) -> bool {
     match sign {
         '\u{fffd}' => true,
         _ if sign.is_ascii() => sign.is_ascii_control(),
         _ => {
-            // `escape_debug` escapes whatever is not printable; at the beginning also combining marks.
+            // `escape_debug` escapes what is not printable. It also escapes a combining mark at the
+            // beginning of a text, so a letter comes first.
             let mut after_letter = [b'a'; 5];
             let length = sign.encode_utf8(&mut after_letter[1..]).len();
             let text = std::str::from_utf8(&after_letter[..=length]);
@@ -65,7 +66,7 @@ pub fn styled(text: &str, colours: bool) -> String {
     clean
 }
 
-/// Length of a colour code after the escape character: `[1;31m`.
+/// Length of a colour code such as `[1;31m`, which follows the escape character; zero if there is none.
 fn colour(piece: &str) -> usize {
     let Some(numbers) = piece.strip_prefix('[') else {
         return 0;
@@ -77,8 +78,8 @@ fn colour(piece: &str) -> usize {
     }
 }
 
-/// An equivalent JSON document, with hidden characters escaped as in JSON: `\u202e`. Whitespace is
-/// kept, except for characters that steer a terminal.
+/// An equivalent JSON document, with hidden characters escaped as in JSON: `\u202e`. Line breaks stay. Tabs
+/// and carriage returns become spaces, because they move a terminal's cursor.
 pub fn json(document: &str) -> Cow<'_, str> {
     let hidden = |sign| is_hidden(sign) && sign != '\n';
     replaced(document, hidden, |sign, into| match sign {

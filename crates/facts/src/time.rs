@@ -57,7 +57,7 @@ pub mod ns {
 pub struct Wall(pub i64);
 
 impl Wall {
-    /// `None` if the time does not fit.
+    /// `None` if the time does not fit into 64 bits.
     pub fn of(time: Timestamp) -> Option<Self> {
         i64::try_from(time.as_nanosecond()).ok().map(Self)
     }
@@ -83,8 +83,8 @@ impl fmt::Display for Wall {
 /// Go's output for the zero time.
 pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// One instant on both clocks, read together. Keep it until the wall clock is set ([`Anchor::is_off`]): a
-/// new pair shifts every translated time by the delay between its two readings.
+/// One instant on both clocks. Keep it until the wall clock is set ([`Anchor::is_off`]): the clocks are
+/// read one after the other, so each new pair shifts translated times a little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     pub mono: Mono,
@@ -99,8 +99,8 @@ impl Anchor {
         Wall(i64::try_from(wall).unwrap_or(if wall < 0 { i64::MIN } else { i64::MAX }))
     }
 
-    /// Whether the wall clock was set since, or the machine slept, which stops the monotonic clock:
-    /// the two differ by more than a second.
+    /// Whether the clocks differ by more than a second from this pair: the wall clock was set since, or the
+    /// machine slept, which stops the monotonic clock.
     pub fn is_off(&self, mono: Mono, wall: Wall) -> bool {
         self.wall_of(mono).0.abs_diff(wall.0) > 1_000_000_000
     }

@@ -16,12 +16,12 @@ named! {
     pub enum ProbePath {
         /// From an address of this node's podCIDR to the cluster IP; only if an address is reserved.
         Pod = "pod",
-        /// From outside the cluster's ranges to the cluster IP. It is masqueraded, and may be accepted
-        /// where pods are dropped, so it never represents pods.
+        /// From outside the cluster's ranges to the cluster IP. Such a probe is masqueraded, and a filter
+        /// for pods may accept it, so this path never represents pods.
         OffCluster = "off_cluster",
         /// From outside to a node port on an address of this node.
         NodePort = "node_port",
-        /// From the node itself to the cluster IP: it does not test forwarding.
+        /// From the node itself to the cluster IP. This path does not test forwarding.
         Host = "host",
     }
 }
@@ -37,7 +37,7 @@ named! {
     }
 }
 
-/// One path in one family by one transport; lanes are probed separately.
+/// Combination of path, family and transport. Each lane is probed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lane {
     pub path: ProbePath,
@@ -46,7 +46,7 @@ pub struct Lane {
     pub transport: Transport,
 }
 
-/// When each stage was passed, by [`Stage`](pathproof_wire::probe::Stage).
+/// Time when each stage was passed, indexed by [`Stage`](pathproof_wire::probe::Stage).
 pub type Stamps = [Option<Mono>; STAGES];
 
 /// All facts about one probe that passed, failed or timed out. It contains no judgement.
@@ -55,12 +55,12 @@ pub struct ProbeTrace {
     pub lane: Lane,
     pub due: Mono,
     pub sent: Mono,
-    /// When it was complete or abandoned.
+    /// When the probe was complete or abandoned.
     pub ended: Mono,
-    /// Its source when it was sent.
+    /// The probe's source when it was sent.
     pub client: SocketAddr,
     pub frontend: SocketAddr,
-    /// Stages of SYN and SYN-ACK; all `None` for UDP. [`ProbePath::Host`] has no `Arrived`, and
+    /// Stages of SYN and SYN-ACK; all `None` for UDP. On [`ProbePath::Host`] there is no `Arrived`, and
     /// `Collected` is when `connect` returned.
     pub handshake: Stamps,
     /// Stages of the data and its echo.
@@ -73,7 +73,7 @@ pub struct ProbeTrace {
     pub sightings: ProbeSightings,
     /// Result of the control probe of the same interval.
     pub control: Control,
-    /// Why it could not be sent.
+    /// Why the probe could not be sent.
     pub unsent: Option<String>,
 }
 
@@ -130,7 +130,8 @@ pub struct ProbeSightings {
 pub enum Control {
     /// Came back.
     Passed,
-    /// Did not come back: the devices are damaged, or the agent is starved. The probe is void.
+    /// Did not come back: the sentinel's devices are damaged, or the agent is starved. The probe of the
+    /// same interval is then void.
     Failed,
 }
 
@@ -141,7 +142,7 @@ pub struct LaneConflict {
     /// The first such Service by name.
     #[serde(rename = "rival")]
     pub service: ObjectName,
-    /// The frontend's address is also an endpoint of such a Service. The rules of that Service then
-    /// send probes to their original destination, as if there were no rule.
+    /// Whether the frontend's address is also an endpoint of such a Service. If so, that Service's rules
+    /// leave the destination of probes unchanged, as if there were no rule.
     pub loops: bool,
 }

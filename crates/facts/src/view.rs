@@ -1,8 +1,8 @@
 //! The last reported state of the cluster: facts by Service, changed in batches.
 //!
-//! It has facts and nothing derived from them: expectations are computed from a [`ServiceState`]
-//! where they are needed (`pathproof_plan::expect`), so that 100,000 endpoints are stored once. It must
-//! not decide anything about routing.
+//! The view stores facts and nothing derived from them, so that 100,000 endpoints are stored once.
+//! Expectations are computed from a [`ServiceState`] where they are needed (`pathproof_plan::expect`). This
+//! module must not decide anything about routing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,12 +14,11 @@ use crate::cluster::{Change, NodeFacts, ObjectName, ServiceFacts, SliceFacts};
 pub struct ServiceState {
     /// The Service; `None` if only slices are known so far (then there is no expectation).
     pub service: Option<Arc<ServiceFacts>>,
-    /// Its slices, sorted by name.
+    /// Slices of the Service, sorted by name.
     pub slices: Vec<Arc<SliceFacts>>,
 }
 
 impl ServiceState {
-    /// Whether neither the Service nor a slice of it is known.
     fn is_empty(&self) -> bool {
         self.service.is_none() && self.slices.is_empty()
     }
@@ -35,8 +34,8 @@ impl ServiceState {
                 true
             }
             Err(at) => {
-                // One by one: most Services have one slice, and a vector that grows by itself has
-                // room for four.
+                // Reserve room for one slice only: most Services have one, and a vector that grows by
+                // itself reserves room for four.
                 self.slices.reserve_exact(1);
                 self.slices.insert(at, slice);
                 true
@@ -55,7 +54,7 @@ impl ServiceState {
     }
 }
 
-/// Changes that one batch made to the view. The view has the state after the batch; this has the one before.
+/// Changes that one batch made to the view. The state before it is here; the state after it is in the view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     /// The changed Services, each in its state before the batch.
@@ -87,8 +86,8 @@ impl ClusterView {
         Self::default()
     }
 
-    /// Applies a whole batch and returns its changes. A slice that moves to another Service must be
-    /// gone from the old one first.
+    /// Applies a whole batch and returns its changes. A slice that moves to another Service must first be
+    /// removed from the old one ([`Change::SliceGone`]).
     pub fn apply(&mut self, batch: Vec<Change>) -> Applied {
         let mut applied = Applied::default();
         for change in batch {

@@ -24,9 +24,9 @@ pub struct Installed {
 }
 
 impl Planner {
-    /// Adopts maps with their content, and returns the changes that bring them to the view: the
-    /// first plan of a restarted agent, instead of [`Planner::plan`]. The view should be synced,
-    /// because entries that it does not have are deleted.
+    /// Adopts maps with their content, and returns the changes that make them match the view. A restarted
+    /// agent calls it first, instead of [`Planner::plan`]. The view should be synced, because entries that
+    /// it does not have are deleted.
     pub fn adopt(
         &mut self,
         view: &ClusterView,
@@ -98,9 +98,9 @@ impl Planner {
         self.quotas.settle();
     }
 
-    /// Gives a Service port the id of one of its frontends in the map, and all its frontends with that id. A
-    /// frontend that is in the map with another kind (a cluster IP here, an external IP there) was another
-    /// Service's: its id stays with that Service.
+    /// Gives a Service port the id that one of its frontends has in the map, and all its frontends with
+    /// that id. A frontend that is in the map with another kind (an external IP instead of a cluster IP)
+    /// was another Service's, so its id is not adopted.
     fn adopt_id(
         &mut self,
         name: &ObjectName,
@@ -122,7 +122,6 @@ impl Planner {
         }
     }
 
-    /// Plans the differences of one Service port.
     fn adopt_port(
         &mut self,
         name: &ObjectName,
@@ -151,7 +150,7 @@ impl Planner {
                 .binary_search_by_key(&(key.address, key.port), |e| (e.address, e.port));
             match expected {
                 Ok(_) => {}
-                // The time of its removal is unknown, so it counts from now.
+                // The endpoint's removal counts from now, because its time is unknown.
                 Err(_) if value.flags & endpoint_flag::LEFT != 0 => {
                     self.retired.insert(*key, now);
                 }

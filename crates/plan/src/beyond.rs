@@ -1,6 +1,6 @@
 //! Frontends of Services that are not in the plan because they exceed a quota. A proxy serves them
-//! nevertheless, so the frontends of other Services that they use are in conflict. Their addresses
-//! and ports are only compared with the frontends of the plan; no entries are built.
+//! nevertheless. So a frontend of the plan that such a Service uses is in conflict. Only addresses and
+//! ports are compared; no entries are built.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use pathproof_wire::service::{FrontendKey, TCP, UDP};
 use super::Planner;
 use super::draft::Draft;
 
-/// Placeholder for Services without an id: no Service port gets this id.
+/// Placeholder id of Services beyond the plan: no Service port gets it.
 const BEYOND: u32 = u32::MAX - 1;
 
 /// Frontends of the plan that Services beyond it use, each with the first such Service.
@@ -51,8 +51,8 @@ impl Planner {
         self.beyond.get(key).filter(|_| id == BEYOND)
     }
 
-    /// Frontends that Services of the plan hold or request, sorted, except the sentinel's. Each of
-    /// the sentinel's probes is followed, and their conflicts are found in [`conflicts`].
+    /// Frontends that Services of the plan hold or request, sorted, except the sentinel's: its probes are
+    /// followed one by one, and its conflicts are found in [`conflicts`].
     ///
     /// [`conflicts`]: crate::expect::conflicts
     fn planned(&self, draft: &Draft) -> Vec<FrontendKey> {
@@ -72,7 +72,8 @@ impl Planner {
     }
 }
 
-/// Whether a Service has addresses that its author chose. Cluster IPs and node ports are unique.
+/// Whether a Service has addresses that its author chose. Only these can conflict: the API server keeps
+/// cluster IPs and node ports unique.
 fn chooses(service: &ServiceFacts) -> bool {
     !service.external_ips.is_empty() || !service.load_balancer_ips.is_empty()
 }

@@ -1,7 +1,7 @@
-//! Frontends that more than one Service requests, mostly by external IPs, which anybody with write
-//! access to one namespace may choose. The proxy decides whose rule comes first. So such a frontend
-//! is in no map, and is no evidence for either Service. The sentinel keeps its frontends, because
-//! each of its probes is followed. The node itself requests this agent's ports.
+//! Frontends that more than one Service requests, mostly by external IPs, which anybody with write access
+//! to one namespace may choose. The proxy decides which Service gets the connections. So such a frontend is
+//! in no map, and is no evidence for any of them. Two parties are special: the sentinel keeps its
+//! frontends, because each of its probes is followed; and the node itself requests the agent's ports.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub struct FrontendConflict<'a> {
 }
 
 impl Planner {
-    /// Sets the TCP ports of the agent, which it has at every address of the node.
+    /// Sets the TCP ports at which the agent listens on every address of the node.
     pub fn with_own_ports(mut self, ports: &[u16]) -> Self {
         self.own_ports = ports.to_vec();
         self
@@ -79,7 +79,8 @@ impl Planner {
             .is_some_and(|first| self.is_wanted_by_another(*key, first))
     }
 
-    /// Frontends that two Services begin to request in one batch: neither may get them even for a moment.
+    /// Frontends that two Services begin to request in one batch. Neither Service may get such a frontend,
+    /// even for a moment.
     pub(super) fn requested_twice(&self, requests: &[FrontendRequest]) -> BTreeSet<FrontendKey> {
         let mut all: Vec<(FrontendKey, u32)> = requests
             .iter()
@@ -118,7 +119,7 @@ impl Planner {
         }
     }
 
-    /// Removes an id from those in conflict. Returns whether it was one.
+    /// Removes an id from those in conflict over a frontend. Returns whether it was one of them.
     pub(super) fn stop_waiting(&mut self, id: u32, key: &FrontendKey) -> bool {
         let Some(waiting) = self.conflicts.get_mut(key) else {
             return false;
@@ -156,7 +157,8 @@ impl Planner {
         node.addresses.iter().copied().flat_map(at).collect()
     }
 
-    /// Records when conflicts of these ids began or ended: connections under way then prove nothing.
+    /// Records when conflicts of these ids began or ended: connections under way at that time prove
+    /// nothing.
     pub(super) fn note_conflict_changes(&mut self, draft: &mut Draft, now: Mono) {
         self.conflict_changed.retain(|_, at| now.since(*at) < REST);
         for id in std::mem::take(&mut draft.conflict_changed) {

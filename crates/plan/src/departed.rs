@@ -1,10 +1,10 @@
-//! Removed endpoints, as addresses that pods may still dial.
+//! Addresses of removed endpoints, which pods may still dial.
 //!
-//! If sockets are translated, a pod's connection has an endpoint's address before any hook sees it, and no
-//! frontend shows up. Late rules are then visible only as connections of pods to a removed endpoint. So its
-//! address stays in the map of frontends for some time, with the flag `DEPARTED`. Its entry in the map of
-//! endpoints, with the flag `LEFT`, is the planner's `retired`. Clients that dial pods by their own addresses
-//! cannot be distinguished; the ledger reports such connections without accusing a node.
+//! If connections are translated at the socket, no hook sees which frontend a pod dialled. Late rules then
+//! show only as connections of pods to a removed endpoint. So its address stays in the map of frontends for
+//! some time, with the flag `DEPARTED`. (Its entry in the map of endpoints, with the flag `LEFT`, is in the
+//! planner's `retired`.) Clients that dial a pod's address directly cannot be distinguished, so the ledger
+//! reports such connections without accusing a node.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +21,6 @@ use super::{MapChange, Planner};
 /// Maximum number of addresses in the map; further ones are not watched.
 const WATCHED: usize = 1_024;
 
-/// Removed endpoints with watched addresses.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     wanted: [bool; FAMILIES],
@@ -29,7 +28,8 @@ pub(super) struct Departed {
 }
 
 impl Departed {
-    /// Stops watching some addresses. Addresses that a frontend took over stay in the map.
+    /// Stops watching the addresses for which `stays` is false. If a frontend took over an address, its
+    /// entry stays in the map.
     fn let_go(
         &mut self,
         owners: &HashMap<FrontendKey, u32>,
@@ -136,8 +136,8 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-/// Removes addresses that some Service may send connections to. Terminating endpoints do not count:
-/// their own Service has dropped them, and others are about to.
+/// Removes addresses that some Service may send connections to. Terminating endpoints do not count: their
+/// Service has removed them already, and other Services will soon.
 fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, EndpointKey>) {
     for slice in view.states().flat_map(|(_, state)| &state.slices) {
         let followed = |port: &&SlicePort| port.protocol != Protocol::Sctp;

@@ -8,7 +8,6 @@ use pathproof_wire::service::{EndpointKey, FrontendKey, FrontendValue};
 
 use super::{MapChange, Planner};
 
-/// A Service port's request for a frontend.
 pub(super) struct FrontendRequest {
     /// Id of the Service port.
     pub(super) id: u32,
@@ -18,15 +17,16 @@ pub(super) struct FrontendRequest {
     pub(super) present: Option<FrontendValue>,
 }
 
-/// Changes by phase. Endpoints are put before frontends that need them, and deleted after.
+/// Changes by phase. Endpoints are put before the frontends that need them, and deleted after these
+/// frontends.
 #[derive(Default)]
 pub(super) struct Draft {
-    /// Deletions of endpoints from earlier plans, to make room.
+    /// Deletions of endpoints that earlier plans removed, to make room.
     evicted: Vec<MapChange>,
     first: Vec<MapChange>,
     frontends: Vec<MapChange>,
     last: Vec<MapChange>,
-    /// Changes that are tried again after everything that makes room, in this order.
+    /// Changes that are tried again, in this order, after all changes that make room.
     retries: Vec<MapChange>,
     /// Whether further puts are retries.
     pub(super) retrying: bool,
@@ -68,7 +68,7 @@ impl Draft {
         phase.push(change);
     }
 
-    /// Deletes an endpoint of an earlier plan, before anything is put.
+    /// Deletes an endpoint that an earlier plan removed, before anything is put.
     pub(super) fn evict(&mut self, key: EndpointKey) {
         self.freed_endpoints += 1;
         self.evicted.push(MapChange::DeleteEndpoint { key });
@@ -101,8 +101,8 @@ impl Planner {
         }
     }
 
-    /// Gives every requested frontend to its only user. All releases come first, because a
-    /// frontend may move between Services in one batch.
+    /// Gives each requested frontend to the only Service that requests it. It runs after all releases of a
+    /// batch, because a frontend may move between Services in one batch.
     pub(super) fn settle_requests(&mut self, view: &ClusterView, draft: &mut Draft) {
         self.settle_all(draft);
         for key in draft.released.clone() {
@@ -148,7 +148,8 @@ impl Planner {
             }
             None if self.shortage.is_blocked(id) => {
                 if self.shortage.frontends.insert((key, id)) {
-                    // The map did not refuse it, so there may be room for it: count one free entry.
+                    // The map did not reject this frontend, so there may be room for it: count one free
+                    // entry.
                     self.shortage.room.frontends += 1;
                 }
             }
@@ -177,7 +178,7 @@ impl Planner {
         }
     }
 
-    /// Requests a frontend that the view still shows.
+    /// Requests a frontend again, if the view still has it.
     pub(super) fn request_again(
         &mut self,
         view: &ClusterView,

@@ -27,7 +27,7 @@ pub use demand::{Demand, ENDPOINTS, FRONTENDS, IDS, KINDS, demand};
 pub struct Frontend {
     /// Address, port and protocol that clients dial.
     pub key: FrontendKey,
-    /// Which of the Service's addresses it is.
+    /// Kind of the address, such as cluster IP or node port.
     pub kind: FrontendKind,
     /// Expected handling, by source class.
     pub handling: [ExpectedHandling; SOURCE_CLASSES],
@@ -36,7 +36,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// Its value in the map, under a service id.
+    /// Value of the frontend's entry in the map, under a service id.
     pub fn value(&self, service: u32) -> FrontendValue {
         FrontendValue {
             service,
@@ -55,7 +55,7 @@ pub struct PortExpectation {
     pub port: Arc<str>,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Whether its number is 53 or its name is dns.
+    /// Whether the port's number is 53 or its name is dns.
     pub dns: bool,
     pub family: Family,
     /// Frontends, unique and sorted by key.
@@ -78,16 +78,16 @@ pub struct Endpoint {
     pub address: Address,
     /// Port, network order.
     pub port: Port,
-    /// Whether it is a pod of this node.
+    /// Whether the endpoint is a pod of this node.
     pub local: bool,
-    /// Whether it belongs to a UDP port.
+    /// Whether the endpoint belongs to a UDP port.
     pub udp: bool,
-    /// Number of the node that it is on, if that is another one; zero if unknown.
+    /// Number of the endpoint's node, if that is another node; zero if unknown.
     pub peer: u16,
 }
 
 impl Endpoint {
-    /// Its key in the map, under a service id.
+    /// Key of the endpoint's entry in the map, under a service id.
     pub fn key(&self, service: u32) -> EndpointKey {
         EndpointKey {
             service,
@@ -97,7 +97,7 @@ impl Endpoint {
         }
     }
 
-    /// Its value in the map.
+    /// Value of the endpoint's entry in the map.
     pub fn value(&self) -> EndpointValue {
         EndpointValue {
             flags: if self.local { endpoint_flag::LOCAL } else { 0 }
@@ -107,8 +107,8 @@ impl Endpoint {
     }
 }
 
-/// The expectation for a Service on a node; empty without the Service, and without node ports if
-/// the node is unknown (an empty context). Its size is [`demand()`].
+/// The expectation for a Service on a node. It is empty if the Service is unknown, and has no node ports if
+/// the node is unknown (an empty context). [`demand()`] counts its entries.
 pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let mut expectation = Expectation::default();
     let Some(service) = state.service.as_deref() else {
@@ -123,7 +123,8 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
                 continue;
             }
         }
-        // The API server rejects two ports of one name; kube-proxy serves the last of them.
+        // Skip a port if a later one has its name: kube-proxy would serve the last. The API server rejects
+        // such Services.
         let mut later = service.ports[at + 1..].iter();
         if later.any(|other| other.name == port.name && other.protocol == port.protocol) {
             continue;
@@ -221,8 +222,8 @@ fn port_expectation(
     }
 }
 
-/// An address may be both a Service's external IP and its load balancer's. If these differ in
-/// expected handling, there is no expectation.
+/// An address may be both a Service's external IP and its load balancer's. If the two have different
+/// expected handling, nothing is expected.
 fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
     frontends.sort_by_key(|frontend| (frontend.key, frontend.kind));
     frontends.dedup_by(|next, kept| {
@@ -245,7 +246,7 @@ fn expected_handling(
     kind: FrontendKind,
     sets: &EndpointSets,
 ) -> [ExpectedHandling; SOURCE_CLASSES] {
-    // Its endpoints may be in other clusters: neither they nor their existence can be checked.
+    // The endpoints of a global Service may be in other clusters, where the agent cannot see them.
     if service.is_global {
         return [ExpectedHandling::Nothing; SOURCE_CLASSES];
     }
@@ -260,7 +261,7 @@ fn expected_handling(
     match kind {
         FrontendKind::ClusterIp if service.internal_local => [local; SOURCE_CLASSES],
         FrontendKind::ClusterIp => [ExpectedHandling::Forward; SOURCE_CLASSES],
-        // Admission depends on the source address, which classes do not show.
+        // Whether a source is admitted depends on its address, and a source class does not show addresses.
         FrontendKind::LoadBalancer if service.has_source_ranges => {
             [ExpectedHandling::Nothing; SOURCE_CLASSES]
         }

@@ -1,10 +1,10 @@
 //! Turns changes of the view into the fewest changes of the maps. Their order guarantees that a
 //! frontend with expected forwarding is in the map only while one of its endpoints is.
 //!
-//! The planner keeps what cannot be derived: ids, holders of frontends, removed endpoints, entries
-//! without room. It has no second copy of the endpoints: those in the map follow from the facts
-//! before a change. It applies nothing itself; whoever applies its plans reports entries without
-//! room ([`Planner::report_full`]).
+//! The planner stores only what cannot be derived: ids, the *holder* of each frontend (the id of its entry
+//! in the map), removed endpoints, and entries without room. It has no second copy of the endpoints: the
+//! facts before a change show which ones are in the map. It applies nothing itself: the caller applies its
+//! plans, and reports entries without room ([`Planner::report_full`]).
 
 pub mod expect;
 #[cfg(any(test, feature = "testing"))]
@@ -47,13 +47,14 @@ use registry::Registry;
 use shortage::Shortage;
 use sources::Sources;
 
-/// Time that a removed endpoint stays in the map, marked, and that an id rests before its reuse for
-/// another Service port. Longer than connections take to fail and evidence to be read.
+/// Time for which a removed endpoint stays in the map, marked as removed. An id also *rests* for this time
+/// before another Service port may get it. This is longer than connections take to fail and evidence to be
+/// read.
 pub const REST: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
-    /// Set the counts of a service id to zero: from now on it means another Service port.
+    /// Set the counts of a service id to zero, because another Service port gets it.
     ResetCounts {
         service: u32,
     },
@@ -64,7 +65,7 @@ pub enum MapChange {
     DeleteSource {
         prefix: SourcePrefix,
     },
-    /// Put an endpoint, or a removed one again.
+    /// Put an endpoint, possibly one that was removed before.
     PutEndpoint {
         key: EndpointKey,
         value: EndpointValue,
@@ -93,14 +94,14 @@ pub enum MapChange {
     },
 }
 
-/// Ids, and the content of the maps that the view does not show.
+/// Plans the changes of the maps. It stores ids, and the part of the maps that the view does not show.
 #[derive(Debug, Default)]
 pub struct Planner {
     node: NodeContext,
     registry: Registry,
     /// Holder of each frontend in the map.
     owners: HashMap<FrontendKey, u32>,
-    /// Ids that request a frontend and do not hold it, because another one requests it too.
+    /// Ids that request a frontend and do not hold it, because another Service requests it too.
     conflicts: BTreeMap<FrontendKey, BTreeSet<u32>>,
     /// When a frontend of these ids last began or ceased to be in conflict.
     conflict_changed: BTreeMap<u32, Mono>,
@@ -181,7 +182,7 @@ impl Planner {
         draft.into_changes()
     }
 
-    /// When a remembered endpoint left its slice.
+    /// When an endpoint left its slice, if the planner still remembers it.
     pub fn left_since(&self, service: u32, address: Address, port: Port) -> Option<Mono> {
         let key = EndpointKey {
             service,
@@ -223,7 +224,6 @@ impl Planner {
         keys.any(|key| key.protocol == TCP && Family::of(&key.address) == family)
     }
 
-    /// The node's facts in the present view.
     fn context(&self, view: &ClusterView) -> NodeContext {
         NodeContext::of(view.node()).with_sentinel(self.node.sentinel.clone())
     }
@@ -300,7 +300,6 @@ impl Planner {
         }
     }
 
-    /// Plans a port that is no longer expected.
     fn drop_port(
         &mut self,
         name: &ObjectName,
@@ -359,7 +358,6 @@ impl Planner {
         draft.push(MapChange::RetireEndpoint { key, value });
     }
 
-    /// A frontend of a service id in the present view.
     fn expected_frontend(
         &self,
         view: &ClusterView,
@@ -417,7 +415,6 @@ fn find_frontend<'a>(sorted: &'a [Frontend], key: &FrontendKey) -> Option<&'a Fr
     at.ok().map(|at| &sorted[at])
 }
 
-/// Finds an endpoint of a port by address and port.
 fn find_endpoint<'a>(sorted: &'a [Endpoint], endpoint: &Endpoint) -> Option<&'a Endpoint> {
     let key = |endpoint: &Endpoint| (endpoint.address, endpoint.port);
     let at = sorted.binary_search_by_key(&key(endpoint), key);

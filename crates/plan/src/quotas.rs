@@ -1,10 +1,10 @@
 //! Shares of the maps by namespace, so that no tenant can fill them at the expense of others.
 //!
-//! While everything fits, every Service within its own limit is followed. Otherwise every namespace
-//! has the same limit, the *level*: the highest number of entries at which all fit together. Some
-//! namespaces have a guaranteed part besides ([`SERVED_FIRST`]). A namespace that needs less than its
-//! limit is not affected. In one that needs more, the Services that are already followed come first,
-//! then the others by name; Services without room are not judged.
+//! While everything fits, every Service within its own limit is followed. Otherwise every namespace has the
+//! same limit, the *level*: the highest number of entries at which all fit together. Some namespaces have a
+//! guaranteed part ([`SERVED_FIRST`]). A namespace that needs less than its limit is not affected. In one
+//! that needs more, the Services that are already followed come first, then the others by name. Services
+//! without room are not judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,11 +22,11 @@ const SERVICE: Demand = [4_096, 65_536, u64::MAX];
 /// A sixteenth of each map stays free: for removed endpoints, and for entries that are put before
 /// others are deleted.
 const RESERVE: u64 = 16;
-/// Namespaces with a guaranteed part of the maps, together with the sentinel's.
+/// Namespaces that may use an eighth of the maps ([`PART`]) at any level, like the sentinel's.
 const SERVED_FIRST: [&str; 2] = ["kube-system", "default"];
 const PART: u64 = 8;
 
-/// Maximum number of namespaces with a sentence each.
+/// Maximum number of namespaces that [`Quotas::problems`] names.
 const NAMED: usize = 20;
 
 /// Numbers of Services that are not judged, by the quota that they exceed.
@@ -45,7 +45,7 @@ pub(super) enum Excess {
     Frontends(u64),
     /// Too many endpoints; the real number is lower if slices repeat each other.
     Endpoints(u64),
-    /// Its namespace needs more than its share.
+    /// The Service's namespace needs more than its share.
     Share,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Excess {
     }
 }
 
-/// A Service in its namespace's account.
+/// A Service's entries, and whether it is followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     demand: Demand,
@@ -87,7 +87,7 @@ struct Namespace {
     /// Sum of all Services that are within their own limit.
     demand: Demand,
     services: BTreeMap<Arc<str>, Place>,
-    /// The namespace needed more than its share.
+    /// Whether the namespace last needed more than its share.
     short: bool,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Quotas {
     room: Demand,
     sentinel: Option<Arc<str>>,
     namespaces: BTreeMap<Arc<str>, Namespace>,
-    /// Entries that a namespace may have.
+    /// Limit of each namespace: the level of the module's text.
     level: Demand,
     /// Services that changed, or began or ceased to be followed, and whether each was followed before.
     was: BTreeMap<ObjectName, bool>,
@@ -258,7 +258,6 @@ impl Quotas {
         std::mem::take(&mut self.was)
     }
 
-    /// Chooses the followed Services of a namespace.
     fn choose(&mut self, namespace: &Arc<str>) {
         let sentinel = self.sentinel.as_deref();
         let mut left = share(&self.room, &self.level, sentinel, namespace);
@@ -305,7 +304,7 @@ impl Quotas {
         fits
     }
 
-    /// Entries of all namespaces at a level.
+    /// Number of entries that all namespaces use at a level.
     fn needs(&self, kind: usize, level: u64) -> u64 {
         let sentinel = self.sentinel.as_deref();
         let taken = self.namespaces.iter().map(|(name, namespace)| {

@@ -11,12 +11,11 @@ use pathproof_wire::service::{Family, frontend_flag};
 
 use crate::expect::PortExpectation;
 
-/// Maximum number of resting ids of one namespace. Beyond it, the namespace reuses its longest
-/// rested one. So renaming ports takes no ids from other namespaces, and late counts under such an
-/// id stay in the same namespace.
+/// Maximum number of resting ids of one namespace. A namespace with more reuses the id that rested longest.
+/// So renaming ports takes no ids from other namespaces, and late counts under a reused id stay in its
+/// namespace.
 const RESTING: usize = 256;
 
-/// The Service port and family of an id.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) name: ObjectName,
@@ -25,23 +24,22 @@ pub(super) struct Slot {
     /// See [`PortExpectation`].
     pub(super) dns: bool,
     pub(super) family: Family,
-    /// Number of its current endpoints.
+    /// Number of the port's current endpoints.
     pub(super) endpoints: u32,
-    /// Whether some of them are the node itself.
+    /// Whether some of the port's endpoints are the node itself.
     pub(super) on_host: bool,
-    /// Since when it is no longer expected. Until it is free it keeps its name, because late
-    /// evidence may arrive, or the Service may come back.
+    /// When the port ceased to be expected. The id keeps its name until it is free, because late evidence
+    /// may arrive, or the Service may come back.
     resting: Option<Mono>,
 }
 
 impl Slot {
-    /// Whether this is the id of this port of the same Service.
+    /// Whether the slot is of this port; the caller compares the Service.
     pub(super) fn is_of(&self, port: &PortExpectation) -> bool {
         self.port == port.port && self.protocol == port.protocol && self.family == port.family
     }
 }
 
-/// All service ids.
 #[derive(Debug)]
 pub(super) struct Registry {
     limit: u32,
@@ -99,8 +97,9 @@ impl Registry {
             .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))
     }
 
-    /// Assigns an id: the port's previous one if it still rests, a new one, or the one that rested longest.
-    /// Also returns whether the maps may have counts of another port under it. `None` if all are in use.
+    /// Assigns an id: the port's previous one while it rests, a new one, or the free one that rested
+    /// longest. A namespace with too many resting ids reuses one of these instead. Also returns whether the
+    /// maps may have counts of another port under the id. `None` if all ids are in use.
     pub(super) fn acquire(
         &mut self,
         name: &ObjectName,
@@ -177,8 +176,8 @@ impl Registry {
         true
     }
 
-    /// Ends adoption: every id that was not adopted may have counts. `used` are the ids in the
-    /// maps; those that were not adopted rest from `now`.
+    /// Ends adoption: from now on, every id that was not adopted counts as dirty, because the maps may have
+    /// counts under it. `used` are the ids in the maps; those that were not adopted rest from `now`.
     pub(super) fn finish_adoption(&mut self, used: impl Iterator<Item = u32>, now: Mono) {
         self.all_dirty = true;
         let is_left = |id: &u32| *id < self.limit && self.slot(*id).is_none();
@@ -195,7 +194,7 @@ impl Registry {
 
     fn reach(&mut self, id: u32) {
         while self.slots.len() <= id as usize {
-            // In steps: doubling would leave half a megabyte unused in a large cluster.
+            // Grow in steps: doubling would leave half a megabyte unused in a large cluster.
             if self.slots.len() == self.slots.capacity() {
                 self.slots.reserve_exact(256);
             }
@@ -203,7 +202,6 @@ impl Registry {
         }
     }
 
-    /// Records the endpoints of an id's expectation.
     pub(super) fn set_endpoints(&mut self, id: u32, expected: &PortExpectation) {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = u32::try_from(expected.endpoints.len()).unwrap_or(u32::MAX);
@@ -213,7 +211,6 @@ impl Registry {
         }
     }
 
-    /// Number of current endpoints of all ids.
     pub(super) fn endpoint_count(&self) -> u64 {
         let slots = self.slots.iter().flatten();
         slots.map(|slot| u64::from(slot.endpoints)).sum()

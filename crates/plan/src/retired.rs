@@ -1,4 +1,4 @@
-//! Removed endpoints, when the map has no room for all of them.
+//! Deletes removed endpoints early if the map has no room for all of them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use super::draft::Draft;
 
 impl Planner {
     /// Deletes removed endpoints if the map has more endpoints than it should. It deletes more than
-    /// necessary, so that not every change needs it.
+    /// necessary, so that the next changes need no deletion.
     pub(super) fn evict_retired(&mut self, now: Mono, draft: &mut Draft) {
         let room = self.quotas.room_for_endpoints();
         let standing = self.registry.endpoint_count() + self.retired.len() as u64;

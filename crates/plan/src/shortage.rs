@@ -1,8 +1,8 @@
 //! Entries for which a map had no room, and their retries.
 //!
-//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a
-//! Service port is missing, its frontends are removed too; otherwise connections to that endpoint
-//! would count as misrouted.
+//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a Service port
+//! is missing, the port's frontends are removed too; otherwise connections to that endpoint would count as
+//! misrouted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Planner {
                 | MapChange::UpdateEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                // The failed id still holds the frontend: it waits for room.
+                // If the id still holds the frontend, it now waits for room.
                 MapChange::PutFrontend { key, value }
                     if self.owners.get(&key) == Some(&value.service) =>
                 {
@@ -136,10 +136,10 @@ impl Planner {
         });
     }
 
-    /// Retries entries without room where the plan frees some.
+    /// Retries entries without room, as far as the plan frees room.
     pub(super) fn use_room(&mut self, view: &ClusterView, draft: &mut Draft) {
-        // A put may have failed before a delete of the same plan freed its room. So free room is
-        // kept until the next plan, even while nothing is missing.
+        // A put of this plan may fail before a delete of this plan frees room. So freed room counts until
+        // the next plan, even while nothing is missing.
         if self.missing() == Missing::default() {
             self.shortage.room = Room::default();
         }

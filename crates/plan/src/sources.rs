@@ -1,7 +1,8 @@
 //! Source prefixes, which identify connections of pods and of the node itself.
 //!
-//! They follow from the Node alone. An endpoint with this node's name proves nothing: anybody who can write
-//! a slice could declare any address to be a pod's. Pods outside the ranges are recognised by their device.
+//! The prefixes are derived from the Node alone, not from endpoints: anybody who can write a slice could
+//! declare any address to be a pod's of this node. Pods outside the Node's ranges are recognised by their
+//! device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,6 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Adopts the map of an earlier agent.
     pub(super) fn adopt(&mut self, installed: Vec<(SourcePrefix, SourceClass)>) {
         self.installed = installed.into_iter().collect();
     }

@@ -1,4 +1,4 @@
-//! The planner wired to simulated kernel maps that fail the test if a plan does what it must not.
+//! The planner with simulated kernel maps. The maps fail the test if a plan breaks a rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -87,8 +87,8 @@ impl Maps {
         true
     }
 
-    /// Applies a plan; returns the changes without room. The order is checked up to the first of
-    /// these, unless the plan repairs an earlier one (`mends`).
+    /// Applies a plan, and returns the changes for which there was no room. The order is checked until the
+    /// first such change, and not at all if the plan repairs an earlier one (`mends`).
     pub fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
         let mut failed = Vec::new();
         for change in plan {
@@ -104,8 +104,8 @@ impl Maps {
         failed
     }
 
-    /// Checks that no entry of the final state was deleted on the way. Removed endpoints may be,
-    /// because their id is then used by another Service.
+    /// Checks that the plan deleted no entry that it put again. Deletions of removed endpoints are not
+    /// checked, because their id may have another Service now.
     fn assert_no_hole(&self, plan: &[MapChange]) {
         for change in plan {
             let stands = match change {

@@ -18,7 +18,7 @@ mod tenants;
 
 use crate::testing::{UNBOUNDED, World};
 
-/// With fewer ids than the maps support.
+/// A planner with fewer ids than the maps support.
 fn with_ids(ids: u32) -> Planner {
     Planner {
         registry: Registry::new(ids),
@@ -263,7 +263,7 @@ fn a_frontend_may_move_within_a_batch() {
     );
 }
 
-/// A tenant who can write a slice can give any address this node's name.
+/// A tenant who can write a slice can declare any address to be on this node.
 #[test]
 fn sources_are_ranges_and_addresses_and_no_endpoint() {
     let mut world = World::new();

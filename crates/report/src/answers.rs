@@ -69,7 +69,7 @@ pub struct AnswerReport {
     /// 200 or 503.
     pub status: u16,
     pub healthy: bool,
-    /// Whether it would be 503 without audit mode and the fleet brake.
+    /// Whether the status would be 503 without audit mode and the fleet brake.
     pub would_fail: bool,
 }
 

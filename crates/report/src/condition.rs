@@ -26,7 +26,7 @@ named! {
     pub enum Status {
         /// Service traffic gets through, or no failure is confirmed.
         True = "True",
-        /// It does not: /livez answers 503, or would without audit.
+        /// Service traffic does not get through: /livez answers 503, or would without audit.
         False = "False",
         /// There is no evidence.
         Unknown = "Unknown",

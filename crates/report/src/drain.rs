@@ -18,7 +18,7 @@ pub struct DrainReport {
     pub message: String,
     /// State of the Node object: `eligible`, `tainted`, `deleting` or `never_seen`.
     pub node: String,
-    /// Time from which it counts as leaving.
+    /// Time from which the node counts as leaving.
     pub since: Option<jiff::Timestamp>,
     /// New connections since the Node object showed the removal; `None` before that.
     pub connections: Option<u64>,
@@ -30,7 +30,7 @@ pub struct DrainReport {
     /// removal; `None` if they are not counted.
     #[serde(default)]
     pub open: Option<u64>,
-    /// The other open connections.
+    /// Open connections without a packet within the idle time.
     #[serde(default)]
     pub idle: Option<u64>,
     /// When the last connection that counts arrived, before or after the node began to leave.

@@ -114,12 +114,12 @@ pub struct AgentInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
     pub way: PortWay,
-    /// Whether another process listens on the port as well; unknown if the kernel does not show it.
-    /// While connections are steered, that process gets those from the node itself.
+    /// Whether another process listens on the port as well; unknown if the kernel does not show it. While
+    /// connections are steered, that process gets the connections from the node itself.
     pub owner: Option<bool>,
-    /// Another agent has taken over the connections.
+    /// Whether another agent has taken over the connections.
     pub succeeded: bool,
-    /// The previous responder keeps the port while the agent reads the cluster.
+    /// Whether the previous responder still has the port, while the agent reads the cluster.
     pub waits: bool,
     /// Why connections are not steered although that is configured.
     pub problem: Option<String>,
@@ -151,13 +151,13 @@ pub struct ServiceReport {
     pub outcomes: OutcomeCounts,
 }
 
-/// Connections by outcome. The failures exclude one another.
+/// Connections by outcome. A connection counts as at most one kind of failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutcomeCounts {
     /// A first SYN arrived.
     pub arrived: u64,
-    /// It left for a current endpoint.
+    /// Left for a current endpoint.
     pub forwarded: u64,
     pub proven: u64,
     /// Answered by an endpoint.
@@ -238,7 +238,7 @@ pub enum Attached {
     Tcx,
     /// clsact filters.
     Clsact,
-    /// Not attached in both directions.
+    /// Not attached, or in one direction only.
     None,
 }
 
@@ -251,7 +251,7 @@ pub struct DeviceReport {
     pub ingress_head: Option<bool>,
     /// Whether the observer's program runs first at egress; unknown before the first check.
     pub egress_head: Option<bool>,
-    /// A default route leaves by it.
+    /// Whether a default route uses it.
     pub uplink: bool,
     /// Why attaching failed.
     pub problem: Option<String>,
@@ -421,7 +421,7 @@ pub struct AnswerTimes {
     pub most_ns: u64,
 }
 
-/// The verdict with its sentences. They are for people and for `jq`; a program that reads a report
+/// The verdict with its sentences. The sentences are for people and for `jq`; a program that reads a report
 /// uses the findings.
 pub fn serialize_verdict<S: Serializer>(
     verdict: &Verdict,

@@ -23,12 +23,12 @@ use found::{connected, of};
 /// The time of every sample: one hour after boot.
 const AT: Mono = Mono(3_600_000_000_000);
 
-/// So many milliseconds before that time.
+/// This many milliseconds before the time of every sample.
 pub fn ago(ms: u64) -> Mono {
     Mono(AT.0 - ms * 1_000_000)
 }
 
-/// The same time on the wall clock.
+/// The time of every sample on the wall clock.
 pub fn written() -> jiff::Timestamp {
     "2026-11-21T13:00:00.25Z".parse().unwrap()
 }

@@ -1,5 +1,5 @@
-//! The sentinel in the document behind `/verdict`: whether it is probed, through which interfaces,
-//! and where its probes go. Their results are in `verdict.families[].lanes`.
+//! The sentinel in the document behind `/verdict`: whether it is probed, through which interfaces, and
+//! where its probes go. Results of probes are in `verdict.families[].lanes`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -66,9 +66,9 @@ named! {
         Probing = "probing",
         /// The sentinel exists, but this node cannot probe it.
         Off = "off",
-        /// Its Service is not in the cluster.
+        /// The sentinel's Service is not in the cluster.
         Absent = "absent",
-        /// Its Service or slices differ from the installed ones.
+        /// The sentinel's Service or slices differ from the installed ones.
         Altered = "altered",
         /// `--sentinel` turned it off.
         #[default]
@@ -76,7 +76,7 @@ named! {
     }
 }
 
-/// Names of the sentinel's four interfaces, in the order of a probe's way.
+/// Names of the sentinel's four interfaces, in the order in which a probe passes them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelDevices {
     /// Interface where the agent sends probes and receives their answers.
@@ -108,7 +108,8 @@ pub struct SentinelAddresses {
     pub node_port_udp: Option<SocketAddr>,
     /// The sentinel's endpoint, where the echo answers.
     pub endpoint: SocketAddr,
-    /// Probes from outside the node do not take the way of real connections, and are rare.
+    /// Whether probes from outside the node are rare, because they do not take the path of real
+    /// connections.
     #[serde(default)]
     pub outside_rests: bool,
 }

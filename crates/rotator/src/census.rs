@@ -16,7 +16,7 @@ use super::{ConditionSeen, OUT_OF_DATE, age};
 const ONE_IN: u32 = 50;
 /// Pause before a small change of the number of unsound nodes is published.
 const SMALL: Duration = Duration::from_secs(10);
-/// Pause before a change of anything else, for example of the number of nodes.
+/// Pause before any other change is published, for example of the number of nodes.
 const OTHER: Duration = Duration::from_secs(60);
 /// Interval of writing an unchanged count: it shows agents that the rotator is alive.
 pub const BEAT: Duration = Duration::from_secs(300);
@@ -26,7 +26,7 @@ pub const BEAT: Duration = Duration::from_secs(300);
 pub struct Census {
     pub(super) nodes: HashMap<Box<str>, Member>,
     list: u32,
-    /// Whether a list was complete.
+    /// Whether a complete list of nodes was read.
     pub(super) is_whole: bool,
     said: Option<Said>,
 }
@@ -43,23 +43,23 @@ struct Said {
 #[derive(Debug)]
 pub(super) struct Member {
     heartbeat: Option<Wall>,
-    /// When the rotator saw the heartbeat change, because clocks of nodes differ. Only the first
+    /// When the rotator saw the heartbeat change, because clocks of nodes differ. Only a node's first
     /// heartbeat is dated by its timestamp.
     changed: Mono,
     /// Reason of a condition with status False.
     pub(super) failing: Option<Box<str>>,
-    /// When it was seen to begin or to stop failing.
+    /// When the rotator saw the node begin or stop failing.
     pub(super) since: Mono,
     pub(super) excluded: Excluded,
     /// The object's version.
     pub(super) version: Box<str>,
-    /// How it uses the sentinel's addresses, as a sentence.
+    /// How the node uses the sentinel's addresses, as a sentence.
     in_use: Option<Box<str>>,
     list: u32,
 }
 
 impl Member {
-    /// Whether its agent wrote recently.
+    /// Whether the node's agent wrote recently.
     pub(super) fn is_counted(&self, now: Mono) -> bool {
         self.heartbeat.is_some() && now.since(self.changed) <= OUT_OF_DATE
     }
@@ -143,7 +143,7 @@ impl Census {
             .filter_map(|member| member.in_use.as_deref());
         let mut report = FleetReport {
             written: wall.0 / 1_000_000_000,
-            // The same one each time, or every count would be a change.
+            // Always the same sentence: a different one would count as a change.
             in_use: in_use.min().map(str::to_owned),
             ..FleetReport::default()
         };
@@ -159,9 +159,9 @@ impl Census {
         report
     }
 
-    /// The count that the sentinel's slices should have now. `None` before all nodes are known or
-    /// while `silent`: then the slices keep theirs. `anyway`: the slices are about to be written
-    /// for another reason.
+    /// The count that the sentinel's slices should have now. `None` leaves the slices as they are: before
+    /// all nodes are known, or while the watch of Nodes is `silent`. `anyway` means that the slices are
+    /// about to be written for another reason.
     pub fn publish(
         &mut self,
         silent: bool,
@@ -186,7 +186,7 @@ impl Census {
             now.since(since) >= pause
         };
         if anyway || self.said.as_ref().is_none_or(due) {
-            // A rotation writes the same count again, which does not delay the next change.
+            // A rotation that writes the same count again does not delay the next change.
             let same = self.said.as_ref().filter(|said| is_same(said));
             self.said = Some(Said {
                 changed: same.map_or(now, |said| said.changed),

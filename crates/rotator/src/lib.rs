@@ -14,7 +14,7 @@ use pathproof_judge::explain::label;
 use pathproof_report::condition::{Reason, Status, TYPE, says_leaving};
 use serde::{Serialize, Serializer};
 
-/// A condition of this age is out of date: agents write it every 5 min.
+/// A condition that is older than this is out of date: agents write it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
 
 /// Facts about a Node object.
@@ -36,9 +36,9 @@ pub struct ConditionSeen {
     pub status: Status,
     pub reason: String,
     pub message: String,
-    /// When its status last changed.
+    /// When the condition's status last changed.
     pub transition: Option<Wall>,
-    /// When an agent last wrote it.
+    /// When an agent last wrote the condition.
     pub heartbeat: Option<Wall>,
 }
 
@@ -46,7 +46,7 @@ pub struct ConditionSeen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// Broken or stale: its traffic is lost.
+    /// Broken or stale: the node's traffic is lost.
     Sick,
     /// Not known to be sound.
     Doubtful,
@@ -63,7 +63,7 @@ pub enum Group {
 pub struct Row {
     pub node: String,
     pub group: Group,
-    /// State of its datapath, as far as known.
+    /// State of the node's datapath, as far as known.
     pub verdict: &'static str,
     /// Reason in one or two words; empty for a proven node.
     pub reason: String,
@@ -127,7 +127,7 @@ fn row(node: &NodeSeen, now: Wall) -> Row {
 }
 
 fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
-    // From the Node alone: deletion, and the taint that always counts.
+    // Whether the node is leaving, by the Node alone: its deletion, and the taints that always count.
     let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
     let tainted = node.taints.iter().find(counts).cloned();
     let deleted = node.deleting.then(|| "deleted".to_owned());

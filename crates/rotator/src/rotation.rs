@@ -1,5 +1,5 @@
-//! When the rotator writes what: which rotator leads, when the next generation is due, which slices
-//! need repair. Pure; `crate::rotate` reads and writes.
+//! When the rotator writes, and what: which rotator leads, when the next generation is due, which slices
+//! need repair. Pure; the agent's `rotate` reads and writes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use pathproof_facts::names::of_family;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 
-/// A leader may write for this long after its last renewal; then another one takes over. It is long
-/// because each renewal is a write. Two renewals may fail before a rotation is missed.
+/// Another rotator may take the Lease this long after the leader's last renewal. The time is long because
+/// each renewal is a write. Two renewals may fail before a rotation is missed.
 pub const LEASE: Duration = Duration::from_secs(45);
 /// Interval of the leader's renewals.
 pub const RENEW: Duration = Duration::from_secs(15);
@@ -21,11 +21,10 @@ pub const RENEW: Duration = Duration::from_secs(15);
 const MARGIN: Duration = Duration::from_secs(15);
 /// Minimum length of an outage of the API server.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// Pause of rotations after an outage: proxies come back one by one and read everything again. A
-/// late one is no fault of its node.
+/// Pause of rotations after an outage: proxies come back one by one and read everything again. It is no
+/// fault of a node if its proxy is late then.
 pub const PAUSE: Duration = Duration::from_secs(600);
-/// Default of `--interval`. A hung proxy is found after the next rotation, so the interval is most
-/// of that delay.
+/// Default of `--interval`. A hung proxy is found after the next rotation, so this is most of the delay.
 pub const INTERVAL: Duration = Duration::from_secs(15);
 /// Watch events per node and rotation: two slices, each sent to an agent and a proxy.
 const EVENTS_PER_NODE: u32 = 4;
@@ -112,12 +111,12 @@ impl Candidate {
         }
     }
 
-    /// The Lease was written with this rotator's name, by a request sent at this time.
+    /// Records that the Lease was written with this rotator's name, by a request sent at this time.
     pub fn wrote(&mut self, asked: Mono) {
         (self.renewed, self.observed) = (Some(asked), None);
     }
 
-    /// Another rotator wrote the Lease, or this one releases it.
+    /// Records that another rotator wrote the Lease, or that this one releases it.
     pub fn lost(&mut self) {
         self.renewed = None;
     }
@@ -154,15 +153,15 @@ pub struct SliceSeen {
     pub name: String,
     /// Changes with every write.
     pub version: String,
-    /// Its address type, if supported.
+    /// The slice's address type, if supported.
     pub family: Option<Family>,
-    /// Whether its labels declare that no other controller manages it.
+    /// Whether the slice's labels name pathproof as the manager, and none keeps proxies from serving it.
     pub is_labelled: bool,
     /// Addresses of all its endpoints, and whether all are ready.
     pub endpoints: (Vec<String>, bool),
-    /// Its ports: name, protocol, number.
+    /// Ports of the slice: name, protocol, number.
     pub ports: Vec<(String, Protocol, u16)>,
-    /// Its count of nodes.
+    /// The slice's count of nodes.
     pub fleet: Option<String>,
 }
 
@@ -215,7 +214,7 @@ pub enum Write {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub writes: Vec<Write>,
-    /// Whether they move the endpoint; otherwise they repair changes by others.
+    /// Whether the writes move the endpoint; otherwise they repair changes by others.
     pub rotates: bool,
     /// Other slices of the Service: while they exist, agents treat the sentinel as altered.
     pub foreign_slices: Vec<String>,
@@ -243,18 +242,18 @@ impl Rotation {
         }
     }
 
-    /// This rotator took an expired Lease: its holder could not renew it, most likely because of an
-    /// outage. This rotator may have started during the outage without noticing.
+    /// Pauses rotations, because this rotator took an expired Lease. Most likely its holder could not renew
+    /// it during an outage, which this rotator may not have noticed.
     pub fn seized(&mut self, now: Mono) {
         self.paused_until = Some(now.plus(PAUSE));
     }
 
-    /// A request to the API server failed.
+    /// Records that a request to the API server failed.
     pub fn failed(&mut self, now: Mono) {
         self.failing.get_or_insert(now);
     }
 
-    /// The API server answered all requests. Returns whether that ends an outage.
+    /// Records that the API server answered all requests. Returns whether that ends an outage.
     pub fn answered(&mut self, now: Mono) -> bool {
         let failing = self.failing.take();
         let outage = failing.is_some_and(|since| now.since(since) >= OUTAGE);
@@ -272,7 +271,7 @@ impl Rotation {
         };
         let of = |family: Family| ours(family).and_then(|slice| slice.generation(wanted, family));
         let held = wanted.families.iter().filter_map(|family| of(*family));
-        // If a generation was written to one family only, the other one follows.
+        // If a generation was written to one family only, the other family follows.
         let newest = held.chain(self.generation).reduce(newer_generation);
         let current = newest.unwrap_or(FIRST_GENERATION);
         let rotates = newest.is_some() && self.is_due(nodes, now);
@@ -334,7 +333,8 @@ impl Rotation {
         }
     }
 
-    /// Another rotator leads: its writes are read once this one leads again.
+    /// Forgets the last rotation, because another rotator leads. The slices are read again once this one
+    /// leads.
     pub fn rest(&mut self) {
         (self.rotated, self.generation) = (None, None);
     }

@@ -1,8 +1,9 @@
-//! Which nodes the rotator withdraws from load balancers without health checks (MetalLB, kube-vip,
-//! the cloud's list of targets), by a label that these read. Nothing here reads a cluster.
+//! Which nodes the rotator withdraws from load balancers without health checks (MetalLB, kube-vip, the
+//! cloud's list of targets), by a label that such load balancers read. Nothing here reads a cluster.
 //!
 //! The label's value names its owner. A label set by a person or another tool is never removed, and does
-//! not count here. When in doubt pathproof removes its label, also from a node whose agent is silent.
+//! not count as a withdrawal. When in doubt, pathproof removes its label, also from a node whose agent is
+//! silent.
 
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ use pathproof_facts::time::Mono;
 
 use super::census::{Census, Member};
 
-/// Excludes a node from load balancers, whatever its value ([KEP-1143], stable since Kubernetes 1.21).
+/// Label that excludes a node from load balancers, whatever its value ([KEP-1143][kep], stable since
+/// Kubernetes 1.21).
 ///
-/// [KEP-1143]: https://github.com/kubernetes/enhancements/tree/master/keps/sig-architecture/1143-node-role-labels
+/// [kep]: https://github.com/kubernetes/enhancements/tree/master/keps/sig-architecture/1143-node-role-labels
 pub const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// The value that pathproof writes.
 pub const VALUE: &str = "pathproof";
@@ -47,7 +49,7 @@ pub struct WithdrawalLimits {
     pub after: Duration,
     /// Maximum share of the counted nodes, in percent, but at least one node.
     pub share: u32,
-    /// All withdrawn nodes come back, and none is withdrawn: the emergency switch for the whole cluster.
+    /// Emergency switch for the whole cluster: all withdrawn nodes come back, and none is withdrawn.
     pub recalls: bool,
 }
 
@@ -62,7 +64,8 @@ pub struct Step {
 }
 
 impl Census {
-    /// Writes that are due; none before all nodes are known, or while `silent`.
+    /// Writes that are due. There are none before all nodes are known, or while the watch of Nodes is
+    /// `silent`.
     pub fn withdrawals(&self, limits: WithdrawalLimits, silent: bool, now: Mono) -> Vec<Step> {
         if !self.is_whole || silent {
             return Vec::new();
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(steps(&census, 59), []);
         assert_eq!(steps(&census, 60), [set("n3")]);
         assert!(census.withdrawals(LIMITS, true, s(60)).is_empty(), "silent");
-        // Its heartbeats continue, and it has the label.
+        // The node's heartbeats continue, and it has the label.
         put(&mut census, "n3", true, Some(VALUE), 61);
         assert_eq!((steps(&census, 400), census.withdrawn()), (vec![], 1));
         put(&mut census, "n3", false, Some(VALUE), 401);
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!(steps(&census, 60), [set("n0")]);
     }
 
-    /// The state of such a node is unknown.
+    /// Without its agent, the state of a node is unknown.
     #[test]
     fn a_node_whose_agent_fell_silent_comes_back() {
         let mut census = cluster(5, &[]);

@@ -12,20 +12,21 @@ use super::sentinel::SentinelRule;
 
 /// Remedy for an address that is in use.
 pub const OTHERS: &str = "choose other sentinel addresses";
-/// Remedy for a pod source that a pod could get.
+/// Remedy for an unsuitable pod source.
 pub const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
 /// Ports at which each of the sentinel's addresses is tried: the kubelet's, and one that hardly anybody listens
 /// on, so that a machine without a filter refuses. Not 80 or 443, where transparent proxies answer for every
 /// address.
 const PORTS: [u16; 2] = [10_250, 9];
-/// Maximum number of endpoints at the sentinel's addresses that are tried.
+/// Maximum number of endpoints at the sentinel's addresses that the agent tries to connect to.
 const CLAIMS: usize = 4;
 
 /// Finds a use of the sentinel's addresses in the cluster: this node's podCIDRs and Node object,
 /// cluster IPs of other Services. Returns a sentence with the remedy.
 ///
-/// External IPs and endpoints can be set by anybody with write access to one namespace. They count
-/// only against the pod source, which is an address that a pod may get; see also [`tries`].
+/// Anybody with write access to one namespace can set external IPs and endpoints. So external IPs do not
+/// count, and endpoints count only against the pod source, which is an address that a pod may get. See also
+/// [`tries`].
 ///
 /// It visits every Service and, if there are pod sources, every endpoint: see `ViewPlanner::search`.
 pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {

@@ -1,7 +1,7 @@
-//! Services that use the destinations of the sentinel's probes: an external IP equal to the
-//! sentinel's cluster IP, or to this node's address with the sentinel's node port. Anybody with
-//! write access to one namespace can create one, and the proxy decides whose rule comes first. So
-//! such a lane is no evidence about the node.
+//! Services that use the destinations of the sentinel's probes: an external IP equal to the sentinel's
+//! cluster IP, or to this node's address with the sentinel's node port. Anybody with write access to one
+//! namespace can create such a Service, and the proxy decides which one gets the probes. So these lanes are
+//! no evidence about the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -76,7 +76,7 @@ impl SentinelConflicts {
         lanes.into_values().collect()
     }
 
-    /// Every lane, as used by a Service with unknown frontends.
+    /// Conflicts of all lanes with a Service whose frontends are unknown.
     pub fn all_lanes(&self, service: &ObjectName) -> Vec<LaneConflict> {
         let lanes = self.dialled.iter().map(|dialled| dialled.lane);
         let lanes: BTreeSet<Lane> = lanes.collect();

@@ -1,5 +1,6 @@
-//! Map entries that a Service needs, counted without building them: ports and addresses multiply. A single
-//! Service of a tenant with a thousand of each would take more memory than the agent may use.
+//! Counts the map entries that a Service needs, without building them. Each port has a frontend at each
+//! address: a tenant's single Service with a thousand of both would take more memory than the agent may
+//! use.
 
 use pathproof_facts::cluster::ServiceFacts;
 use pathproof_facts::node_context::{NodeContext, address};

@@ -1,6 +1,6 @@
-//! The sentinel in the cluster view: what can be probed on this node, and how it differs from the
-//! installed one. An administrator who edits or deletes it must not turn a node to 503. So any
-//! difference is reported, and its probes are no evidence.
+//! The sentinel in the cluster view: what can be probed on this node, and how its objects differ from the
+//! installed ones. An administrator who edits or deletes them must not cause a 503. So any difference is
+//! reported, and probes of an altered sentinel are no evidence.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,8 +22,8 @@ pub struct SentinelRule {
     pub service: ObjectName,
     /// The only endpoint that its slices may have, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
-    /// Sources of its probes from outside the cluster. Like `pods` they are only compared with the
-    /// view, which a replay does not have.
+    /// Source addresses of the probes from outside the cluster. They and `pods` are only compared with the
+    /// view. They are not recorded, because a replay has no view.
     #[serde(skip)]
     pub clients: Vec<IpAddr>,
     /// Sources of its probes within this node's podCIDRs.
@@ -36,7 +36,7 @@ pub struct SentinelRule {
 pub struct Sentinel {
     /// Whether the Service exists.
     pub exists: bool,
-    /// How it differs from the installed one, as a sentence.
+    /// How the sentinel differs from the installed one, as a sentence.
     pub altered: Option<String>,
     /// Parts that can be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
@@ -49,7 +49,7 @@ pub struct Sentinel {
     /// Why an existing count is ignored, as a sentence.
     #[serde(default)]
     pub fleet_error: Option<String>,
-    /// How a Node of the cluster uses its addresses, as the rotator says.
+    /// A sentence of the rotator about a Node that uses one of the sentinel's addresses.
     #[serde(default)]
     pub in_use: Option<String>,
     /// The annotation [`ENFORCEMENT`](pathproof_facts::switches::ENFORCEMENT) of its Service.
@@ -75,7 +75,7 @@ impl Sentinel {
         (self.exists, self.families.map(fixed))
     }
 
-    /// The API's generations of its endpoint.
+    /// The generations of the sentinel's endpoint, as the API has them.
     pub fn generations(&self) -> impl Iterator<Item = (Family, Transport, u16)> {
         let families = Family::ALL.into_iter().zip(self.families);
         families.flat_map(|(family, found)| {
@@ -95,7 +95,7 @@ pub struct SentinelFamily {
     pub udp: Option<SentinelPort>,
     /// The address of this node at which node ports are dialled.
     pub node_address: Option<IpAddr>,
-    /// Its endpoint for TCP; the port is the generation.
+    /// The sentinel's endpoint for TCP; the port is the generation.
     pub echo: SocketAddr,
 }
 
@@ -104,14 +104,13 @@ pub struct SentinelFamily {
 pub struct SentinelPort {
     /// Port of the cluster IP.
     pub port: u16,
-    /// Node port.
     pub node_port: Option<u16>,
     /// Port of the endpoint: the generation that the API holds.
     pub generation: u16,
 }
 
 impl SentinelFamily {
-    /// The same without its generation. Rotations do not change this, so they disarm no lane.
+    /// The same without generations. A rotation does not change the result, so it disarms no lane.
     #[must_use]
     pub fn without_generation(self) -> Self {
         let fixed = |port: SentinelPort| SentinelPort {
@@ -153,7 +152,8 @@ pub fn sentinel(
     }
 }
 
-/// The newest report: a slice of an earlier rotator may have an old one.
+/// The newest of the reports in the slices, because a slice of an earlier rotator may have an old one; and
+/// why a report is ignored.
 fn counted(state: &ServiceState) -> (Option<FleetReport>, Option<String>) {
     let (mut newest, mut wrong) = (None::<FleetReport>, None);
     for text in state

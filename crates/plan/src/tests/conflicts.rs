@@ -23,7 +23,7 @@ fn conflicts(planner: &Planner) -> Vec<String> {
     said.collect()
 }
 
-/// The order does not matter: the frontend has no holder until only one Service is left.
+/// The frontend has no holder until only one Service is left, whichever came first.
 #[rstest]
 #[case::the_claim_goes("b", "0 = 10.96.0.1 [1, 1, 1]")]
 #[case::the_other_goes("a", "1 = 10.96.0.1 [1, 1, 1]")]
@@ -47,7 +47,7 @@ fn a_frontend_that_two_services_use_is_in_no_map(#[case] goes: &str, #[case] bac
     assert!(words(&plan).contains(&back.to_owned()), "{plan:?}");
     assert_eq!(conflicts(&world.planner), [""; 0]);
 
-    // Both at once, and after a restart.
+    // The conflict begins in one batch, and is found again after a restart.
     let mut world = World::new();
     let plan = world.apply([second, first].concat());
     assert!(!words(&plan).iter().any(|word| word.contains("10.96.0.1")));
@@ -57,8 +57,8 @@ fn a_frontend_that_two_services_use_is_in_no_map(#[case] goes: &str, #[case] bac
     assert_eq!(conflicts(&heir), ["10.96.0.1: ns/a ns/b"]);
 }
 
-/// A third Service keeps it in conflict. Two Services may share an endpoint, and one Service may
-/// have two ports.
+/// While Services come and go, a conflict lasts until one is left. A shared endpoint, or two ports of one
+/// Service, are no conflict.
 #[test]
 fn a_contest_lasts_as_long_as_two_are_in_it() {
     let mut world = World::new();
@@ -84,7 +84,7 @@ fn a_contest_lasts_as_long_as_two_are_in_it() {
     assert_eq!(conflicts(&world.planner), [""; 0]);
 }
 
-/// Failures of both are excused from the start of a conflict, and from its end.
+/// Failures of both Services are excused after the beginning of a conflict, and after its end.
 #[test]
 fn conflicts_are_dated() {
     let mut world = World::new();
@@ -155,7 +155,7 @@ fn the_agents_own_ports_are_kept_by_the_node() {
     assert_eq!(world.maps.frontends.len(), 3);
 }
 
-/// A conflict made while no agent ran does not take over an id and its counts.
+/// A Service that came into conflict while no agent ran does not adopt the other Service's id and counts.
 #[test]
 fn a_conflict_does_not_adopt_an_id() {
     let mut world = World::new();
@@ -168,7 +168,8 @@ fn a_conflict_does_not_adopt_an_id() {
     assert_eq!(heir.service(0).unwrap().name.to_string(), "ns/b");
 }
 
-/// "b" waits for room for a frontend that "c" requests too: neither gets room until only one is left.
+/// "b" waits for room for a frontend that "c" requests too: neither Service gets room until only one is
+/// left.
 #[test]
 fn a_frontend_that_is_contested_takes_no_room() {
     let mut world = World::new();
@@ -226,7 +227,7 @@ fn a_service_beyond_its_quota_conflicts_with_what_it_uses(
     assert_eq!(conflicts(&world.planner), [""; 0]);
     assert_eq!(world.planner.frontend_count(), 1);
 
-    // The other Service comes first.
+    // Now the Service beyond the quota comes first.
     let mut world = World::new();
     world.apply(vec![beyond]);
     world.apply(one);

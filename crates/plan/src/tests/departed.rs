@@ -45,7 +45,7 @@ fn nothing_is_watched_where_sockets_are_not_translated() {
     assert_eq!(check(&mut world), LET_GO);
 }
 
-/// Clients that dial the address then reach its present owner.
+/// If the address is an endpoint again, clients that dial it reach its new owner.
 #[rstest]
 #[case::to_its_service(vec![slice("a", &["10.2.0.1", "10.2.0.2"])])]
 #[case::to_another_one(vec![service("b", "10.96.0.2"), slice("b", &["10.2.0.1"])])]
@@ -77,7 +77,7 @@ fn an_endpoint_that_ends_gracefully_is_watched() {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
-/// Blue and green behind two Services: only one of them lost the endpoint.
+/// Blue-green deployment behind two Services: only one of them lost the endpoint.
 #[test]
 fn an_endpoint_of_another_service_is_not_watched() {
     let mut world = World::new();
@@ -93,7 +93,7 @@ fn an_endpoint_of_another_service_is_not_watched() {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
-/// Once one Service has forgotten the endpoint, it is watched for the Service that lost it last.
+/// Two Services lost the endpoint. When the first of them forgets it, it is watched for the second.
 #[test]
 fn an_endpoint_that_two_services_lost_is_watched_for_the_last() {
     let mut world = World::new();
@@ -111,7 +111,7 @@ fn an_endpoint_that_two_services_lost_is_watched_for_the_last() {
     assert_eq!(plan, ["0 = 10.2.0.1 [1, 0, 0]", "1 forget 10.2.0.1"]);
 }
 
-/// An external IP may be any address.
+/// An external IP may be any address, also one that is watched.
 #[test]
 fn a_frontend_takes_the_place_of_an_address_that_is_watched() {
     let mut world = world();

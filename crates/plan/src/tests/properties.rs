@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A step of a history.
 #[derive(Clone, Debug)]
 enum Step {
     Batch(Vec<Change>),
@@ -330,7 +329,6 @@ fn pass(world: &mut World, step: Step) {
     }
 }
 
-/// A batch that deletes everything.
 fn everything_gone(view: &ClusterView) -> Vec<Change> {
     let mut gone = vec![Change::NodeGone];
     for (name, state) in view.states() {

@@ -1,7 +1,7 @@
 //! When an Event is due: only on transitions, and within a budget.
 //!
-//! A transition is the beginning or end of an accusation, or of the node's removal. Changes that are over
-//! before the API server answers or the budget allows are not announced: nothing is queued.
+//! A transition is the beginning or end of an accusation, or of the node's removal. A change is not
+//! announced if it is over before the API server answers or the budget allows an Event: nothing is queued.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Announcer {
     pub fn due(&self) -> Option<Mono> {
         let (condition, since) = self.current?;
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
-        // An agent without memory starts with Unknown, which is no recovery.
+        // Unknown must last for some time: an agent without memory starts with it, which is no recovery.
         let settle = match condition.status {
             Status::Unknown => self.pace.settle,
             Status::True | Status::False => Duration::ZERO,
@@ -76,21 +76,21 @@ impl Announcer {
         })
     }
 
-    /// The API server accepted an Event about `condition`.
+    /// Records that the API server accepted an Event about `condition`.
     pub fn announced(&mut self, condition: ConditionState, now: Mono) {
         self.announced = subject(condition);
         self.budget.spend(now);
         self.retry = Retry::default();
     }
 
-    /// The API server rejected it or did not answer.
+    /// Records that the API server rejected the Event or did not answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 }
 
-/// When an Event about frontend conflicts is due: one for all conflicts since the last. It has its
-/// own budget, so that authors of conflicts cannot spend the datapath's.
+/// When an Event about frontend conflicts is due: one for all conflicts since the last Event. It has a
+/// separate budget, so that authors of conflicts cannot use up the budget of [`Announcer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictAnnouncer {
     node: String,
@@ -136,7 +136,7 @@ impl ConflictAnnouncer {
         )
     }
 
-    /// The API server accepted an Event about all conflicts so far.
+    /// Records that the API server accepted an Event about all conflicts so far.
     pub fn announced(&mut self, now: Mono) {
         self.announced = self.begun;
         self.since = None;
@@ -144,7 +144,7 @@ impl ConflictAnnouncer {
         self.retry = Retry::default();
     }
 
-    /// The API server rejected it or did not answer.
+    /// Records that the API server rejected the Event or did not answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(announcer.due(), Some(due.plus(jitter())));
     }
 
-    /// A hundred conflicts in one batch are one Event; a conflict that ended is none.
+    /// A hundred conflicts in one batch cause one Event; a conflict that ended causes none.
     #[test]
     fn conflicts_are_announced_once_and_within_a_budget() {
         let mut announcer = ConflictAnnouncer::new("node-1", Pace::default());

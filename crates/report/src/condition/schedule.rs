@@ -19,8 +19,8 @@ use super::{ConditionState, Reason, Status};
 pub struct Pace {
     /// Interval for an unchanged condition, the same as node-problem-detector's.
     pub heartbeat: Duration,
-    /// Maximum delay of a change, constant for each node: 5,000 nodes that break at one moment are
-    /// 1,000 writes a second.
+    /// Maximum delay of a change. Each node has a constant delay, so that 5,000 nodes that break at one
+    /// moment cause only 1,000 writes a second.
     pub jitter: Duration,
     /// Minimum duration of a change other than to False or back to True.
     pub settle: Duration,
@@ -28,7 +28,7 @@ pub struct Pace {
     pub gap: Duration,
     /// Pause after the first failure; it doubles.
     pub retry: Duration,
-    /// Maximum pause after a failure, without the part that differs between nodes.
+    /// Maximum pause after a failure, without the offset that differs between nodes.
     pub retry_max: Duration,
     /// Pause after a write was forbidden.
     pub denied: Duration,
@@ -48,9 +48,9 @@ impl Default for Pace {
     }
 }
 
-/// Changes other than to False or back to True: this many at once, and one more each heartbeat.
+/// Budget of changes other than to False or back to True: this many at once, and one more each heartbeat.
 const CALM: u32 = 3;
-/// Maximum wait that is accepted from the API server.
+/// Maximum pause that is accepted from the API server.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Salts of [`spread`].
@@ -61,9 +61,9 @@ const JITTER: u64 = 0x71;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     pub status: Status,
-    /// Its reason; `None` if this release does not know it.
+    /// The condition's reason; `None` if this release does not know it.
     pub reason: Option<Reason>,
-    /// When its status last changed.
+    /// When the condition's status last changed.
     pub transition: Wall,
 }
 
@@ -84,7 +84,7 @@ pub struct Schedule {
     pace: Pace,
     current: Option<Current>,
     written: Option<Written>,
-    /// An attempt ended without an answer: the API server's copy is uncertain.
+    /// Whether the API server's copy is uncertain, because a write ended without an answer.
     uncertain: bool,
     last_write: Option<Mono>,
     /// `None` before the first write, unless a condition was found.
@@ -177,7 +177,7 @@ impl Schedule {
         Some(kept.map_or(current.status_wall, |written| written.transition))
     }
 
-    /// The API server accepted `condition`, with this transition time.
+    /// Records that the API server accepted `condition`, with this transition time.
     pub fn wrote(&mut self, condition: ConditionState, transition: Wall, now: Mono) {
         let before = self.written.replace(Written {
             status: condition.status,
@@ -198,13 +198,13 @@ impl Schedule {
         self.retry = Retry::default();
     }
 
-    /// The API server rejected it or did not answer.
+    /// Records that the API server rejected the write or did not answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.uncertain |= matches!(refusal, Refusal::Failed { .. });
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 
-    /// Another agent may have written in the meantime.
+    /// Makes the API server's copy uncertain, because another agent may have written it.
     pub fn doubt(&mut self) {
         self.uncertain = true;
     }
@@ -221,8 +221,8 @@ impl Schedule {
     }
 }
 
-/// Whether the change may need action: the node is accused, or sound again. Unknown after an
-/// accusation is not urgent, because an agent without memory starts with it.
+/// Whether the change may need action: the node is accused, or sound again. Unknown after an accusation is
+/// not urgent, because an agent without memory starts with Unknown.
 fn is_urgent(before: Status, after: Status) -> bool {
     (before == Status::False) != (after == Status::False) && after != Status::Unknown
 }
@@ -232,7 +232,6 @@ fn is_urgent(before: Status, after: Status) -> bool {
 pub(super) struct Budget {
     /// How long before `full_at` the next action is allowed.
     saved: Duration,
-    /// Time per action.
     each: Duration,
     /// When the budget is full again.
     full_at: Mono,

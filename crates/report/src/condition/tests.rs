@@ -166,7 +166,7 @@ fn an_agent_that_begins_keeps_what_it_finds() {
         transition: wall(0),
     };
     let mut schedule = schedule("node-1", Some(found));
-    // The agent knows nothing at first, then what the previous agent knew.
+    // At first the agent knows nothing, then it knows what the previous agent knew.
     let condition_of = |second| if second < 5 { unknown() } else { sound() };
     let written = writes(&mut schedule, 301, condition_of);
     assert_eq!(written.len(), 1, "a heartbeat: {written:?}");
@@ -269,7 +269,6 @@ fn any_course() -> impl Strategy<Value = Vec<(ConditionState, u64)>> {
     prop::collection::vec((any_condition(), 1u64..400), 1..80)
 }
 
-/// The condition at one second.
 fn condition_at(course: &[(ConditionState, u64)], second: u64) -> ConditionState {
     let mut end = 0;
     for (condition, lasts) in course {
@@ -311,7 +310,8 @@ proptest! {
             other => other,
         };
         let written = writes(&mut schedule("node-1", None), 3 * HOUR, calm);
-        // 12 heartbeats, 12 of the budget, its savings, and the first.
+        // 12 heartbeats, 12 changes within the budget, the budget's initial burst of 3, and the first
+        // write.
         prop_assert!(most_in_an_hour(&written) <= 12 + 12 + 3 + 1, "{written:?}");
     }
 
@@ -358,7 +358,7 @@ proptest! {
                 said.push((second, condition));
             }
         }
-        // No two in a row have the same subject.
+        // No two Events in a row have the same subject.
         let key = |condition: &ConditionState| (condition.status == Status::False, condition.leaving);
         for pair in said.windows(2) {
             prop_assert_ne!(key(&pair[0].1), key(&pair[1].1));

@@ -25,7 +25,6 @@ fn one_name<T: Serialize>(value: T, name: &str) -> String {
     name.to_owned()
 }
 
-/// Rows of a table under its heading.
 fn table<T: Copy>(text: &mut String, title: &str, all: &[T], row: impl Fn(T) -> String) {
     let _ = writeln!(text, "{title}");
     for one in all {
@@ -140,7 +139,7 @@ fn every_name_is_what_is_documented() {
     assert_words("names", &text);
 }
 
-/// A finding without a family keeps none in JSON.
+/// In JSON, a finding keeps its family, or has none.
 #[test]
 fn a_finding_keeps_its_family() {
     for family in [None, Some(Family::V4), Some(Family::V6)] {

@@ -22,7 +22,6 @@ fn condition(status: Status, reason: &str, heartbeat: Option<Wall>) -> Condition
     }
 }
 
-/// A cluster in which this number of nodes leak.
 fn cluster(nodes: u32, leaking: u32) -> Census {
     let mut census = Census::default();
     census.begin_list();
@@ -101,7 +100,7 @@ fn an_incomplete_or_silent_census_publishes_nothing() {
     );
 }
 
-/// With the minimum number of nodes that is written at once, in clusters of different sizes.
+/// Clusters of different sizes, each with the smallest change that is written at once.
 #[test]
 fn large_changes_are_published_at_once() {
     for (nodes, least) in [(3, 1), (99, 1), (200, 4), (5_000, 100)] {
@@ -150,7 +149,7 @@ fn an_unchanged_count_is_written_every_five_minutes() {
     assert_eq!(written, [0, 0, 300, 310, 310]);
 }
 
-/// Another node's clock shows only that its agent still writes.
+/// A heartbeat from another node's clock shows only that its agent still writes.
 #[test]
 fn an_agent_that_writes_is_counted_whatever_its_clock() {
     let mut census = cluster(1, 0);
@@ -173,7 +172,7 @@ fn an_agent_that_writes_is_counted_whatever_its_clock() {
     );
 }
 
-/// Each agent must hear of it before it has made its devices.
+/// Each agent must receive this before it has made its devices.
 #[test]
 fn a_node_that_uses_the_sentinels_addresses_is_published_at_once() {
     let mut census = cluster(3, 0);

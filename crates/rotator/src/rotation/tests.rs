@@ -143,7 +143,7 @@ fn half_a_rotation_is_brought_to_its_end() {
         (plan.writes, plan.rotates),
         (vec![update(Family::V6, 20_006)], false)
     );
-    // A successor that does not know of it does the same.
+    // A successor, which does not remember this write, does the same.
     let mut next = Rotation::new(MINUTE);
     let plan = next.plan(&wanted(), &halves, 3, s(65));
     assert_eq!(plan.writes, [update(Family::V6, 20_006)]);
@@ -269,7 +269,7 @@ fn a_service_of_one_family_has_one_slice() {
     let mut rotation = Rotation::new(MINUTE);
     let plan = rotation.plan(&one, &[slice(Family::V6, 20_005)], 3, s(5));
     assert_eq!(plan, Plan::default());
-    // The other one is shipped with the manifests, so it is not deleted.
+    // The other family's slice is shipped with the manifests, so it is not deleted.
     let shipped = [slice(Family::V4, 20_001), slice(Family::V6, 20_005)];
     assert_eq!(rotation.plan(&one, &shipped, 3, s(5)), Plan::default());
 }
@@ -334,7 +334,7 @@ fn another_one_takes_over_once_the_lease_ran_out() {
             LeaseStep::Wait
         );
     }
-    // It was renewed: its time starts again, by this rotator's clock.
+    // The Lease was renewed: its time starts again, by this rotator's clock.
     for at in [45, 89] {
         assert_eq!(
             candidate.step(Some(&lease(Some("a"), 2)), s(at)),
@@ -381,7 +381,7 @@ fn a_lease_that_another_one_took_is_lost() {
 }
 
 proptest! {
-    /// No two may write at once, whatever fails and whichever is suspended.
+    /// No two rotators may lead at once, whatever fails and whichever is suspended.
     #[test]
     fn two_never_lead_at_once(events in proptest::collection::vec((0..2_usize, any::<bool>(), 1..40_u64), 1..80)) {
         let mut candidates = ["a", "b"].map(|name| Candidate::new(name.to_owned()));

@@ -61,7 +61,7 @@ fn every_node_has_its_row() {
     assert_words("fleet", &text);
 }
 
-/// At exactly this age it still counts.
+/// At exactly the maximum age, a heartbeat still counts.
 #[rstest]
 #[case(Duration::ZERO, "proven")]
 #[case(OUT_OF_DATE, "proven")]

@@ -101,7 +101,7 @@ fn addresses_in_use() {
     assert_eq!(said(&own, changes), None);
 }
 
-/// A tenant can write these with rights in one namespace.
+/// A tenant with rights in one namespace can set external IPs and endpoints.
 #[test]
 fn claims_of_a_tenant_turn_nothing_off() {
     let mut rule = rule();
@@ -118,7 +118,7 @@ fn claims_of_a_tenant_turn_nothing_off() {
         slice("till", "198.18.0.2"),
     ];
     assert_eq!(said(&rule, claims), None);
-    // A pod may have got it.
+    // The pod source counts: a pod may have this address.
     rule.pods = vec![parse("10.244.0.254")];
     let node = node(&["10.0.0.1"], &["10.244.0.0/24"]);
     let text = said(&rule, vec![node, slice("till", "10.244.0.254")]);

@@ -88,7 +88,7 @@ fn every_lane_has_its_sentence() {
     let _ = writeln!(out, "never worked");
     let never = |path, cause| LaneView {
         state: LaneState::NeverWorked,
-        // Without a run of failures its flag `local` does not count.
+        // A lane without a run of failures has no use for its flag `local`.
         local: path == ProbePath::OffCluster,
         cause,
         ..lane(path, Transport::Tcp)
@@ -137,7 +137,7 @@ fn every_lane_has_its_sentence() {
     assert_words("lanes", &text);
 }
 
-/// A UDP lane is reported with TCP if that has the clearer cause.
+/// A UDP lane is not reported separately if only the TCP lane of its path has an unambiguous cause.
 #[rstest]
 #[case::told(Some(ProbeCause::LostBeforeLeaving), Some(ProbeCause::Leaked), true)]
 #[case::it_is_clear_itself(Some(ProbeCause::Leaked), Some(ProbeCause::Leaked), false)]

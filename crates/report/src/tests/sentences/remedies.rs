@@ -64,7 +64,7 @@ fn what_accuses_the_node_comes_first() {
     broken.services[0].cause = Cause::Stale;
     assert_eq!(order(&broken), ["leaked", "refused", "stale"]);
     assert_eq!(order(&sample::blind().verdict), ["observer_blind"]);
-    // Filters send ICMP errors.
+    // A filter may also send ICMP errors.
     let mut verdict = sample::proven().verdict;
     probed::fail(
         &mut verdict.families[0].lanes[0],
@@ -87,7 +87,7 @@ fn a_lane_that_never_worked_gives_a_remedy_if_nothing_else_is_known() {
     assert_eq!(order(&verdict), ["no_data", "refused"]);
 }
 
-/// UDP lanes whose failure TCP explains add nothing.
+/// A UDP lane adds no remedy if the TCP lane explains its failure.
 #[test]
 fn an_explained_lane_adds_no_remedy() {
     let mut verdict = sample::proven().verdict;

@@ -94,7 +94,7 @@ fn every_stage_has_its_words() {
     assert_words("stages", &text);
 }
 
-/// A probe of the node itself that reached no stage was certainly sent once one failed.
+/// Even if a probe of the host path reached no stage, it was certainly sent once it failed.
 #[test]
 fn unknown_stages_are_omitted() {
     let count = |path, failed, came| {
