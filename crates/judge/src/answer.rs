@@ -194,9 +194,9 @@ pub struct ServiceAnswer {
     pub body: String,
 }
 
-/// The answer for a Service in one family; `None` if the Service is not served in it. `healthy` is
-/// about the datapath. Eligibility does not count (KEP-3836): load balancers reach ready
-/// endpoints, which become unready when they shut down.
+/// The answer for a Service in one family; `None` if the Service is not served in it. `healthy` is the answer
+/// for the datapath. Eligibility does not count (KEP-3836): load balancers follow ready endpoints, which
+/// become unready when they shut down.
 pub fn of_service(port: &HealthPort, family: Family, healthy: bool) -> Option<ServiceAnswer> {
     let endpoints = port.local[family as usize]?;
     let ObjectName { namespace, name } = &port.service;

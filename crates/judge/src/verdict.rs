@@ -117,7 +117,7 @@ fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
         let loss = observer.reasons.first().cloned();
         return Some(Finding::new(Rule::ObserverBlind, Evidence::Unseen { loss }));
     }
-    // A restarted agent starts from what it remembers, even without an API server.
+    // A restarted agent judges by its stored evidence, even without an API server.
     let unsynced = !inputs.view_synced && ledger.restored.is_none();
     unsynced.then(|| Finding::new(Rule::ViewNotSynced, Evidence::Nothing))
 }

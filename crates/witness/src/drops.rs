@@ -1,5 +1,5 @@
-//! The kernel's drop reasons for packets of connections to Services, and when they are read: while
-//! connections or probes are lost, for a bounded part of the time.
+//! The kernel's drop reasons for packets of connections to Services. They are read only while connections or
+//! probes are lost, and only for a bounded part of the time.
 //!
 //! Reasons explain a verdict and never change it.
 
@@ -54,7 +54,7 @@ pub struct Dropped {
     pub reason: String,
     /// Number of packets, counted only while reasons were read.
     pub packets: u64,
-    /// Time of the reading that last found one.
+    /// Time of the last reading that found such a packet.
     pub last: Mono,
 }
 
@@ -70,7 +70,7 @@ impl Dropped {
 pub struct Drops {
     #[serde(default)]
     pub watch: DropWatch,
-    /// Of the last minutes: entries with a reason first, then by number of packets.
+    /// Drops of the last minutes. Those with a reason come first, then they are sorted by number of packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
 }
@@ -133,7 +133,8 @@ impl DropLedger {
             let Some(info) = directory.service(count.service) else {
                 continue;
             };
-            // pathproof's programs drop every probe at the end of its way, and at an uplink.
+            // Such a drop is no loss: pathproof's programs drop every probe at the end of its path, and at an
+            // uplink.
             if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
                 continue;
             }

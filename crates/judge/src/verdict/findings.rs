@@ -60,9 +60,9 @@ impl<'a> Case<'a> {
         rules.iter().find_map(found).unwrap_or_else(idle)
     }
 
-    /// Whether the family works apart from these Services. A run of failures without a success may still
-    /// accuse the node while it is young. A run of confirmed Services alone, if they are few, does not
-    /// matter: it begins again after each success.
+    /// Whether the family works apart from these Services: it is proven, and no run of failures may still
+    /// accuse the node. A young run may, unless it has only confirmed Services and these are too few. Such a
+    /// run does not matter, because it begins again after each success.
     fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
         let is_confirmed =
             |label: &String| confirmed.iter().any(|(track, _)| *track.label == **label);
@@ -200,8 +200,9 @@ impl<'a> Case<'a> {
             .then_some((None, Evidence::Boot { at, never: None }))
     }
 
-    /// Not during boot, when the pods' network is still being set up. This finding only replaces Proven, so
-    /// that a Node condition never ends a 503 that only a proof may end.
+    /// The Node reports that its pods have no network. During boot this does not count, because that network
+    /// is still being set up. The finding only replaces Proven: a Node condition must not end a 503 that only
+    /// a proof may end.
     fn degraded_by_node(&self) -> Option<Grounds> {
         let said = self.inputs.network.clone()?;
         self.proven_by_connection()

@@ -64,7 +64,7 @@ struct Event {
 #[derive(Clone, Debug)]
 enum Fate {
     Proven,
-    /// One of them is reported with its addresses: the client, and the time before the sample in ms.
+    /// Failed connections. If one of them is reported: its client, and its time before the sample in ms.
     Failed(Failure, Option<(u8, u64)>),
 }
 
@@ -110,8 +110,8 @@ fn any_look() -> impl Strategy<Value = Look> {
 }
 
 impl Look {
-    /// The sample of a kernel that is read at `at`. `proofs` are its times of proofs, the last of which may
-    /// be reported a sample later than it is counted.
+    /// The sample that the kernel gives at `at`. `proofs` holds its times of last proofs. The time of a proof
+    /// may be reported one sample later than its count.
     fn sample(&self, at: Mono, proofs: &mut [[Option<Mono>; 3]; FAMILIES]) -> Sample {
         let mut sample = Sample {
             at,
@@ -136,8 +136,8 @@ impl Event {
         match self.fate {
             Fate::Proven => {
                 counts[Outcome::Proven as usize] = self.n;
-                // The kernel records no times of the sentinel's proofs, and a third of the others come
-                // late.
+                // The kernel records no times of the sentinel's proofs, and the times of a third of the
+                // others come late.
                 if self.service < SENTINEL && self.n < 3 {
                     let family = usize::from(self.service == 3);
                     proofs[family][self.class as usize] = Some(sample.at.minus(ms(1)));

@@ -22,7 +22,7 @@ use super::{SentinelLedger, lanes_of, place};
 pub struct LaneLedger {
     /// A probe passed on this node in this boot, with this sentinel and under this owner.
     pub armed: bool,
-    /// Frontend with which it was armed: another one may not be served.
+    /// Frontend with which it was armed. Success at this frontend does not prove that another one is served.
     pub(crate) frontend: Option<SocketAddr>,
     /// Another Service uses its frontend, or did when a probe last passed.
     #[serde(default, rename = "claimed")]
@@ -88,8 +88,8 @@ impl Run {
         self.failures >= limits.probe_failures
     }
 
-    /// Whether most of the last failures accuse the datapath alone. While a fault begins, one of
-    /// them may have another cause.
+    /// Whether most of the last failures have a cause that only the datapath explains. A failure from the
+    /// time when a fault began may have another cause.
     pub fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
             cause.is_unambiguous()
@@ -142,8 +142,8 @@ impl LaneLedger {
         }
     }
 
-    /// Records a pass. While the connection table is full (`full`), a probe that found room does not end
-    /// the run of those that did not.
+    /// Records a pass. While the connection table is full (`full`), a probe that found room in it does not
+    /// end the run of probes that found none.
     pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, full: bool, now: Mono) {
         self.armed = true;
         self.frontend = Some(trace.frontend);
@@ -199,7 +199,7 @@ impl LaneLedger {
         run.enter(trace.sent, ended, cause, limits);
     }
 
-    /// Ends the run unless it was confirmed long before `at`.
+    /// Ends the run, unless it is confirmed and began long before `at`.
     pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
         let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
         let young = |run: &Run| !run.is_confirmed(limits) || !long_before(run);
@@ -317,13 +317,15 @@ impl SentinelLedger {
         }
     }
 
-    /// The source of the cluster view is away, or was not reached yet after a restart. The datapath, which
-    /// uses the same API server, is not late with changes that it may not have received meanwhile.
+    /// Records that the source of the cluster view is unreachable, or was not reached yet after a restart.
+    /// The datapath uses the same API server. It may not receive changes in this time, so it is not late with
+    /// them.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
     }
 
-    /// The source of the cluster view is back. The time that it was away does not count.
+    /// Records that the source of the cluster view is reachable again. The time without it does not count as
+    /// lag.
     pub fn source_back(&mut self, now: Mono) {
         let Some(away) = self.away.take() else { return };
         for lane in &mut self.lanes {
@@ -331,10 +333,10 @@ impl SentinelLedger {
         }
     }
 
-    /// Records whether the writer of this node's rules can receive changes. For that the view's
-    /// source must be reachable, and the control plane must receive the kubelet's reports. The
-    /// kubelet reaches the API server by the same route as kube-proxy. The agent takes another one,
-    /// so it may receive changes when they cannot.
+    /// Records whether the writer of this node's rules can receive changes. This requires that the view's
+    /// source is reachable, and that the control plane receives the kubelet's reports. The kubelet reaches
+    /// the API server by the same route as kube-proxy. The agent uses another route, so it may receive
+    /// changes when those two cannot.
     pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
         if is_silent || node.is_some_and(|node| node.kubelet_silent) {
             self.source_away(now);
@@ -365,8 +367,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Time for which a lane's generation has been behind the API as received here; `None` if it is
-    /// not behind. Time in which the source of the view was away does not count.
+    /// Time for which a lane's generation has been behind the one that this node received from the API;
+    /// `None` if it is not behind. Time without the source of the view does not count.
     pub fn lateness(&self, lane: Lane, now: Mono) -> Option<Duration> {
         let since = self.lane(lane).freshness.unmet_since()?;
         Some(self.away.map_or(now, |away| away.min(now)).since(since))

@@ -28,7 +28,7 @@ pub enum ProbeOutcome {
         /// The echo received another source address than the client's.
         masqueraded: bool,
     },
-    /// The datapath did not bring it there and back.
+    /// The datapath did not deliver the probe to the echo and its answer to the client.
     Failed(ProbeCause),
     /// The probe is no evidence.
     Void(VoidReason),
@@ -128,7 +128,8 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
     } else if seen.leaked {
         ProbeCause::Leaked
     } else if seen.misrouted && !left {
-        // If it left for the echo, it went to a generation that this node has not received yet.
+        // A probe that left for the echo was not misrouted: it went to a generation that this node has not
+        // received yet.
         ProbeCause::Misrouted
     } else if seen.refused {
         ProbeCause::Refused

@@ -82,7 +82,7 @@ fn losses_accuse_by_breadth(
     assert_eq!(accused, expected.is_none());
 }
 
-/// Clients outside whose Services worked, but whom a policy may deny.
+/// Clients outside accuse nobody even if their Services worked, because a policy may deny them.
 #[test]
 fn outsiders_who_are_denied_accuse_nobody() {
     let mut world = World::new();
@@ -130,7 +130,7 @@ fn outsiders_do_not_make_a_run_of_victims_older() {
     assert_eq!(world.verdict(13_500).state, State::Broken);
 }
 
-/// New Services that are dialled while a proxy is late, and Services that a policy always denied.
+/// A Service that never worked may be new, beside a late proxy, or always denied by a policy.
 #[test]
 fn services_that_never_worked_accuse_nobody() {
     let mut world = World::new();
@@ -254,7 +254,8 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
     assert_eq!(world.verdict(14_200).state, state);
 }
 
-/// An old view suspends failures that its age may explain. But no endpoint moves to another node.
+/// An old view suspends failures that its age may explain. It does not suspend wrong routes, because no
+/// endpoint moves to another node.
 #[test]
 fn wrong_routes_accuse_while_the_view_is_old() {
     let mut world = refereed();

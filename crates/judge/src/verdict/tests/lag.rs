@@ -177,7 +177,7 @@ fn rules_are_not_late_while_the_api_is_away() {
         State::Stale,
         "two minutes in total"
     );
-    // The state stays stale while the API is away again, because the lateness was known before.
+    // The state stays Stale while the API is unreachable again, because the lateness was known before.
     world.ledger.sentinel.source_away(ms(431_000));
     world.meet((430_050, 500_000), STEP, |_| Some(OLD));
     assert_eq!(world.verdict(500_000).state, State::Stale);

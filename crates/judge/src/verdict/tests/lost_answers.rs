@@ -1,4 +1,4 @@
-//! Endpoints' answers that the node does not forward. SYNs still leave, but prove nothing then.
+//! Endpoints' answers that the node does not forward. In that time SYNs still leave, but prove nothing.
 
 use pathproof_facts::cause::Failure::Lost;
 use pathproof_facts::cause::State;

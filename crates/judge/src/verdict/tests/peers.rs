@@ -144,7 +144,7 @@ fn silent_nodes_are_named_with_the_facts(#[case] time: Time, #[case] facts: (boo
     assert_eq!(world.facts(20_000), Some(facts));
 }
 
-/// A dead backend is its Service's trouble, wherever it runs.
+/// A dead backend affects only its Service, on whichever node it runs.
 #[test]
 fn a_single_service_names_no_node() {
     let world = World::after(Time {

@@ -31,7 +31,7 @@ const FATES: [Fate; 15] = [
     Fate::Away,
 ];
 
-/// Time during which one thing happens to one lane.
+/// A lane, the fate of its probes, and the number of rounds with this fate.
 type Spell = (ProbePath, Transport, Fate, u64);
 
 fn spells(fates: Vec<Fate>) -> impl Strategy<Value = Vec<Spell>> {

@@ -11,8 +11,8 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 
-/// Refused connections to a Service: from one client or two, first and last in ms, and the pause between
-/// them.
+/// Refused connections: Service, class, number of clients, time of the first and the last in ms, and the
+/// pause between them.
 type Refused = (u32, SourceClass, u8, u64, u64, usize);
 
 const PROBE: Refused = (ECHO, Pod, 1, 3_000, 9_000, 250);
