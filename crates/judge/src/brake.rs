@@ -109,11 +109,11 @@ pub struct BrakeMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Failing {
     since: Mono,
-    /// The sentinel named a cause that only a faulty datapath has.
+    /// Whether the sentinel named a cause that only a faulty datapath has.
     certain: bool,
     /// Number of unsound nodes when it began.
     before: u32,
-    /// The 503 is no longer taken back.
+    /// Whether the 503 is no longer taken back.
     settled: bool,
 }
 
@@ -187,7 +187,7 @@ impl Brake {
         if self.memory.over.is_some() && !settled {
             return Some(Held::Fleet(count));
         }
-        // A count from after the failure shows that other nodes are counted too.
+        // A count that arrived after the failure shows that other nodes are counted too.
         let counted = came > Some(failing.since) && !self.catches_up(now);
         let waits = now.since(failing.since) < self.wait || !counted;
         (waits && !failing.certain && !settled).then_some(Held::Waiting)

@@ -32,8 +32,8 @@ impl Table {
         percent.unwrap_or_default()
     }
 
-    /// Packets dropped since an earlier read because the table was full. Counters that went down count as
-    /// unchanged: the module was loaded again, and this is another table.
+    /// Packets dropped by a full table since an earlier read. Counters that went down count as unchanged: the
+    /// module was loaded again, and this is another table.
     fn dropped_since(&self, before: &Table) -> u64 {
         let dropped = self.drop.saturating_sub(before.drop);
         let raced = self.insert_failed.saturating_sub(before.insert_failed);
@@ -50,7 +50,7 @@ pub struct Conntrack {
     /// The last read; `None` if the kernel tracks no connections or does not show the counters.
     pub table: Option<Table>,
     pub read: Option<Mono>,
-    /// Number of packets dropped because the table was full, since the agent started.
+    /// Number of packets dropped by a full table since the agent started.
     pub dropped: u64,
     /// Time of the last read that showed packets dropped because the table was full.
     pub full: Option<Mono>,

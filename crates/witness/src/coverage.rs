@@ -49,7 +49,7 @@ impl Hooks {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
     pub device: String,
-    /// A default route uses it.
+    /// Whether a default route uses the interface.
     pub uplink: bool,
     /// Whether programs are attached in both directions.
     pub attached: bool,
@@ -68,7 +68,7 @@ pub struct ObserverStart {
     pub continues: bool,
 }
 
-/// State between samples.
+/// The state from which coverage is computed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Coverage {
     observer: ObserverStart,
@@ -101,7 +101,7 @@ enum Source {
     Back(Mono),
 }
 
-/// A counter of which only recent growth matters.
+/// A counter whose growth is reported only while it is recent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recent {
     last: Option<u64>,
@@ -169,7 +169,7 @@ impl Coverage {
         self.top_talker = Some(top_talker);
     }
 
-    /// Records a sample: the programs' fault counts, and the number of connections that were
+    /// Records a sample: the fault counts of the eBPF programs, and the number of connections that were
     /// evicted too early.
     pub fn read(&mut self, faults: &[u64; FAULTS], forgotten_early: usize, now: Mono) {
         self.unread = None;
@@ -249,8 +249,8 @@ impl Coverage {
         (attached as u32, devices.len() as u32)
     }
 
-    /// Why connections from outside may be unobserved. Unobserved interfaces of pods, and unknown
-    /// outcomes, do not matter here.
+    /// Why connections from outside may be unobserved. A loss of coverage that affects only pods' interfaces
+    /// or the outcome of connections does not matter here.
     pub fn hides_outside(&self, health: &ObserverHealth, synced: bool) -> Option<String> {
         if !synced && !self.observer.continues {
             return Some("the cluster view is not complete yet".to_owned());

@@ -39,7 +39,7 @@ pub enum DropWatch {
     Off,
     /// The program is attached.
     On,
-    /// The kernel cannot provide them or the agent must not read them: a sentence with the remedy.
+    /// The kernel cannot provide reasons, or the agent must not read them: a sentence with the remedy.
     Denied(String),
 }
 
@@ -85,7 +85,7 @@ impl Drops {
     }
 }
 
-/// The drops with the times of reading. The times are not recorded, because no verdict depends on them.
+/// Drops, and when they were read. The times are not recorded, because no verdict depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropLedger {
     pub shown: Drops,
@@ -100,7 +100,8 @@ pub struct DropLedger {
 }
 
 impl DropLedger {
-    /// Records a loss. Returns whether to attach the program now.
+    /// Records that a connection or probe was lost. Returns whether to attach the program that reads reasons
+    /// now.
     pub fn lose(&mut self, now: Mono) -> bool {
         self.lost = Some(now);
         let begins = self.asked.is_none() && self.rests.is_none_or(|until| now >= until);

@@ -42,7 +42,6 @@ pub struct Sample {
     pub successes: Vec<Success>,
     /// Endpoints of this node that answered connections which had left by an uplink.
     pub by_uplink: Vec<IpAddr>,
-    /// Connections whose data was not forwarded.
     pub lost_data: Vec<LostData>,
     pub observer: ObserverHealth,
 }
@@ -84,7 +83,7 @@ pub struct CountDelta {
     pub lost: u32,
 }
 
-/// A connection that did not get the expected treatment.
+/// A connection that was not handled as expected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
     /// When the failure was seen or, if nothing was seen, when the connection's SYN arrived.
@@ -95,7 +94,7 @@ pub struct Sighting {
     pub service: u32,
     #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
-    /// Kind of the address that it dialled.
+    /// Kind of the address that the connection dialled.
     #[serde(with = "pathproof_facts::names::KindName")]
     pub kind: FrontendKind,
     pub failure: Failure,
@@ -107,7 +106,7 @@ pub struct Sighting {
     pub frontend: SocketAddr,
     /// Destination of its SYN, if seen.
     pub destination: Option<SocketAddr>,
-    /// Index of the interface where it was seen.
+    /// Index of the interface where the failure was seen.
     pub device: u32,
     /// It left by an uplink although its endpoint is on this node.
     pub misdelivered: bool,

@@ -31,8 +31,8 @@ pub const PEERS: usize = 5_000;
 pub const ECHO_PORT: u16 = 19257;
 /// TCP port that the pod probe dials after a large transfer failed, for its Service and its pods.
 pub const LARGE_TRANSFER_PORT: u16 = 19258;
-/// After this long without a failed transfer, large packets count as passing again. The pod probe
-/// makes one transfer in three seconds.
+/// After this long without a failed transfer, large packets count as passing again. The pod probe makes one
+/// large transfer every 3 s.
 const LARGE_TRANSFER_AGE: Duration = Duration::from_secs(15);
 /// Maximum number of silent nodes, and of Service ports and nodes of one [`Outage`], that are kept.
 const KEPT: usize = 64;

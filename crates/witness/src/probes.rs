@@ -342,8 +342,8 @@ impl SentinelLedger {
         damage.is_some_and(|damage| damage.sentence == sentence && lasts(damage.at))
     }
 
-    /// Records that a check, begun at `began`, found the sentinel's devices, routes and programs sound.
-    /// Failures accuse only after such a check.
+    /// Records that a check, which started at `began`, found the sentinel's devices, routes and programs
+    /// sound. Failures accuse only after such a check.
     pub fn looked(&mut self, began: Mono) {
         self.looked = self.looked.max(Some(began));
     }

@@ -49,7 +49,7 @@ pub struct DeviceFacts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A default route uses it.
+    /// An interface with a default route.
     Uplink,
     /// One of the sentinel's two interfaces on the node's side.
     Sentinel,
@@ -128,7 +128,7 @@ named! {
     pub enum Seen {
         Full = "full",
         Partial = "partial",
-        /// Nothing, or only connections that fail.
+        /// No connection crosses the hooks, or only connections that fail.
         Hidden = "hidden",
     }
 }
@@ -139,9 +139,9 @@ pub struct PathTopology {
     pub family: Family,
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
-    /// Owners that translate it.
+    /// Owners that translate the path.
     pub owners: DatapathOwners,
-    /// Extent to which it is seen.
+    /// Extent to which the path is observed.
     pub seen: Seen,
     /// A description for people.
     pub sentence: String,
@@ -223,18 +223,17 @@ impl DatapathTopology {
         self.cilium.map(|cilium| cilium.replacement)
     }
 
-    /// Whether Cilium replaces kube-proxy, or may.
     fn may_replace(&self) -> bool {
         matches!(self.replacement(), Some(Tristate::Yes | Tristate::Unknown))
     }
 
-    /// Whether connections of pods may get through unobserved. It is the same for both families.
+    /// Whether connections of pods may succeed unobserved. It is the same for both families.
     pub fn hides_pods(&self) -> bool {
         let mut pods = (self.paths.iter()).filter(|path| path.path == SourceClass::Pod);
         pods.any(|path| path.seen != Seen::Full)
     }
 
-    /// Whether connections of pods or of clients outside may get through unobserved.
+    /// Whether connections of pods or of clients outside may succeed unobserved.
     pub fn hides_clients(&self) -> bool {
         let mut paths = self
             .paths
@@ -243,8 +242,8 @@ impl DatapathTopology {
         paths.any(|path| path.seen != Seen::Full)
     }
 
-    /// Why the kernel's connection table may lack connections from outside: it has none that Cilium
-    /// or an unknown program translates. Families without Services do not matter.
+    /// Why the kernel's connection table may lack connections from outside: it does not contain those that
+    /// Cilium or an unknown program translates. Families without Services do not matter.
     pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {
         let outside = |path: &&PathTopology| {
             path.path == SourceClass::External && families[path.family as usize]
@@ -425,7 +424,7 @@ impl TopologyFacts {
         if managed.contains(&Some(false)) {
             return Some(false);
         }
-        // A single interface of a pair that is being made is inconclusive.
+        // A single interface of a pair that is being created is inconclusive.
         (managed == [Some(true); 2]).then_some(true)
     }
 

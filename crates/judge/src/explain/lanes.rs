@@ -96,7 +96,7 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
     })
 }
 
-/// Whether the frontend may be an address of the node, if no run of failures shows it.
+/// Whether the frontend may be an address of the node, for a lane without a run of failures that shows it.
 fn is_local(path: ProbePath) -> bool {
     matches!(path, ProbePath::NodePort | ProbePath::Host)
 }
@@ -235,7 +235,6 @@ fn failing(family: Family, lane: &FailedLane) -> String {
     format!("{name}: {happened}: {}", means(family, lane))
 }
 
-/// Why a lane never worked, as far as known.
 fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
     let why = lane.map_or_else(String::new, |lane| {
         let (happened, means) = (happened(lane.cause, lane.path), means(family, &lane));

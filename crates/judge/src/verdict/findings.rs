@@ -190,8 +190,8 @@ impl<'a> Case<'a> {
         (self.lacks_proof() && self.is_booting()).then_some((None, Evidence::Boot { at, never }))
     }
 
-    /// The node is booting, and no pod's connection has succeeded. The sentinel can prove the node's rules
-    /// before pods have a network.
+    /// The node is booting, and no pod's connection has succeeded. A passing probe does not end this, because
+    /// the sentinel needs no pod network.
     fn starting_pods(&self) -> Option<Grounds> {
         let at = self.inputs.booted;
         let expected = self.inputs.pods_expected[self.family as usize];
@@ -242,7 +242,8 @@ impl<'a> Case<'a> {
 
     /// Whether new connections arrived recently, after the last proven one.
     fn has_arrivals(&self) -> bool {
-        // The sample after a proof may still contain the arrival of the proven connection.
+        // An arrival just after a proof does not count: the next sample may still contain the proven
+        // connection's arrival.
         let last_proof = self.evidence.last_proof();
         let arrival = self
             .evidence
@@ -251,7 +252,6 @@ impl<'a> Case<'a> {
         arrival.is_some_and(|at| last_proof.is_none_or(|proof| at.since(proof) > LOST_NOTICED))
     }
 
-    /// Whether there is a sentinel and nothing was ever proven.
     fn lacks_proof(&self) -> bool {
         let proven = self.evidence.last_proof().is_some() || self.last_pass().is_some();
         self.inputs.sentinel_exists && !proven

@@ -299,7 +299,6 @@ impl<'a> Case<'a> {
         judgements.find(|(_, judgement)| is_excuse(judgement))
     }
 
-    /// Probes fail while a real connection of the same path succeeds.
     pub(super) fn degraded_contradicted(&self) -> Option<Grounds> {
         let (failing, LaneJudgement::Contradicted(path, at)) = self.excused()? else {
             return None;
@@ -370,7 +369,6 @@ impl<'a> Case<'a> {
         sentinel.lateness(lane, self.now).filter(|_| counts)
     }
 
-    /// Probes fail, but this is not confirmed.
     pub(super) fn suspect_by_probes(&self) -> Option<Grounds> {
         // The lane that failed first. An order by number of failures would change with every probe.
         let failing = self.failing().into_iter();
@@ -441,7 +439,6 @@ impl<'a> Case<'a> {
         self.accusing().iter().any(|(_, lane)| lane.run.is_some())
     }
 
-    /// A lane never worked, on a node with a sentinel.
     pub(super) fn never_worked(&self) -> Option<Grounds> {
         let never = self.never_worked_lane()?;
         let exists = self.inputs.sentinel_exists;

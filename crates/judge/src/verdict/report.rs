@@ -192,7 +192,6 @@ pub struct ServiceTrouble {
     pub failures: BTreeMap<Failure, u64>,
     /// The first failure.
     pub since: Mono,
-    /// The last failure.
     pub last_failure: Mono,
     /// The last proof since the first failure, if there was one.
     pub last_proof: Option<Mono>,
@@ -264,7 +263,6 @@ pub struct LaneView {
     pub late: Option<u64>,
     /// Number of probes that passed since the agent started.
     pub passed: u64,
-    /// Number of probes that failed.
     pub failed: u64,
     /// Number of void probes, which prove and accuse nothing.
     pub void: u64,

@@ -30,7 +30,7 @@ pub enum Way {
     Open,
     /// Nothing passes, for this reason.
     Blocked(Cause),
-    /// The kernel does not show whether it is open.
+    /// The kernel does not show whether packets pass.
     Unclear,
 }
 

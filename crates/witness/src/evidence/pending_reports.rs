@@ -135,7 +135,7 @@ fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
     Some(of_failure(failure, anomaly))
 }
 
-/// Converts a report. The node adds when the endpoint of a stale connection left its slice.
+/// Converts a report. `pathproof-node` adds when the endpoint of a stale connection left its slice.
 fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));

@@ -141,7 +141,7 @@ impl Successes {
     }
 }
 
-/// The key of a success; `None` for other connections and for those that are no evidence.
+/// The key of a success; `None` for a connection that did not succeed or is no evidence.
 fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
     let has = |bits: u32| pending.state & bits != 0;
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;

@@ -1,4 +1,4 @@
-//! Absorbs a sample into the ledger: proofs first, then the failures after them.
+//! Absorbs a sample into the ledger: first proofs, then failures that are later than the proofs.
 //!
 //! Length: one sample, in the order in which its parts are absorbed.
 
@@ -40,7 +40,7 @@ impl Ledger {
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
         self.external_failures.forget(at, directory);
         if sample.observer.attached == 0 {
-            // Unseen connections may have been proven, so no run of failures continues.
+            // Unseen connections may have succeeded, so no run of failures continues.
             self.external_failures.excuse();
             return self.end_failures();
         }
@@ -57,7 +57,7 @@ impl Ledger {
             proven: [false; FAMILIES],
             proven_outside: BTreeSet::new(),
         };
-        // Real connections only: those to the sentinel are probes, or belong to unknown clients.
+        // Real connections only: a connection to the sentinel is a probe, or comes from an unknown client.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
         let counts = sample.counts.iter();
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
@@ -116,8 +116,7 @@ impl Ledger {
     }
 
     /// Ends failures that were not confirmed before a gap in observation, since connections may have
-    /// succeeded in it. Confirmed failures stay: the kernel also counts successes during a gap, and the next
-    /// sample shows them.
+    /// succeeded in it. Confirmed failures stay: the kernel counts successes during a gap, too.
     pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
         if at.since(before) <= self.limits.sample_gap {
             return;
@@ -215,7 +214,7 @@ impl Ledger {
             if delta.counts[Outcome::Proven as usize] == 0 || ledger.answers.is_stuck(delta.class) {
                 continue;
             }
-            // The kernel counted this proof after it was asked for the time of its last proof.
+            // The time of the last proof was read before the kernel counted this proof.
             if ledger.proofs[delta.class as usize] <= look.before {
                 ledger.prove(delta.class, look.at);
             }
@@ -428,7 +427,7 @@ impl Ledger {
         };
         if counts_outside
             && sighting.class == SourceClass::External
-            // After a gap the ring holds failures that may be over.
+            // After a gap the ring buffer holds failures that may be over.
             && at >= look.floor
             // The order of this failure and the proof is unknown.
             && !look.proven_outside.contains(&(info.name.clone(), info.family))
@@ -447,7 +446,7 @@ impl Ledger {
             since: arrived,
             noticed: at.max(look.floor),
             failure: sighting.failure,
-            // The counters contain it as well.
+            // The counters contain this failure as well.
             count: 0,
             icmp: sighting.icmp,
             misdelivered: sighting.misdelivered,
@@ -531,7 +530,7 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
-/// A sample while it is absorbed.
+/// State while a sample is absorbed.
 struct Look {
     at: Mono,
     /// Earliest time at which a run of failures may start that begins in this sample.

@@ -1,4 +1,4 @@
-//! Answers of endpoints on this node that enter it and are not forwarded to their clients.
+//! Answers of this node's endpoints that enter the node and are not forwarded to their clients.
 //!
 //! A SYN that leaves for an endpoint of this node is a proof even without an answer, since the endpoint may
 //! be silent. It is no proof while answers enter and none is forwarded: then every connection fails,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::family::{SERVICES_KEPT, SOURCES_KEPT};
 use crate::evidence::LostData;
 
-/// Data of connections that were watched.
+/// Data of the connections that the eBPF programs watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataLedger {
     /// Arrival of the last connection with data both ways, by source class.

@@ -3,8 +3,8 @@
 //!
 //! Connections that left untranslated or for no endpoint always count, since no policy causes either. A
 //! refused connection may have been rejected by a policy, and one to an endpoint that left may follow an old
-//! conntrack entry. Of these two kinds, each client counts once. Lost connections may have been filtered and
-//! do not count.
+//! conntrack entry. For both, each client counts once. Lost connections may have been filtered and do not
+//! count.
 //!
 //! Once a load balancer has left, no connection can show a repair. So the Service counts as broken only for a
 //! hold time, which doubles each time that it is broken again.
@@ -160,7 +160,7 @@ impl ExternalServiceFailures {
         });
     }
 
-    /// Broken Services in order, once per family.
+    /// Broken Services, sorted, once per family.
     pub fn broken(&self, now: Mono) -> Vec<(ObjectName, Family)> {
         let runs = self.0.values();
         let broken = runs.filter(|run| run.until.is_some_and(|until| until > now));

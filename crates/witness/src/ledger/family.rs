@@ -182,7 +182,7 @@ pub struct Streak {
     pub(crate) failures: [u64; FAILURES],
 }
 
-/// An addition to a run.
+/// Failures to add to a run.
 pub(crate) struct Entry<'a> {
     pub(crate) since: Mono,
     pub(crate) last: Mono,

@@ -105,7 +105,6 @@ impl WrongRoutes {
         self.by_uplink.push(endpoint);
     }
 
-    /// Forgets all failures.
     pub(crate) fn forget(&mut self) {
         *self = Self {
             by_uplink: std::mem::take(&mut self.by_uplink),

@@ -50,7 +50,7 @@ struct Known {
     /// Time of the last failure that was followed by a success: some clients fail while others are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mixed: Option<Mono>,
-    /// Whether it never worked, and nothing else had worked when it failed.
+    /// Whether the Service never worked, and no other one had worked when it failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     never: bool,
     /// Failures since the last success.
@@ -107,7 +107,7 @@ impl Failing {
     }
 }
 
-/// New failures.
+/// Failures to add.
 pub(crate) struct NewFailures {
     /// Arrival of the first one, to compare with the last success. If only counts are known, the latest
     /// time at which it can have arrived.
@@ -117,7 +117,8 @@ pub(crate) struct NewFailures {
     /// When they were noticed.
     pub(crate) noticed: Mono,
     pub(crate) failure: Failure,
-    /// 0 for the report of a single connection, which the counters contain as well.
+    /// Number of failures in the counters; 0 for the report of a single connection, which the counters
+    /// contain as well.
     pub(crate) count: u32,
     pub(crate) icmp: bool,
     pub(crate) misdelivered: bool,
@@ -270,7 +271,7 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets the least recently used Service of the namespace with most of them.
+    /// Forgets the least recently used Service of the namespace with most Services.
     fn make_room(&mut self) {
         let mut shares: BTreeMap<u64, usize> = BTreeMap::new();
         for known in self.0.values() {
@@ -283,7 +284,6 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets the least recently used Service of a namespace.
     fn forget_oldest(&mut self, namespace: u64) {
         let theirs = self
             .0

@@ -42,9 +42,9 @@ pub struct Track {
     /// Refused and lost connections by class of clients, since the last success of that class.
     #[serde(default, rename = "doubtful_by_class")]
     doubtful: [Option<Run>; SOURCE_CLASSES],
-    /// Connections to endpoints that left: those of pods, then those of all other clients.
+    /// Connections to endpoints that left: of pods, then of all other clients.
     stale: [VecDeque<StaleConnection>; 2],
-    /// Source ports that dialled endpoints that left: those of pods, then those of all other clients.
+    /// Source ports that dialled endpoints that left: of pods, then of all other clients.
     #[serde(default, skip_serializing_if = "SourcePorts::are_none")]
     dialled_from: [SourcePorts; 2],
     /// Connections that dialled the address of an endpoint that left, and the time of the last one.
@@ -167,7 +167,7 @@ impl Track {
                 run.last = run.last.max(at);
                 run.n = run.n.saturating_add(n);
             }
-            // Their meaning depends on ages and clients: see `sight`.
+            // `sight` records these, because their meaning depends on age and client.
             Failure::Stale | Failure::AnswerNotDelivered => {}
         }
     }

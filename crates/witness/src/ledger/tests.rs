@@ -1,5 +1,5 @@
-//! The ledger against a naive recount, which keeps every failure of a run and of a Service and adds them up
-//! when needed.
+//! Compares the ledger with a naive recount, which keeps every failure of a run and of a Service and adds
+//! them up when needed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -238,7 +238,7 @@ proptest! {
         prop_assert_eq!(heir.seen(at), ledger.seen(at));
     }
 
-    /// The window against a list of all counts.
+    /// Compares the window with a list of all counts.
     #[test]
     fn a_window_counts_the_last_ten_seconds(
         counts in prop::collection::vec((0_u64..4_000, 0_u32..5), 0..40),

@@ -64,7 +64,6 @@ pub struct PeerCount {
     pub device: u32,
     /// Connections that were answered, accepted or not.
     pub answered: u32,
-    /// Connections that were not answered.
     pub unanswered: u32,
 }
 

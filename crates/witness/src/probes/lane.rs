@@ -20,11 +20,11 @@ use super::{SentinelLedger, lanes_of, place};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LaneLedger {
-    /// A probe passed on this node in this boot, with this sentinel and under this owner.
+    /// Whether a probe passed in this boot of the node, with the present sentinel and owner.
     pub armed: bool,
     /// Frontend with which it was armed. Success at this frontend does not prove that another one is served.
     pub(crate) frontend: Option<SocketAddr>,
-    /// Another Service uses its frontend, or did when a probe last passed.
+    /// Whether another Service uses its frontend, or did when a probe last passed.
     #[serde(default, rename = "claimed")]
     pub in_conflict: bool,
     pub last_pass: Option<Mono>,
@@ -33,7 +33,8 @@ pub struct LaneLedger {
     /// When a failure last counted.
     #[serde(default)]
     pub last_counted: Option<Mono>,
-    /// Since the lane was armed, the echo received a probe with another source than the client's.
+    /// Whether the echo received a probe with another source address than the client's since the lane was
+    /// armed.
     pub(crate) masquerade_seen: bool,
     /// Failures that count, since the last pass.
     pub run: Option<Run>,
@@ -66,7 +67,7 @@ pub struct Run {
     /// When the last of them ended.
     pub last: Mono,
     pub failures: u32,
-    /// The frontend is an address of the node: without a rule, the node refuses connections to it.
+    /// Whether the frontend is an address of the node: without a rule, the node refuses connections to it.
     #[serde(default)]
     pub local: bool,
     /// The last failures, as many as confirm a run: when each probe was sent, and the cause.
@@ -230,7 +231,7 @@ impl LaneLedger {
     }
 }
 
-/// Recordings of agents with fewer causes have fewer counts.
+/// Reads counts by cause. Recordings of older agents, which had fewer causes, contain fewer counts.
 fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
     let known = Vec::<u32>::deserialize(from)?;
     let mut counts = [0; PROBE_CAUSES];
@@ -241,7 +242,7 @@ fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAU
     Ok(counts)
 }
 
-/// Delays from stage to stage; the first one is from sending.
+/// Delays from stage to stage; the first delay starts when the probe is sent.
 fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
     let mut before = trace.sent;
     trace.first_packet().map(|stamp| {
@@ -268,7 +269,7 @@ pub(super) struct LaneMemory {
     masquerade_seen: bool,
     #[serde(default)]
     freshness: Freshness,
-    /// Only a confirmed run.
+    /// The run of failures, if it is confirmed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     run: Option<Run>,
 }
@@ -345,8 +346,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Usual lag of this node's datapath behind the API: the median of the last measurements in the
-    /// slower family. `None` before there are a few.
+    /// Usual lag of this node's datapath behind the API: the median of the last measurements in the slower
+    /// family. `None` if there are too few.
     pub fn usual_lag(&self) -> Option<Duration> {
         self.lags.iter().filter_map(Lags::usual).max()
     }

@@ -91,8 +91,8 @@ fn outsiders_who_are_denied_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Pod));
 }
 
-/// Every dialled Service fails because its rules are gone. No policy does that, even if the sentinel's
-/// rules are intact.
+/// Every dialled Service fails because its rules are gone, which no policy causes. The sentinel's rules may
+/// be intact.
 #[rstest]
 #[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Leaked, State::Broken)]
 #[case::outside_alone(&[(WEB, External, 1), (API, External, 2)], Failure::Refused, State::Broken)]
@@ -137,7 +137,7 @@ fn services_that_never_worked_accuse_nobody() {
     let new = [(CART, Pod, 1), (CART + 1, Pod, 2), (CART + 2, Pod, 3)];
     fail(&mut world, &new, Leaked, 250, 6_000);
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::New));
-    // One Service that worked and one that never did count as one.
+    // If one Service worked and another one never did, only one counts.
     let mut world = World::new();
     fail(
         &mut world,

@@ -83,7 +83,7 @@ fn rules_that_follow_are_measured() {
     world.meet((10_350, 12_000), 300, |_| Some(NEW));
     let verdict = world.verdict(12_100);
     let lane = off_cluster(&verdict);
-    // Measured to the probe's departure for the echo, 20 us after it was sent.
+    // The lag ends when the probe leaves for the echo, 20 us after it was sent.
     assert_eq!((lane.lag, lane.late), (Some(350_020_000), None));
     assert_eq!((lane.wanted, lane.generation), (Some(NEW), Some(NEW)));
     assert_eq!(

@@ -60,7 +60,8 @@ fn a_lane_passes_beside_the_pod_probe(#[case] lanes: &[ProbePath], #[case] broke
     assert_eq!(state == State::Broken, broken, "{state:?}");
 }
 
-/// Pods lose connections to one Service from one moment on, and the lane from outside fails from another.
+/// Pods lose connections to one Service from one moment on, and the lane from outside fails from another
+/// moment on.
 fn lost_beside_a_lane(mixed: bool, fate: Fate, lane_fails: u64) -> State {
     let lanes = [ProbePath::OffCluster];
     let mut world = World::probed(&lanes);

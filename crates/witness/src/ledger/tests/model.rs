@@ -259,7 +259,7 @@ impl Model {
     }
 }
 
-/// The family, if these are real connections of a known Service.
+/// The family of a known Service other than the sentinel's.
 fn real(names: &Names, service: u32) -> Option<Family> {
     let info = names.service(service)?;
     (!info.sentinel).then_some(info.family)
