@@ -194,8 +194,8 @@ impl UpgradeGate {
         }
     }
 
-    /// Records a state. A failure that began early keeps the gate closed for as long as it lasts.
-    /// Returns whether the gate just closed.
+    /// Records a state. A failure that begins soon after the agent's start closes the gate for as long as it
+    /// lasts. Returns whether the gate just closed.
     pub fn record_state(&mut self, state: State, now: Mono) -> bool {
         let before = self.closed;
         let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);

@@ -268,8 +268,8 @@ pub enum Evidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Uncounted {
-    /// Users dialled another family within the last hour. They last dialled this one at the given time;
-    /// `None` if never in this boot.
+    /// Users dialled another family within the last hour. The time is the last use of this family; `None` if
+    /// it was never used in this boot.
     Unused(Option<Mono>),
     /// Another family is not at fault.
     OtherWorks,

@@ -62,7 +62,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Earliest possible start of the fault. A client that dials once a second fails later than others.
+    /// Earliest possible start of the fault, which may precede the first failure: a client that dials once a
+    /// second notices it later than others.
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|service| service.worked).max();
         let earliest = self.since.minus(RARELY);

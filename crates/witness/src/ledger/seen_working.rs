@@ -200,8 +200,8 @@ impl ServicesSeenWorking {
             return;
         };
         if known.last >= new.arrived {
-            // The time of a success is only known to within one reading, so failures of about the same time
-            // are ambiguous.
+            // The time of a success is only known to within one reading. Failures within that time may be
+            // later than the success, so they do not count here.
             let before = known.last.since(new.arrived) > ONE_READING;
             known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;

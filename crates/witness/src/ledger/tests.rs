@@ -64,7 +64,7 @@ struct Event {
 #[derive(Clone, Debug)]
 enum Fate {
     Proven,
-    /// Failed connections. If one of them is reported: its client, and its time before the sample in ms.
+    /// Failed connections. If one of them is reported, its client and its time before the sample in ms.
     Failed(Failure, Option<(u8, u64)>),
 }
 

@@ -215,7 +215,8 @@ fn one_namespace_accuses_nobody_while_another_is_in_use() {
     assert_eq!(world.verdict(5_500).state, State::Broken);
 }
 
-/// Policies drop and reject while probes pass. Missing routes show as the wrong device, for any client.
+/// Policies drop and reject packets while probes pass. Missing routes differ from that: connections of any
+/// client leave by the wrong device.
 #[rstest]
 #[case::a_policy(TWO, Lost, State::Degraded)]
 #[case::routes_of_two(TWO, Misrouted, State::Broken)]
