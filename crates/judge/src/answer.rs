@@ -15,7 +15,7 @@ use crate::health_ports::HealthPort;
 use crate::verdict::Finding;
 use crate::verdict::report::{FamilyVerdict, Verdict};
 
-/// Path of the health port.
+/// URL path of the health port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Endpoint {
@@ -81,9 +81,9 @@ pub struct Served {
     pub flaps: u32,
 }
 
-/// The answer on one of the two paths. `served` is the result of [damping](super::damping) for this
-/// verdict. `waits` means that the node is Starting, or failed before it was ever more than Starting.
-/// `anchor` translates the times of proofs to wall-clock time.
+/// The answer at one of the two URL paths. `served` is the result of [damping](super::damping) for this
+/// verdict. `waits` means that the node is Starting, or failed without ever having left Starting. `anchor`
+/// translates the times of proofs to wall-clock time.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
@@ -194,9 +194,9 @@ pub struct ServiceAnswer {
     pub body: String,
 }
 
-/// The answer for a Service in one family; `None` if the Service is not served in it. `healthy` is
-/// about the datapath. Eligibility does not count (KEP-3836): load balancers reach ready
-/// endpoints, which become unready when they shut down.
+/// The answer for a Service in one family; `None` if the Service is not served in it. `healthy` is the answer
+/// for the datapath. Eligibility does not count (KEP-3836): load balancers follow ready endpoints, which
+/// become unready when they shut down.
 pub fn of_service(port: &HealthPort, family: Family, healthy: bool) -> Option<ServiceAnswer> {
     let endpoints = port.local[family as usize]?;
     let ObjectName { namespace, name } = &port.service;

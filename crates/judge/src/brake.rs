@@ -1,5 +1,5 @@
-//! The fleet brake: a node whose datapath fails together with those of many others keeps its 200. A
-//! wrong 503 on all nodes at once is worse than any fault of one node.
+//! The fleet brake: a node continues to answer 200 if its datapath fails together with those of many other
+//! nodes. A wrong 503 on all nodes at once is worse than any fault of one node.
 //!
 //! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the sentinel's
 //! slices ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)); every agent decides for itself
@@ -15,18 +15,18 @@ use pathproof_facts::fleet_report::{Count, Published};
 use pathproof_facts::time::{HumanDuration, Mono, Wall};
 use serde::{Deserialize, Serialize};
 
-/// A count below the limit settles a 503 that is older than this, because that count includes the
-/// nodes that failed at the same moment. A younger 503 can be taken back.
+/// Minimum age of a 503 that is settled by a count below the limit: such a count includes the nodes that
+/// failed at the same moment. A 503 that is not settled can be taken back.
 const YOUNG: Duration = Duration::from_secs(30);
 /// Time in which all agents write their conditions after an outage of the API server. Until then a
 /// count below the limit proves nothing.
 const CATCH_UP: Duration = Duration::from_secs(150);
 /// The count must have been below the limit for this long before a held 503 is answered.
 const CLEAR: Duration = Duration::from_secs(10);
-/// Maximum delay, by a hash of the node's name, for causes that may be due to a policy or a filter.
-/// It lets the count of other nodes arrive first.
+/// Maximum delay of a 503 whose cause may be a policy or a filter, so that the count of other nodes arrives
+/// first. Each node's delay depends on a hash of its name.
 const SPREAD: Duration = Duration::from_secs(10);
-/// Time within which the count reflects a condition that changed back.
+/// Time within which the count reflects a condition that returned to healthy.
 const RECOUNTED: Duration = Duration::from_secs(30);
 const NANOS: i64 = 1_000_000_000;
 /// A condition is written and counted within this time.
@@ -82,7 +82,7 @@ impl fmt::Display for Held {
 pub struct Brake {
     /// Maximum share of nodes that may be out of service, in percent; `None` turns the brake off.
     percent: Option<u32>,
-    /// This node's share of [`SPREAD`].
+    /// This node's delay, at most [`SPREAD`].
     wait: Duration,
     /// The API server is unreachable.
     silent: bool,
@@ -109,17 +109,17 @@ pub struct BrakeMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Failing {
     since: Mono,
-    /// The sentinel named a cause that only a faulty datapath has.
+    /// Whether the sentinel named a cause that only a faulty datapath has.
     certain: bool,
     /// Number of unsound nodes when it began.
     before: u32,
-    /// The 503 is no longer taken back.
+    /// Whether the 503 is no longer taken back.
     settled: bool,
 }
 
 impl Failing {
-    /// Number of unsound nodes besides this one. This node is in the count once the count has grown, or
-    /// once its condition must have been counted: other nodes may have recovered meanwhile.
+    /// Number of unsound nodes besides this one. This node is in the count once the count has grown, or after
+    /// [`COUNTED`]: if other nodes recovered in that time, the count does not grow.
     fn others(&self, count: Count, now: Mono) -> u32 {
         let counted = count.unsound > self.before || now.since(self.since) > COUNTED;
         count.unsound.saturating_sub(counted.into())
@@ -146,8 +146,8 @@ impl Brake {
         counted.map(|(published, came)| (published.count, came))
     }
 
-    /// Records the count in the slices. Only a count with a new time shows that the rotator is alive. The
-    /// age of the first one is computed from its time and the wall clock.
+    /// Records the count in the slices. Only a count with a new time shows that the rotator is alive. The age
+    /// of the first recorded count is computed from its time and the wall clock.
     pub fn record(&mut self, published: Published, wall: Wall, now: Mono) {
         let memory = &mut self.memory;
         let came = match memory.counted {
@@ -174,8 +174,8 @@ impl Brake {
         let failing = self.fail(certain, now);
         // There was never a count: the rotator is missing, or too old to count.
         let (Published { count, .. }, came) = self.memory.counted?;
-        // A count that holds this node back does so until the next one: an outage must not release
-        // all nodes.
+        // A count that holds this node back does so until the next count arrives: an outage of the API server
+        // must not release all nodes at once.
         let heard = came.filter(|at| now.since(*at) <= SILENT);
         if heard.is_none() && self.memory.over.is_none() {
             return (!failing.certain).then_some(Held::Uncounted);
@@ -187,7 +187,7 @@ impl Brake {
         if self.memory.over.is_some() && !settled {
             return Some(Held::Fleet(count));
         }
-        // A count from after the failure shows that other nodes are counted too.
+        // A count that arrived after the failure shows that other nodes are counted too.
         let counted = came > Some(failing.since) && !self.catches_up(now);
         let waits = now.since(failing.since) < self.wait || !counted;
         (waits && !failing.certain && !settled).then_some(Held::Waiting)

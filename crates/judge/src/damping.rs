@@ -59,7 +59,7 @@ impl Damping {
 
     /// Continues where the previous agent stopped, in the same boot of the node.
     pub fn restore(dwell: Duration, mut memory: DampingMemory) -> Self {
-        // There were no verdicts in the meantime.
+        // Between the two agents there were no verdicts.
         memory.undecided_since = Default::default();
         Self { dwell, memory }
     }
@@ -99,8 +99,8 @@ impl Damping {
             }
             _ => *undecided = None,
         }
-        // The answer is as undecided as before the fault and may stay so: a filter on the sentinel's
-        // addresses, for example, is still there after the repair.
+        // The answer is as undecided as before the fault, so the 503 ends. The answer may never be decided:
+        // for example, a filter on the sentinel's addresses is still there after the repair.
         let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
         match if over { Required::Pass } else { required } {
             Required::Fail => {
@@ -194,8 +194,8 @@ impl UpgradeGate {
         }
     }
 
-    /// Records a state. A failure that began early keeps the gate closed for as long as it lasts.
-    /// Returns whether the gate just closed.
+    /// Records a state. A failure that begins soon after the agent's start closes the gate for as long as it
+    /// lasts. Returns whether the gate just closed.
     pub fn record_state(&mut self, state: State, now: Mono) -> bool {
         let before = self.closed;
         let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);

@@ -1,9 +1,9 @@
 //! Drain insight: whether new connections from outside still reach a node that is being removed, so
 //! that a termination hook can wait for its load balancers instead of sleeping.
 //!
-//! It counts first SYNs to Services from outside the node (clients and other nodes), whatever their
-//! outcome. The sentinel's Service does not count. Neither do the ranges that load balancers probe
-//! from, because a SYN does not show whether data will follow.
+//! It counts first SYNs to Services from outside the node (clients and other nodes), whatever their outcome.
+//! The sentinel's Service does not count. Neither do the ranges that load balancers probe from, because a SYN
+//! does not show whether it belongs to a probe.
 //!
 //! While the Node object shows the removal, open connections are counted too (`drain::open`).
 //!
@@ -68,13 +68,13 @@ impl ProbeRanges {
 pub struct DrainView {
     /// When the Node object began to show the removal.
     pub since: Option<Mono>,
-    /// Connections since then.
+    /// Number of connections after `since`.
     pub connections: u64,
     /// Connections since the agent started, by [`Family`].
     pub counted: [u64; FAMILIES],
     /// Connections from probe ranges since the agent started.
     pub ignored: u64,
-    /// When the last connection that counts came.
+    /// When the last connection that counts arrived.
     pub last: Option<Mono>,
     /// Since when there has been no gap in the observation.
     pub watched: Option<Mono>,
@@ -138,8 +138,8 @@ impl Drain {
         &self.ranges
     }
 
-    /// Records a sample. `blind` is why connections may be unobserved: then no time up to now was
-    /// quiet for certain.
+    /// Records a sample. `blind` is why connections may be unobserved. If it is set, no time up to now counts
+    /// as quiet.
     pub fn look(&mut self, outside: &Outside, blind: Option<String>) {
         let view = &mut self.view;
         for arrival in &outside.arrivals {
@@ -166,7 +166,7 @@ impl Drain {
         self.view.watched = self.view.watched.map(|since| since.max(at));
     }
 
-    /// There is no observer, for this reason.
+    /// Records why there is no observer.
     pub fn cannot_see(&mut self, why: &str) {
         self.view.blind = Some(why.to_owned());
     }
@@ -180,7 +180,8 @@ impl Drain {
 /// nothing is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-/// Time within which a connection is open after its first SYN. An earlier count may not contain it.
+/// Maximum time from the first SYN of a connection until it is open. A count that began earlier may not
+/// contain it.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
 const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
@@ -316,7 +317,7 @@ impl DrainView {
             );
             return (DrainReason::Quiet, message);
         }
-        // A connection from before the quiet time could begin is no reason to wait.
+        // A connection that arrived before the quiet time could begin is no reason to wait.
         let begun = self.watched.map_or(since, |watched| since.max(watched));
         if let Some(last) = self.last.filter(|last| *last >= begun) {
             let ago = HumanDuration(now.since(last));

@@ -40,9 +40,9 @@ impl Verdict {
         reason(finding, self)
     }
 
-    /// Reasons of the other findings in both families, most severe first and without duplicates.
-    /// Findings that only report success or a lack of evidence are omitted. So are suspicions in a
-    /// failing family: they explain why they do not accuse the node, although another finding does.
+    /// Reasons of the other findings in both families, most severe first and without duplicates. Findings
+    /// that only report success or a lack of evidence are omitted. Suspicions in a failing family are omitted
+    /// too: each explains why it does not accuse the node, while another finding does.
     pub fn also(&self) -> Vec<String> {
         let counts = |finding: &&Finding, family: State| match finding.rule.state() {
             State::Suspect => !family.fails(),

@@ -32,7 +32,7 @@ type Selection<'a> = dyn Fn(&ObjectName, Family) -> bool + 'a;
 pub struct HealthPorts {
     ports: BTreeMap<ObjectName, (u16, [Option<u32>; FAMILIES])>,
     changed: bool,
-    /// The last call of [`HealthPorts::news`] selected only failing Services.
+    /// Whether the last call of [`HealthPorts::news`] selected only failing Services.
     reduced: bool,
     given: Option<PortTable>,
 }

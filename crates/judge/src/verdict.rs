@@ -46,11 +46,11 @@ use crate::eligibility::Eligibility;
 pub struct Inputs {
     /// From the Node object. Only `answer` uses it; the verdict carries it along.
     pub eligibility: Eligibility,
-    /// All objects that existed at the start have been delivered.
+    /// Whether all objects that existed at the start have been delivered.
     pub view_synced: bool,
     /// Families that have a frontend on this node, by [`Family`].
     pub families: [bool; FAMILIES],
-    /// A sentinel exists, so something should be proven soon after boot.
+    /// Whether a sentinel exists. If so, something should be proven soon after boot.
     pub sentinel_exists: bool,
     /// When the node booted: zero on `CLOCK_MONOTONIC`.
     pub booted: Mono,
@@ -64,7 +64,7 @@ pub struct Inputs {
     pub usual_lag: Option<Duration>,
     /// Families that count for the answer.
     pub counted: CountedFamilies,
-    /// Hooks may miss connections of pods or of clients outside.
+    /// Whether hooks may miss connections of pods or of clients outside.
     pub clients_unseen: bool,
 }
 
@@ -117,7 +117,7 @@ fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
         let loss = observer.reasons.first().cloned();
         return Some(Finding::new(Rule::ObserverBlind, Evidence::Unseen { loss }));
     }
-    // A restarted agent starts from what it remembers, even without an API server.
+    // A restarted agent judges by its stored evidence, even without an API server.
     let unsynced = !inputs.view_synced && ledger.restored.is_none();
     unsynced.then(|| Finding::new(Rule::ViewNotSynced, Evidence::Nothing))
 }

@@ -1,12 +1,12 @@
-//! The kernel's connection table: how full it is, and whether connections are dropped because of that. The
-//! node and all of its pods share one table, and a dropped packet leaves no trace except a counter.
+//! The kernel's connection table: how full it is, and whether packets are dropped because it is full. The
+//! node and all of its pods share one table. A dropped packet leaves no trace except a counter.
 
 use pathproof_facts::limits::TABLE_FULL;
 use pathproof_facts::time::Mono;
 use serde::{Deserialize, Serialize};
 
-/// Minimum fill, in percent of the limit, for a drop to count as one of a full table: expiring
-/// entries free a part of it between the drop and the read.
+/// Minimum fill, in percent of the limit, to attribute a drop to a full table. It is below 100, because
+/// entries may expire between the drop and the read.
 const NEARLY: u64 = 95;
 
 /// Counters of the agent's network namespace.
@@ -18,9 +18,10 @@ pub struct Table {
     /// Packets dropped since boot, because the table was full, memory was short, or two packets of
     /// one connection raced. Races also count as `insert_failed`.
     pub drop: u64,
-    /// Entries that could not be inserted. On sound nodes this happens to DNS clients that race.
+    /// Entries that could not be inserted. On sound nodes this happens when packets of a DNS client race.
     pub insert_failed: u64,
-    /// Entries of unanswered connections that were evicted for new ones: a full table without a loss.
+    /// Entries of unanswered connections that were evicted for new ones: the table was full, but nothing was
+    /// dropped.
     pub early_drop: u64,
 }
 
@@ -31,8 +32,8 @@ impl Table {
         percent.unwrap_or_default()
     }
 
-    /// Packets dropped since an earlier read because the table was full. If counters went down, the
-    /// module was loaded again and this is another table.
+    /// Packets dropped by a full table since an earlier read. Counters that went down count as unchanged: the
+    /// module was loaded again, and this is another table.
     fn dropped_since(&self, before: &Table) -> u64 {
         let dropped = self.drop.saturating_sub(before.drop);
         let raced = self.insert_failed.saturating_sub(before.insert_failed);
@@ -49,9 +50,9 @@ pub struct Conntrack {
     /// The last read; `None` if the kernel tracks no connections or does not show the counters.
     pub table: Option<Table>,
     pub read: Option<Mono>,
-    /// Packets dropped since the agent started because the table was full.
+    /// Number of packets dropped by a full table since the agent started.
     pub dropped: u64,
-    /// Time of the last read that showed such drops.
+    /// Time of the last read that showed packets dropped because the table was full.
     pub full: Option<Mono>,
 }
 

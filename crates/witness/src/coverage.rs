@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::{CoverageLoss, ObserverHealth};
 
-/// After programs were loaded or exchanged, connections may be observed only in part for this long.
+/// Time after programs were loaded or exchanged in which connections may be observed only in part.
 const SETTLING: Duration = Duration::from_secs(2);
-/// Connections that were not followed are reported for this long.
+/// Time for which connections that were not followed are reported.
 const RECENT: Duration = Duration::from_secs(10);
 /// Time for which a client retransmits a SYN (tcp_syn_retries 6). For this long, first and repeated
 /// SYNs cannot be distinguished.
@@ -30,7 +30,7 @@ pub struct Hooks {
     /// Number of pods' interfaces that are not observed because of other programs' qdiscs.
     #[serde(default)]
     pub unseen: u64,
-    /// How many of these are new and will be observed in a moment.
+    /// Number of `unseen` interfaces that are new and will be observed in a moment.
     #[serde(default)]
     pub new: u64,
     /// Why BPF links or maps are no longer pinned.
@@ -49,7 +49,7 @@ impl Hooks {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
     pub device: String,
-    /// A default route uses it.
+    /// Whether a default route uses the interface.
     pub uplink: bool,
     /// Whether programs are attached in both directions.
     pub attached: bool,
@@ -62,13 +62,13 @@ pub struct Hook {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverStart {
     pub blind: Option<String>,
-    /// Why nothing can be pinned.
+    /// Why BPF links and maps cannot be pinned.
     pub no_pins: Option<String>,
-    /// It continues with a former agent's maps: nothing was missed since.
+    /// The observer continues with a former agent's maps: it missed nothing between the two agents.
     pub continues: bool,
 }
 
-/// State between samples.
+/// The state from which coverage is computed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Coverage {
     observer: ObserverStart,
@@ -101,7 +101,7 @@ enum Source {
     Back(Mono),
 }
 
-/// A counter of which only recent growth matters.
+/// A counter whose growth is reported only while it is recent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recent {
     last: Option<u64>,
@@ -150,7 +150,7 @@ impl Coverage {
         };
     }
 
-    /// Records a Service with unknown frontends: it may get the connections of any other Service.
+    /// Records the Service with unknown frontends, if any: it may get the connections of any other Service.
     pub fn unknown_frontends(&mut self, service: Option<&ObjectName>) {
         self.unknown_frontends = service.map(ToString::to_string);
     }
@@ -164,12 +164,12 @@ impl Coverage {
         }
     }
 
-    /// Records which Service and client crowd the connection map.
+    /// Records which Service and client have most entries of the connection map.
     pub fn set_top_talker(&mut self, top_talker: String) {
         self.top_talker = Some(top_talker);
     }
 
-    /// Records a sample: the programs' fault counts, and the number of connections that were
+    /// Records a sample: the fault counts of the eBPF programs, and the number of connections that were
     /// evicted too early.
     pub fn read(&mut self, faults: &[u64; FAULTS], forgotten_early: usize, now: Mono) {
         self.unread = None;
@@ -220,13 +220,12 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // Connections that were not followed may have got through. Connections to a silent
-            // endpoint count as lost if they leave by an unobserved uplink or for a pod behind an
-            // unobserved interface.
+            // Connections that were not followed may have succeeded. If an uplink or a pod's interface is
+            // unobserved, a connection that leaves by it to a silent endpoint looks lost.
             lost_suspended: settling || full.is_some() || self.lacks_uplink() || unseen,
             refused_suspended: unseen,
-            // An endpoint for which the map had no room, or that only kube-proxy has received,
-            // counts as an unknown destination.
+            // Connections look misrouted if their endpoint is unknown to the observer: the map had no room
+            // for it, or only kube-proxy has received it.
             misrouted_suspended: settling
                 || uncertain
                 || behind
@@ -250,8 +249,8 @@ impl Coverage {
         (attached as u32, devices.len() as u32)
     }
 
-    /// Why connections from outside may be unobserved. Unobserved interfaces of pods, and unknown
-    /// outcomes, do not matter here.
+    /// Why connections from outside may be unobserved. A loss of coverage that affects only pods' interfaces
+    /// or the outcome of connections does not matter here.
     pub fn hides_outside(&self, health: &ObserverHealth, synced: bool) -> Option<String> {
         if !synced && !self.observer.continues {
             return Some("the cluster view is not complete yet".to_owned());
@@ -261,8 +260,8 @@ impl Coverage {
         missed.or_else(|| self.no_uplink(health))
     }
 
-    /// Whether connections of pods or of clients outside may be unobserved for longer than the moment
-    /// until a pod's new interface is observed.
+    /// Whether connections of pods or of clients outside may be unobserved. New interfaces of pods, which
+    /// will be observed in a moment, do not matter.
     pub fn hides_clients(&self) -> bool {
         self.lacks_uplink() || self.hooks.unseen > self.hooks.new
     }
@@ -304,8 +303,8 @@ impl Coverage {
     }
 }
 
-/// Whether connections from outside may be unobserved because of this. A source over its budget is
-/// still observed, up to its budget.
+/// Whether connections from outside may be unobserved because of this loss of coverage. A source over its
+/// budget is still observed, up to its budget.
 fn hides(loss: &CoverageLoss) -> bool {
     matches!(
         loss,

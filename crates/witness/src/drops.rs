@@ -1,5 +1,5 @@
-//! The kernel's drop reasons for packets of connections to Services, and when they are read: while
-//! connections or probes are lost, for a bounded part of the time.
+//! The kernel's drop reasons for packets of connections to Services. They are read only while connections or
+//! probes are lost, and only for a bounded part of the time.
 //!
 //! Reasons explain a verdict and never change it.
 
@@ -39,7 +39,7 @@ pub enum DropWatch {
     Off,
     /// The program is attached.
     On,
-    /// The kernel cannot provide them or the agent must not read them: a sentence with the remedy.
+    /// The kernel cannot provide reasons, or the agent must not read them: a sentence with the remedy.
     Denied(String),
 }
 
@@ -54,7 +54,7 @@ pub struct Dropped {
     pub reason: String,
     /// Number of packets, counted only while reasons were read.
     pub packets: u64,
-    /// Time of the reading that last found one.
+    /// Time of the last reading that found such a packet.
     pub last: Mono,
 }
 
@@ -70,7 +70,7 @@ impl Dropped {
 pub struct Drops {
     #[serde(default)]
     pub watch: DropWatch,
-    /// Of the last minutes: entries with a reason first, then by number of packets.
+    /// Drops of the last minutes. Those with a reason come first, then they are sorted by number of packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
 }
@@ -85,7 +85,7 @@ impl Drops {
     }
 }
 
-/// The drops with the times of reading. The times are not recorded, because no verdict depends on them.
+/// Drops, and when they were read. The times are not recorded, because no verdict depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropLedger {
     pub shown: Drops,
@@ -100,7 +100,8 @@ pub struct DropLedger {
 }
 
 impl DropLedger {
-    /// Records a loss. Returns whether to attach the program now.
+    /// Records that a connection or probe was lost. Returns whether to attach the program that reads reasons
+    /// now.
     pub fn lose(&mut self, now: Mono) -> bool {
         self.lost = Some(now);
         let begins = self.asked.is_none() && self.rests.is_none_or(|until| now >= until);
@@ -133,7 +134,8 @@ impl DropLedger {
             let Some(info) = directory.service(count.service) else {
                 continue;
             };
-            // pathproof's programs drop every probe at the end of its way, and at an uplink.
+            // Such a drop is no loss: pathproof's programs drop every probe at the end of its path, and at an
+            // uplink.
             if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
                 continue;
             }

@@ -42,7 +42,6 @@ pub struct Sample {
     pub successes: Vec<Success>,
     /// Endpoints of this node that answered connections which had left by an uplink.
     pub by_uplink: Vec<IpAddr>,
-    /// Connections whose data was not forwarded.
     pub lost_data: Vec<LostData>,
     pub observer: ObserverHealth,
 }
@@ -51,16 +50,16 @@ pub struct Sample {
 /// changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgrammingSeen {
-    /// When this node received the newest added endpoint to which a connection was sent.
+    /// When this node received the newest added endpoint that has got a connection.
     pub followed: Option<Mono>,
-    /// When this node received the newest added endpoint that got no connection, although its Service got
-    /// many since then.
+    /// When this node received the newest added endpoint that has got no connection, although its Service has
+    /// got many since then.
     pub unmet: Option<Mono>,
 }
 
 impl ProgrammingSeen {
-    /// Merges a later reading. Readings drop an unmet endpoint after some time. It is kept here until a
-    /// connection reaches it, or an endpoint that was received later.
+    /// Merges a later reading. Readings omit an unmet endpoint after some time, but it stays here until a
+    /// connection reaches it or an endpoint that was received later.
     pub(crate) fn take(&mut self, read: ProgrammingSeen) {
         self.followed = self.followed.max(read.followed);
         let still = self
@@ -84,10 +83,10 @@ pub struct CountDelta {
     pub lost: u32,
 }
 
-/// A connection that did not get the expected treatment.
+/// A connection that was not handled as expected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
-    /// When the failure was seen, or when its SYN arrived if nothing was seen.
+    /// When the failure was seen or, if nothing was seen, when the connection's SYN arrived.
     pub at: Mono,
     /// When its SYN arrived.
     pub arrived: Mono,
@@ -95,7 +94,7 @@ pub struct Sighting {
     pub service: u32,
     #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
-    /// Kind of the address that it dialled.
+    /// Kind of the address that the connection dialled.
     #[serde(with = "pathproof_facts::names::KindName")]
     pub kind: FrontendKind,
     pub failure: Failure,
@@ -107,7 +106,7 @@ pub struct Sighting {
     pub frontend: SocketAddr,
     /// Destination of its SYN, if seen.
     pub destination: Option<SocketAddr>,
-    /// Index of the interface where it was seen.
+    /// Index of the interface where the failure was seen.
     pub device: u32,
     /// It left by an uplink although its endpoint is on this node.
     pub misdelivered: bool,
@@ -147,7 +146,7 @@ impl Sighting {
 pub struct ObserverHealth {
     /// Devices with a hook in both directions.
     pub attached: u32,
-    /// Devices that should have both.
+    /// Devices that should have a hook in both directions.
     pub wanted: u32,
     /// Traffic that is not seen, and why.
     pub reasons: Vec<CoverageLoss>,

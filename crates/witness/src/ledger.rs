@@ -1,7 +1,7 @@
 //! Gathered evidence, from which the verdict is derived.
 //!
-//! Only methods of [`Ledger`] and of its parts change it. Memory is bounded: a few times and
-//! one run of failures per family, and at most [`SERVICES_TRACKED`] Services with failures.
+//! Only methods of [`Ledger`] and of its parts change it. Memory is bounded: per family a few timestamps and
+//! one run of failures, and at most [`SERVICES_TRACKED`] Services with failures.
 //!
 //! The kernel and the expectations decide which connections failed or are proven. A connection that was
 //! legitimately dropped or rejected never appears here as a failure.
@@ -61,7 +61,7 @@ pub struct Ledger {
     /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
     #[serde(default)]
     pub unjudged: [u64; FAILURES],
-    /// Whether the datapath follows changes of endpoints; `None` in recordings without this.
+    /// Whether the datapath follows changes of endpoints; `None` in recordings that lack it.
     #[serde(default)]
     pub programming: Option<ProgrammingSeen>,
     pub observer: ObserverHealth,
@@ -69,7 +69,7 @@ pub struct Ledger {
     pub sampled: Option<Mono>,
     /// When this ledger was restored from memory.
     pub restored: Option<Mono>,
-    /// Time until which nothing was missed: that of the last sample, restored or not.
+    /// Time of the last sample, restored or not. Every success before it would have been observed.
     seen: Option<Mono>,
     /// Connections to other nodes.
     #[serde(default)]
@@ -103,11 +103,11 @@ impl Ledger {
 
     /// Continues where the previous agent stopped, in the same boot of the node.
     ///
-    /// `observed` means that the programs stayed in the kernel and their maps were found again. Without
-    /// that a proof may have been missed, and no run of failures continues.
+    /// `observed` means that the programs stayed in the kernel and their maps were found again. Otherwise a
+    /// proof may have been missed, so no run of failures continues.
     ///
-    /// After more than an hour without a sample, lanes of the sentinel and answers are forgotten: the node
-    /// may have been rebuilt, so they have to work again first.
+    /// After more than an hour without a sample, the sentinel's lanes and forwarded answers are forgotten.
+    /// The node may have been rebuilt, so both must work again before their failures count.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
         let mut families = memory.families;
@@ -131,7 +131,7 @@ impl Ledger {
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
-        // The source counts as away until it has delivered the view to this agent.
+        // The source of the cluster view counts as unreachable until it has delivered the view to this agent.
         ledger.sentinel.source_away(now);
         match memory.sampled {
             Some(sampled) if observed => ledger.close_gap(sampled, now),
@@ -148,7 +148,7 @@ impl Ledger {
         pods.union(&outside).count()
     }
 
-    /// Records that lookups for a served client showed an open way.
+    /// Records that lookups for a served client of this class showed that packets pass.
     pub fn show_ways(&mut self, family: Family, class: SourceClass) {
         self.families[family as usize].open_ways[class as usize] = true;
     }
@@ -177,8 +177,8 @@ impl Ledger {
         tracks.filter(move |track| track.family == family)
     }
 
-    /// Cause of failures of this kind. If connections are lost while the kernel drops new ones because its
-    /// table is full, that is the cause.
+    /// Cause of failures of this kind. For lost connections this is a full connection table, if the kernel
+    /// drops packets because of one.
     pub fn cause(&self, failure: Failure, now: Mono) -> Cause {
         match failure {
             Failure::Lost if self.sentinel.conntrack.is_full(now) => Cause::ConntrackFull,

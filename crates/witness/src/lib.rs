@@ -1,7 +1,7 @@
 //! Evidence since the agent started: connections of users, probes of the sentinel and of the pod probe, and
 //! what the observer misses.
 //!
-//! It must not judge the node (`pathproof-judge` does), and must not use files, sockets or a clock.
+//! This crate must not judge the node (`pathproof-judge` does), and must not use files, sockets or a clock.
 
 pub mod conntrack;
 pub mod coverage;

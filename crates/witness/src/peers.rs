@@ -4,7 +4,7 @@
 //! firewall drops the tunnel's packets, checksums are wrong, the CNI's agent is gone. Such connections
 //! leave and are never answered. A single silent node may also be powered off, drained or isolated itself.
 //!
-//! A node that lost its route to another one sends by the wrong device instead (`astray`).
+//! If the route to another node is lost, connections to that node leave by the wrong device (`astray`).
 //!
 //! Pure evidence: this module must not judge (`pathproof_judge::verdict` does). It identifies nodes by the
 //! numbers that the cluster view assigns ([`Change::Peers`](pathproof_facts::cluster::Change::Peers)).
@@ -31,8 +31,8 @@ pub const PEERS: usize = 5_000;
 pub const ECHO_PORT: u16 = 19257;
 /// TCP port that the pod probe dials after a large transfer failed, for its Service and its pods.
 pub const LARGE_TRANSFER_PORT: u16 = 19258;
-/// After this long without a failed transfer, large packets count as passing again. The pod probe
-/// makes one transfer in three seconds.
+/// After this long without a failed transfer, large packets count as passing again. The pod probe makes one
+/// large transfer every 3 s.
 const LARGE_TRANSFER_AGE: Duration = Duration::from_secs(15);
 /// Maximum number of silent nodes, and of Service ports and nodes of one [`Outage`], that are kept.
 const KEPT: usize = 64;
@@ -65,7 +65,7 @@ impl PeerLedger {
             }
         }
         let info = |id: &u32| Some((*id, directory.service(*id)?));
-        // Another endpoint of the same Service port answers, so the port is not silent here.
+        // If another endpoint of the same Service port on this node answers, the port is not silent here.
         let is_silent = |id: &&u32| !sample.near.contains(id);
         let near_silent = sample.near_silent.iter().filter(is_silent);
         for (id, info) in near_silent.filter_map(info) {
@@ -163,8 +163,8 @@ pub struct FamilyPeers {
     /// Nodes without an answer since their first unanswered connection.
     pub silent: BTreeMap<u16, SilentNode>,
     pub outage: Option<Outage>,
-    /// Service ports whose endpoints on this node do not answer either, with the time of the last
-    /// silence: their backends are at fault, or a policy blocks them.
+    /// Service ports whose endpoints on this node do not answer either, with the time of the last silence.
+    /// Their backends are at fault, or a policy blocks them, so they show nothing about other nodes.
     #[serde(default)]
     silent_here: BTreeMap<u32, Mono>,
     /// Large transfers of the pod probe that failed.
@@ -183,7 +183,7 @@ pub struct Unanswered {
     pub connections: u32,
     /// `namespace/name` of the Services that were dialled, by the id of the port.
     pub services: BTreeMap<u32, String>,
-    /// Whether the pod probe is among them, whose backends accept every connection.
+    /// Whether the pod probe's Service is among them. Its backends accept every connection.
     pub is_probed: bool,
 }
 
@@ -219,7 +219,7 @@ pub struct SilentNode {
     pub unanswered: Unanswered,
 }
 
-/// A time in which no other node answers.
+/// A period in which no other node answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outage {
     pub unanswered: Unanswered,

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::conntrack::Conntrack;
 use crate::topology::Tristate;
 
-/// The owners are read every 5 s, so owners that were present for this long have been read again.
+/// Time after which present owners have been read at least once more: they are read every 5 s.
 const OWNERS_READ: Duration = Duration::from_secs(7);
 const TRANSPORTS: usize = Transport::ALL.len();
 const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
@@ -46,8 +46,8 @@ pub struct SentinelView {
     pub exists: bool,
     /// How the sentinel differs from the one that pathproof made, as a sentence.
     pub altered: Option<String>,
-    /// Why an existing, unaltered sentinel is not probed, as a sentence: a fault of pathproof's
-    /// parts. Meanwhile no probe counts, and no lane is disarmed.
+    /// Why an existing, unaltered sentinel is not probed, as a sentence: a fault of pathproof's parts. While
+    /// this is set, no probe counts, and no lane is disarmed.
     #[serde(default)]
     pub off: Option<String>,
     /// Hash of everything in the sentinel that the datapath makes rules from (addresses, ports, endpoints),
@@ -55,8 +55,8 @@ pub struct SentinelView {
     pub identity: u64,
     /// When this state began.
     pub changed_at: Mono,
-    /// Families in which the sentinel has a cluster IP, but the node no address: the proxy may have
-    /// no rules there.
+    /// Families in which the sentinel has a cluster IP but the node has no address: the proxy may have no
+    /// rules there.
     #[serde(default)]
     pub unaddressed: [bool; FAMILIES],
 }
@@ -85,10 +85,10 @@ pub struct SentinelLedger {
     absorbed: Option<Mono>,
     /// Recent lags of TCP probes, by family.
     lags: [Lags; FAMILIES],
-    /// Lag measured by the last recorded probe: the time since the receipt of its generation.
-    /// `None` if it was not the first to meet that generation.
+    /// Lag measured by the last recorded probe: the time since the receipt of its generation. `None` if an
+    /// earlier probe had already reached that generation.
     pub measured: Option<Duration>,
-    /// Since when the source of the view is away.
+    /// Since when the source of the cluster view is unreachable.
     away: Option<Mono>,
     /// The kernel's connection table, which must have room for probes.
     #[serde(default)]
@@ -114,7 +114,7 @@ struct Ownership {
     disarmed: Option<Mono>,
 }
 
-/// Default for older recordings, which begin in the middle.
+/// Default for older recordings: they begin while the agent runs, so it has already read the owners.
 fn has_seen() -> [bool; FAMILIES] {
     [true; FAMILIES]
 }
@@ -176,8 +176,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Records a probe with the outcome of [`classify`]. Returns the outcome in the light of
-    /// earlier probes: a probe that passed may be [`ProbeCause::NotMasqueraded`].
+    /// Records a probe with the outcome of [`classify`]. Returns the outcome after a comparison with earlier
+    /// probes: a probe that passed may have failed by [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         let before = self.absorbed.replace(now);
         if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
@@ -189,7 +189,7 @@ impl SentinelLedger {
         if self.voids_by_conflict(trace.lane, outcome) {
             let lane = &mut self.lanes[place(trace.lane)];
             if !matches!(outcome, ProbeOutcome::Void(_)) {
-                // A rule of the other Service took the probe.
+                // A rule of the other Service took the probe, so earlier failures are no evidence either.
                 lane.run = None;
             }
             let outcome = ProbeOutcome::Void(VoidReason::FrontendConflict);
@@ -231,14 +231,15 @@ impl SentinelLedger {
         outcome
     }
 
-    /// Whether a lane counts although it never worked. Failures that a filter explains may be due to how
-    /// the cluster is built, even if a proxy is declared. A node without an address in a family does not
-    /// forward that family. The proxy gets a grace period after boot, after a change of the sentinel, and
-    /// after another proxy took over. Changes within the period after boot do not extend it.
+    /// Whether a lane counts although it never worked. This takes a declared proxy that should have written
+    /// rules by now, and a failure that no filter explains: a filter may be part of the cluster's design. A
+    /// node without an address in a family need not forward that family. The proxy gets a grace period after
+    /// boot, after a change of the sentinel, and after another proxy took over. Changes within the period
+    /// after boot do not extend it.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
-            // The proxy may serve node ports on other addresses. If it wrote no rules, cluster IPs
-            // show that.
+            // A refused node port is not clear, because the proxy may serve node ports on other addresses. If
+            // the proxy wrote no rules, cluster IPs show that.
             ProbeOutcome::Failed(ProbeCause::Refused) => local && lane.path != ProbePath::NodePort,
             ProbeOutcome::Failed(cause) => cause.is_unambiguous(),
             ProbeOutcome::Passed { .. } | ProbeOutcome::Void(_) => false,
@@ -281,18 +282,18 @@ impl SentinelLedger {
             if view.altered.is_some() {
                 lane.run = None;
             }
-            // A failure that began shortly before may be due to the change, which this node
-            // received late. An older one stays: a rotation repairs nothing.
+            // A failure that began shortly before may be due to the change, which this node received late. An
+            // older run stays, because a change of the sentinel repairs nothing.
             lane.end_young(changed_at, &self.limits);
         }
         self.view = SentinelView { changed_at, ..view };
     }
 
-    /// Records the owners of a family's datapath. A new owner disarms the lanes, because its rules
-    /// may take over the traffic at any moment. A missing owner is a fault and changes nothing.
-    /// Neither does the first owner: on a fresh node, probes may pass before the next read finds
-    /// it. Unknown programs change nothing beside kube-proxy's rules. Without those rules they may
-    /// have replaced kube-proxy, and may not serve the sentinel's interfaces.
+    /// Records the owners of a family's datapath. A new owner disarms the lanes, because its rules may take
+    /// over the traffic at any moment. A missing owner is a fault and changes nothing. The first owner
+    /// changes nothing either: on a fresh node, probes may pass before the next read finds it. Unknown
+    /// programs change nothing beside kube-proxy's rules. Without those rules the unknown programs may have
+    /// replaced kube-proxy, and may not serve the sentinel's interfaces.
     pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
         let ownership = &mut self.owners[family as usize];
         let is_first = !std::mem::replace(&mut self.has_seen_owners[family as usize], true);
@@ -305,7 +306,8 @@ impl SentinelLedger {
         }
         let mut known = ownership.known.unwrap_or(owners);
         if is_first && owners == DatapathOwners::from_iter([Owner::KubeProxyIptables]) {
-            // A new agent does not know whether a legacy table was already there beside the former owner.
+            // kube-proxy's iptables table counts as known: a new agent cannot know whether it is a leftover
+            // that was already there beside the former owner.
             known = known.iter().chain(owners.iter()).collect();
         }
         ownership.known = Some(known);
@@ -324,9 +326,9 @@ impl SentinelLedger {
         }
     }
 
-    /// Records that the sentinel's devices were found damaged, or were just repaired. Failures
-    /// shortly before and after do not count. An older accusation stays, as after a change of the
-    /// view: passing damage repairs nothing.
+    /// Records that the sentinel's devices were found damaged, or were just repaired. Failures shortly before
+    /// and after do not count. A confirmed run that began earlier stays, because damage to the devices
+    /// repairs nothing.
     pub fn damaged(&mut self, now: Mono, sentence: String) {
         for lane in &mut self.lanes {
             lane.end_young(now, &self.limits);
@@ -334,20 +336,20 @@ impl SentinelLedger {
         self.damage = Some(Damage { at: now, sentence });
     }
 
-    /// Whether this is the damage found last, and `lasts` holds for its time.
+    /// Whether `sentence` is the damage found last, and `lasts` is true for the time of that damage.
     pub fn is_damage(&self, sentence: &str, lasts: impl Fn(Mono) -> bool) -> bool {
         let damage = self.damage.as_ref();
         damage.is_some_and(|damage| damage.sentence == sentence && lasts(damage.at))
     }
 
-    /// Records that a check from `began` on found the sentinel's devices, routes and programs
+    /// Records that a check, which started at `began`, found the sentinel's devices, routes and programs
     /// sound. Failures accuse only after such a check.
     pub fn looked(&mut self, began: Mono) {
         self.looked = self.looked.max(Some(began));
     }
 
-    /// Whether an armed lane of the family is failing: then the datapath's owners and the sentinel
-    /// are read again.
+    /// Whether an armed lane of the family is failing. If so, the datapath's owners and the sentinel are read
+    /// again.
     pub fn is_failing(&self, family: Family) -> bool {
         let failing = |lane: Lane| {
             self.is_applicable(lane) && self.lane(lane).armed && self.lane(lane).run.is_some()
@@ -374,7 +376,7 @@ impl SentinelLedger {
     }
 
     /// kube-proxy always masquerades traffic from outside to node ports; for cluster IPs it depends on the
-    /// configuration. So a cluster IP counts only if node ports, which worked, are not masqueraded either.
+    /// configuration. So missing masquerade of a cluster IP counts only if node ports have lost theirs too.
     fn is_masquerade_owed(&self, lane: Lane, sent: Mono) -> bool {
         let node_port = Lane {
             path: ProbePath::NodePort,
@@ -389,18 +391,18 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether the last probe of a lane failed in this way, at most a moment before this probe was
-    /// sent. The time of evaluation does not matter, because the machine may be busy.
+    /// Whether the last probe of a lane failed for this cause, at most a moment before `sent`. The time of
+    /// evaluation does not matter, because a busy machine evaluates late.
     fn failed_beside(&self, lane: Lane, cause: ProbeCause, sent: Mono) -> bool {
         let last = self.lane(lane).last;
         let last = last.filter(|(at, _)| sent.since(*at) <= self.limits.probe_gap);
         last.is_some_and(|(_, outcome)| outcome == ProbeOutcome::Failed(cause))
     }
 
-    /// Whether an RST on this lane accuses the datapath. It does if the frontend is an address of
-    /// the node: without a rule, the node refuses connections to it. Cluster IPs are such addresses
-    /// only with IPVS. In other modes only a filter refuses connections to them, even from the node
-    /// itself, and that filter also refuses the node port.
+    /// Whether an RST on this lane accuses the datapath. It does if the frontend is an address of the node:
+    /// without a rule, the node itself refuses the connection. Cluster IPs are addresses of the node only
+    /// with IPVS. In other modes an RST from a cluster IP comes from a filter. That filter refuses node ports
+    /// too, so node ports do not accuse if cluster IPs are refused as well.
     fn is_refusal_clear(&self, trace: &ProbeTrace) -> bool {
         let (lane, path) = (trace.lane, ProbePath::OffCluster);
         let cluster_ip = Lane { path, ..lane };
@@ -467,9 +469,9 @@ impl SentinelLedger {
 }
 
 impl Ownership {
-    /// A probe passed: owners present for some time are confirmed, and missing ones are dropped.
+    /// Records that a probe passed: owners present for some time are confirmed, and missing ones are dropped.
     fn prove(&mut self, trace: &ProbeTrace, limits: &Limits) {
-        // The host path may work while the others wait for the new owner.
+        // The host path may work while the other paths are not served by the new owner yet.
         if trace.lane.path != ProbePath::Host {
             self.disarmed = None;
         }

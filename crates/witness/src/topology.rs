@@ -2,8 +2,8 @@
 //! observer's hooks, and which of the sentinel's paths it serves.
 //!
 //! [`DatapathTopology::after`] computes it from plain facts, which `datapath` reads. A fact that could not be
-//! read must lead to a weaker statement, never to a stronger one. Where Cilium attaches its
-//! programs was measured with two versions (docs/cilium.md).
+//! read must lead to a weaker statement, never to a stronger one. The places where Cilium attaches its
+//! programs were measured with two versions (docs/cilium.md).
 
 use std::collections::BTreeSet;
 
@@ -49,9 +49,9 @@ pub struct DeviceFacts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A default route uses it.
+    /// An interface with a default route.
     Uplink,
-    /// One of the sentinel's two ends on the node's side.
+    /// One of the sentinel's two interfaces on the node's side.
     Sentinel,
     /// An interface made by Cilium.
     Cilium,
@@ -116,7 +116,7 @@ named! {
 /// Facts about Cilium, as far as they can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cilium {
-    /// Whether it serves node ports and the like in place of kube-proxy.
+    /// Whether it serves node ports and similar frontends in place of kube-proxy.
     pub replacement: Tristate,
     /// Whether it translates at `connect`.
     pub socket_lb: Tristate,
@@ -128,7 +128,7 @@ named! {
     pub enum Seen {
         Full = "full",
         Partial = "partial",
-        /// Nothing, or only connections that fail.
+        /// No connection crosses the hooks, or only connections that fail.
         Hidden = "hidden",
     }
 }
@@ -139,9 +139,9 @@ pub struct PathTopology {
     pub family: Family,
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
-    /// Owners that translate it.
+    /// Owners that translate the path.
     pub owners: DatapathOwners,
-    /// Extent to which it is seen.
+    /// Extent to which the path is observed.
     pub seen: Seen,
     /// A description for people.
     pub sentence: String,
@@ -179,8 +179,8 @@ pub struct DatapathTopology {
 }
 
 impl DatapathTopology {
-    /// Computes it from facts. `managed` is the previous value of [`DatapathTopology::sentinel_managed`]. It
-    /// stays while the sentinel's interfaces are missing, as during a repair.
+    /// Computes it from facts. `managed` is the previous value of [`DatapathTopology::sentinel_managed`].
+    /// That value stays while the sentinel's interfaces are missing, as during a repair.
     pub fn after(managed: Tristate, facts: &TopologyFacts) -> Self {
         let mut topology = DatapathTopology {
             cilium: facts.cilium(),
@@ -223,18 +223,17 @@ impl DatapathTopology {
         self.cilium.map(|cilium| cilium.replacement)
     }
 
-    /// Whether Cilium replaces kube-proxy, or may.
     fn may_replace(&self) -> bool {
         matches!(self.replacement(), Some(Tristate::Yes | Tristate::Unknown))
     }
 
-    /// Whether connections of pods may get through unobserved. It is the same for both families.
+    /// Whether connections of pods may succeed unobserved. It is the same for both families.
     pub fn hides_pods(&self) -> bool {
         let mut pods = (self.paths.iter()).filter(|path| path.path == SourceClass::Pod);
         pods.any(|path| path.seen != Seen::Full)
     }
 
-    /// Whether connections of pods or of clients outside may get through unobserved.
+    /// Whether connections of pods or of clients outside may succeed unobserved.
     pub fn hides_clients(&self) -> bool {
         let mut paths = self
             .paths
@@ -243,8 +242,8 @@ impl DatapathTopology {
         paths.any(|path| path.seen != Seen::Full)
     }
 
-    /// Why the kernel's connection table may lack connections from outside: it has none that Cilium
-    /// or an unknown program translates. Families without Services do not matter.
+    /// Why the kernel's connection table may lack connections from outside: it does not contain those that
+    /// Cilium or an unknown program translates. Families without Services do not matter.
     pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {
         let outside = |path: &&PathTopology| {
             path.path == SourceClass::External && families[path.family as usize]
@@ -258,10 +257,10 @@ impl DatapathTopology {
         ))
     }
 
-    /// Whether the sentinel's probes from outside the node take the way of real connections. A Cilium that
-    /// replaces kube-proxy translates at the interfaces that it manages. Packets that enter by
-    /// other interfaces are not translated, or only by leftover rules of kube-proxy, so they do not show
-    /// what users experience.
+    /// Whether the datapath handles the sentinel's probes from outside the node like real connections. If
+    /// Cilium replaces kube-proxy, it translates at the interfaces that it manages. Packets that enter by
+    /// other interfaces are not translated, or only by leftover rules of kube-proxy. So they do not show what
+    /// users experience.
     pub fn has_applicable_probes(&self) -> bool {
         !self.may_replace() || self.sentinel_managed == Tristate::Yes
     }
@@ -297,7 +296,7 @@ impl DatapathTopology {
             | (_, Tristate::Yes, _)
             | (SourceClass::Host, _, Tristate::Yes) => own.collect(),
             (_, Tristate::No, _) => kube_proxy().collect(),
-            // One of them; which one is unknown.
+            // Either Cilium or kube-proxy; which of the two is unknown.
             (_, Tristate::Unknown, _) => own.chain(kube_proxy()).collect(),
         }
     }
@@ -322,7 +321,7 @@ fn any(known: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
     (has_one || !known.clone().any(|one| one.is_none())).then_some(has_one)
 }
 
-/// Whether a program of Cilium is there for any family. Programs without a known name count as
+/// Whether a program of Cilium is attached for any family. Programs without a known name count as
 /// Cilium's, because it owns the root of the cgroup hierarchy. A family that cannot be read may have one.
 fn has_cilium(by_family: &[Option<ForeignPrograms>; FAMILIES]) -> Option<bool> {
     let families = by_family.iter().map(Option::as_ref);
@@ -356,9 +355,9 @@ impl TopologyFacts {
         })
     }
 
-    /// The replacement needs both a program at the uplinks' egress and translation at `connect`.
-    /// Each alone may have another reason, and beside kube-proxy even both together may. So beside
-    /// kube-proxy, Cilium must also prevent processes from binding node ports.
+    /// The replacement needs both a program at the uplinks' egress and translation at `connect`. One of them
+    /// alone may have another reason. Beside kube-proxy even both may have other reasons, so there Cilium
+    /// must also prevent processes from binding node ports.
     fn replacement(&self) -> Tristate {
         let uplinks: Vec<_> = self.with(Role::Uplink).collect();
         let leaves = |uplink: &&DeviceFacts| Some(uplink.hooks.as_ref()?[1].may_have(TO_NETDEV));
@@ -368,7 +367,7 @@ impl TopologyFacts {
         let serves = || has_cilium(&self.bound) == Some(true) || !self.has_kube_proxy();
         match (leaves, has_cilium(&self.connect)) {
             (Some(true), Some(true)) if serves() => Tristate::Yes,
-            // A program at the uplinks, and no other that could serve node ports.
+            // Cilium has a program at the uplinks, and no other owner could serve node ports.
             (Some(true), Some(false)) if !self.has_kube_proxy() => Tristate::Unknown,
             (_, Some(false)) | (Some(false), _) => Tristate::No,
             _ => Tristate::Unknown,
@@ -392,9 +391,9 @@ impl TopologyFacts {
         with_xdp.map(|device| device.name.clone()).collect()
     }
 
-    /// Cilium attaches both programs of an uplink or neither. The ingress program is needed only if
-    /// Cilium replaces kube-proxy. Names are rarely known: of several uplinks with a program at
-    /// egress, one may be another tool's.
+    /// Uplinks with Cilium's egress program alone, although Cilium replaces kube-proxy and attaches both
+    /// programs of an uplink or neither. Names of programs are rarely known: if several uplinks have one at
+    /// egress, it may be another tool's, and none is reported.
     fn unhooked(&self) -> Vec<String> {
         let replaces = self.cilium().map(|cilium| cilium.replacement) == Some(Tristate::Yes);
         let has_egress = |device: &&DeviceFacts| {
@@ -425,7 +424,7 @@ impl TopologyFacts {
         if managed.contains(&Some(false)) {
             return Some(false);
         }
-        // A single interface of a pair that is being made is inconclusive.
+        // A single interface of a pair that is being created is inconclusive.
         (managed == [Some(true); 2]).then_some(true)
     }
 

@@ -23,7 +23,6 @@ const ANCHOR: Anchor = Anchor {
     wall: Wall(1_795_305_600_000_000_000),
 };
 
-/// A finding with this state.
 fn finding(state: State) -> Finding {
     let rule = match state {
         State::Unknown => Rule::Idle,

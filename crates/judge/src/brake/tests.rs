@@ -33,7 +33,8 @@ fn brake(counted: Option<Count>) -> Brake {
     brake
 }
 
-/// This many other nodes are unsound when a node's 503 begins, and the count does not include that node yet.
+/// Columns: unsound nodes without this one, all nodes, whether the 503 is held back. The count does not
+/// include this node yet.
 #[rstest]
 #[case::alone(0, 1, false)]
 #[case::one_of_two(0, 2, false)]

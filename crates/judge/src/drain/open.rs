@@ -98,7 +98,7 @@ impl Outsiders {
 pub struct OpenView {
     /// The last count and its start.
     pub last: Option<(OpenConnections, Mono)>,
-    /// Why they could not be counted.
+    /// Why open connections could not be counted.
     pub uncounted: Option<String>,
 }
 

@@ -4,7 +4,6 @@ use super::{Words, from_clients, listed};
 use crate::verdict::finding::Evidence;
 
 impl Words<'_> {
-    /// Connections whose data was not forwarded.
     pub(super) fn data(&self) -> String {
         let Evidence::Data {
             services,

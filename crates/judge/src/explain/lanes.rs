@@ -96,7 +96,7 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
     })
 }
 
-/// Whether the frontend may be an address of the node, if no run of failures shows it.
+/// Whether the frontend may be an address of the node, for a lane without a run of failures that shows it.
 fn is_local(path: ProbePath) -> bool {
     matches!(path, ProbePath::NodePort | ProbePath::Host)
 }
@@ -221,13 +221,13 @@ fn means(family: Family, lane: &FailedLane) -> String {
     text.to_owned()
 }
 
-/// Example:
-/// `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules are missing or empty`.
+/// Example: `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules are
+/// missing or empty`.
 fn failing(family: Family, lane: &FailedLane) -> String {
     let what = happened(lane.cause, lane.path);
     let happened = match lane.failures {
         1 => format!("the last probe {}", what.replacen("were ", "was ", 1)),
-        // Other probes may have found room in between.
+        // These failures are not always in a row, because other probes may have found room in the table.
         n if lane.cause == ProbeCause::ConntrackFull => format!("{n} probes {what}"),
         n => format!("the last {n} probes {what}"),
     };
@@ -235,7 +235,6 @@ fn failing(family: Family, lane: &FailedLane) -> String {
     format!("{name}: {happened}: {}", means(family, lane))
 }
 
-/// Why a lane never worked, as far as known.
 fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
     let why = lane.map_or_else(String::new, |lane| {
         let (happened, means) = (happened(lane.cause, lane.path), means(family, &lane));
@@ -374,8 +373,8 @@ impl Words<'_> {
         text
     }
 
-    /// Example:
-    /// `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing succeeded since 4.3 s ago`.
+    /// Example: `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing
+    /// succeeded since 4.3 s ago`.
     fn beside(&self, beside: &ConcurrentFailures) -> String {
         let success = match (beside.last_success, beside.others_succeed) {
             (Some(at), false) => format!("nothing succeeded since {} ago", self.ago(at)),

@@ -19,7 +19,7 @@ named! {
         Returned = "returned",
         /// The answer reached the client.
         Collected = "collected",
-        /// Data took the same way there and back.
+        /// Data reached the echo and came back.
         Data = "data",
         /// The echo received another source address than the client's.
         Masqueraded = "masqueraded",
@@ -40,10 +40,10 @@ pub struct Step {
     pub sentence: String,
 }
 
-/// Names of the interfaces on a probe's way.
+/// Names of the interfaces on a probe's path.
 #[derive(Clone, Debug, Default)]
 pub struct Interfaces<'a> {
-    /// The sentinel's interfaces, in the order of a probe's way.
+    /// The sentinel's interfaces, in the order in which a probe passes them.
     pub sentinel: Option<[&'a str; 4]>,
     /// Interfaces with a default route.
     pub uplinks: Vec<&'a str>,

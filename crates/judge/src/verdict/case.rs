@@ -24,7 +24,7 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Judges the family. `blind` outranks all evidence.
+    /// Judges the family. The finding `blind` outranks all evidence.
     pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
         let (decision, findings) = match blind {
             Some(blind) => (decision_of(blind), vec![blind.clone()]),

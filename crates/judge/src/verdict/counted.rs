@@ -1,10 +1,10 @@
 //! Families that count for the answer. A 503 removes the node for all users, including those of a family
 //! that works. So a family that nobody uses must not cause one: its accusations become findings.
 //!
-//! A family may have users that the agent has not seen, because it started within the last hour or was away.
-//! They do not count while users of another family are seen: a 503 would cut those off. An unseen user loses
-//! at most one connection, since a failed attempt is also a use, and the family counts from then on. If
-//! hooks may miss connections, every family counts.
+//! A family may have users that the agent has not seen, because it started within the last hour or was not
+//! running. Such a family does not count while users of another family are seen, whom a 503 would cut off. An
+//! unseen user loses at most one connection: the failed attempt is also a use, and the family counts from
+//! then on. If hooks may miss connections, every family counts.
 
 use pathproof_facts::limits::FORGOTTEN;
 use pathproof_facts::time::Mono;
@@ -20,7 +20,7 @@ use super::report::FamilyVerdict;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CountedFamilies {
-    /// Only if every family of the node is at fault.
+    /// All families, but only if every one of them is at fault.
     Any,
     /// Families that were used within the last hour; all families if none was.
     #[default]

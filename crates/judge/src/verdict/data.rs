@@ -1,8 +1,8 @@
 //! Data of real connections as a witness: handshakes succeed, but the data after them is not forwarded.
 //!
 //! An application that hangs does not cause this, since its data is forwarded. A program that inspects
-//! payloads can cause it, but only where its policy applies, so only breadth shows a fault. Nothing here
-//! decides.
+//! payloads can cause it, but only where its policy applies. So only losses of several Services and clients
+//! show a fault. Nothing here decides.
 
 use std::collections::BTreeSet;
 

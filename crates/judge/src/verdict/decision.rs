@@ -114,8 +114,8 @@ impl<'a> Case<'a> {
             }
             _ => &[Scope::Pods, Scope::PodProbe, Scope::Outside],
         };
-        // No policy drops answers alone. If answers to real connections are lost too, their onset does not
-        // matter.
+        // No policy drops answers alone. So if answers to probes and to real connections are both lost, they
+        // need no common onset.
         let is_lost = |scope: Scope| {
             run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(scope.class())
         };
@@ -128,8 +128,8 @@ impl<'a> Case<'a> {
     }
 
     /// Every Service that is dialled, two at least, fails as if its rules were missing or belonged to another
-    /// Service. No policy does that to any client. The sentinel's rules may be intact, so a passing probe
-    /// refutes nothing, unless the sentinel failed as well and recovered.
+    /// Service. No policy causes such failures. A passing probe refutes nothing, because the sentinel's rules
+    /// may be intact, unless the sentinel failed as well and recovered.
     fn rules_are_gone(&self) -> Option<Grounds> {
         if self.ledger.observer.misrouted_suspended {
             return None;
@@ -238,8 +238,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Handshakes to at least two Services succeed, but the data that follows is not forwarded, and on no
-    /// later connection does data go both ways. The sentinel's data may still pass.
+    /// Handshakes to at least two Services succeed, but the data that follows is not forwarded. No later
+    /// connection had data both ways. The sentinel's data may still pass.
     fn data_is_not_forwarded(&self) -> Option<Grounds> {
         let (found, lacking) = self.lost_data()?;
         lacking.is_none().then_some(found)
@@ -266,8 +266,8 @@ impl<'a> Case<'a> {
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
             old.map(|seen| seen.at).max().is_some_and(|last| {
-                // A later change on the wire ends this at once. In recordings without such changes, it counts
-                // as repaired once connections succeed after a quiet moment.
+                // A later change on the wire ends this at once. Without such changes in a recording, a repair
+                // counts once connections succeed after a quiet moment.
                 let repaired = self.ledger.programming.is_none()
                     && self.now.since(last) > limits.stale_quiet
                     && track.last_proof >= Some(last);

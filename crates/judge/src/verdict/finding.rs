@@ -55,8 +55,8 @@ impl Finding {
 
     /// Whether only the datapath can have this cause, so that the fleet brake does not delay it. A full
     /// conntrack table does not qualify: withdrawn nodes shift their load to others and fill their tables
-    /// too. Failed connections beside probes that a filter can stop qualify if these clients succeeded until
-    /// right before; clients that were idle may have been denied in the meantime.
+    /// too. If a filter can stop the probes, and connections fail beside them, the clients must have
+    /// succeeded until right before. Clients that were idle may have been denied in the meantime.
     pub fn is_certain(&self) -> bool {
         match (self.rule, &self.evidence) {
             (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {
@@ -120,7 +120,7 @@ pub enum Evidence {
         since: Mono,
         clients: Vec<Scope>,
         connections: u32,
-        /// Arrival of the last connection before with data both ways.
+        /// Arrival of the last earlier connection with data both ways.
         last_success: Option<Mono>,
         /// Criterion that they lack to accuse the node.
         lacking: Option<MissingCriterion>,
@@ -268,8 +268,8 @@ pub enum Evidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Uncounted {
-    /// Users dialled another family within the last hour. They last dialled this one at the given time;
-    /// `None` if never in this boot.
+    /// Users dialled another family within the last hour. The time is the last use of this family; `None` if
+    /// it was never used in this boot.
     Unused(Option<Mono>),
     /// Another family is not at fault.
     OtherWorks,
@@ -315,10 +315,10 @@ pub enum MissingCriterion {
     Referee,
     /// The sentinel's probes fail, but with another onset, and policies may deny the connections.
     Filtered,
-    /// Other Services use what the sentinel's probes dial, and policies may deny the connections.
+    /// Other Services use the addresses that probes dial, and policies may deny the connections.
     #[serde(rename = "claimed")]
     SentinelConflict,
-    /// No probe takes the way of pods' connections, and policies may deny the connections.
+    /// No probe represents pods' connections, and policies may deny those connections.
     #[serde(rename = "aside")]
     Unprobed,
     /// No pod of this node is among the clients, and a policy may deny the others.

@@ -60,9 +60,9 @@ impl<'a> Case<'a> {
         rules.iter().find_map(found).unwrap_or_else(idle)
     }
 
-    /// Whether the family works apart from these Services. A run of failures without a success may still
-    /// accuse the node while it is young. A run of confirmed Services alone, if they are few, does not
-    /// matter: it begins again after each success.
+    /// Whether the family works apart from these Services: it is proven, and no run of failures may still
+    /// accuse the node. A young run may, unless it has only confirmed Services and these are too few. Such a
+    /// run does not matter, because it begins again after each success.
     fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
         let is_confirmed =
             |label: &String| confirmed.iter().any(|(track, _)| *track.label == **label);
@@ -190,8 +190,8 @@ impl<'a> Case<'a> {
         (self.lacks_proof() && self.is_booting()).then_some((None, Evidence::Boot { at, never }))
     }
 
-    /// The node is booting, and no pod's connection has succeeded. The sentinel can prove the node's rules
-    /// before pods have a network.
+    /// The node is booting, and no pod's connection has succeeded. A passing probe does not end this, because
+    /// the sentinel needs no pod network.
     fn starting_pods(&self) -> Option<Grounds> {
         let at = self.inputs.booted;
         let expected = self.inputs.pods_expected[self.family as usize];
@@ -200,8 +200,9 @@ impl<'a> Case<'a> {
             .then_some((None, Evidence::Boot { at, never: None }))
     }
 
-    /// Not during boot, when the pods' network is still being set up. This finding only replaces Proven, so
-    /// that a Node condition never ends a 503 that only a proof may end.
+    /// The Node reports that its pods have no network. During boot this does not count, because that network
+    /// is still being set up. The finding only replaces Proven: a Node condition must not end a 503 that only
+    /// a proof may end.
     fn degraded_by_node(&self) -> Option<Grounds> {
         let said = self.inputs.network.clone()?;
         self.proven_by_connection()
@@ -241,7 +242,8 @@ impl<'a> Case<'a> {
 
     /// Whether new connections arrived recently, after the last proven one.
     fn has_arrivals(&self) -> bool {
-        // The sample after a proof may still contain the arrival of the proven connection.
+        // An arrival just after a proof does not count: the next sample may still contain the proven
+        // connection's arrival.
         let last_proof = self.evidence.last_proof();
         let arrival = self
             .evidence
@@ -250,7 +252,6 @@ impl<'a> Case<'a> {
         arrival.is_some_and(|at| last_proof.is_none_or(|proof| at.since(proof) > LOST_NOTICED))
     }
 
-    /// Whether there is a sentinel and nothing was ever proven.
     fn lacks_proof(&self) -> bool {
         let proven = self.evidence.last_proof().is_some() || self.last_pass().is_some();
         self.inputs.sentinel_exists && !proven

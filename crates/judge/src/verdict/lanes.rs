@@ -21,7 +21,7 @@ use super::witnesses::Group;
 /// Judgement on a lane's failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LaneJudgement {
-    /// The failures do not accuse the node, because this is missing.
+    /// The failures do not accuse the node, because this condition is missing.
     Lacks(LaneLacking),
     /// A real connection of the same path succeeded since.
     Contradicted(SourceClass, Mono),
@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
         (lane, self.ledger.sentinel.lane(lane))
     }
 
-    /// Lanes that take the way of real connections, TCP first.
+    /// Lanes that represent real connections, TCP first.
     fn applicable_lanes(&self) -> impl Iterator<Item = Probed<'a>> {
         let sentinel = &self.ledger.sentinel;
         let lanes = lanes_of(self.family).filter(|lane| sentinel.is_applicable(*lane));
@@ -105,22 +105,22 @@ impl<'a> Case<'a> {
         if !run.is_long(limits) {
             return LaneJudgement::Lacks(LaneLacking::Failures);
         }
-        // A connection that found room in a full table does not contradict a probe that found none. A
-        // connection to an endpoint that is the node itself needs no forwarding.
+        // A connection that found room in a full table does not contradict a probe that found none. Nor does
+        // a connection to the node itself, which needs no forwarding, contradict that forwarding is off.
         let proof = self.counterpart(lane.path, run);
         let stands = matches!(
             run.cause(),
             ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
         ) || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
-            // While clients are being served, the ones that need masquerade would fail without it.
+            // Clients that are served contradict missing masquerade: those that need it would fail.
             let in_use =
                 run.cause() == ProbeCause::NotMasqueraded && self.now.since(proof) <= WINDOW;
             if proof > run.since.plus(limits.proof_overlap) || in_use {
                 return LaneJudgement::Contradicted(class, proof);
             }
-            // The connection may have been let through before the fault and answered during it. Failures
-            // before the answer do not count.
+            // The proof is too close to the first failure to contradict the run: the connection may have been
+            // forwarded before the fault and answered during it. But failures before the answer do not count.
             if proof >= run.confirmed_from() {
                 return LaneJudgement::Lacks(LaneLacking::Failures);
             }
@@ -160,9 +160,9 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Whether missing masquerade affects clients. Endpoints of this node work without it, so their
-    /// answers contradict nothing while forwarded connections from outside stay unanswered for long. After
-    /// load balancers leave, the last unanswered connections count until a later one succeeds.
+    /// Whether missing masquerade affects clients: forwarded connections from outside stay unanswered for
+    /// long. Endpoints of this node work without masquerade, so their answers contradict nothing. After load
+    /// balancers leave, the last unanswered connections count until a later connection succeeds.
     fn is_felt_in_part(&self, run: &Run) -> bool {
         let limits = &self.ledger.limits;
         let felt = self.evidence.unanswered.is_some_and(|(first, last)| {
@@ -176,9 +176,9 @@ impl<'a> Case<'a> {
         felt && run.cause() == ProbeCause::NotMasqueraded
     }
 
-    /// Judgement on a lane that fails alone. If node ports refuse probes but no client outside, the
-    /// proxy may serve node ports on other addresses now. If only one path is misrouted, another Service
-    /// may use its address: it may be newer than the view, or not in it (a pod's `hostPort`).
+    /// Judgement on a lane that fails alone. If node ports refuse probes but no client outside, the proxy may
+    /// serve node ports on other addresses now. If only one path is misrouted, another Service may use its
+    /// address, although the view does not show that Service yet or at all (a pod's `hostPort`).
     fn fails_alone(&self, lane: Lane, run: &Run) -> Option<LaneJudgement> {
         let limits = &self.ledger.limits;
         let refused = lane.path == ProbePath::NodePort
@@ -219,12 +219,12 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The last proof by real connections that take the same way. Connections of the node itself are
-    /// rarely seen, so any client contradicts the host lane, which accuses only if no other lane can.
+    /// The last proof by real connections of the same path. Connections of the node itself are rarely seen,
+    /// so any client contradicts the host lane, which accuses only if no other lane can.
     fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
         if run.cause() == ProbeCause::NoData {
-            // Only data contradicts missing data. On an established connection it takes the same way for
-            // all clients, unless there are two proxies.
+            // Only data contradicts missing data. Data of an established connection is handled alike for all
+            // clients, unless there are two proxies.
             return match self.ledger.sentinel.applicability.mixed {
                 true => self.evidence.data.latest_outside(),
                 false => self.evidence.data.latest(),
@@ -299,7 +299,6 @@ impl<'a> Case<'a> {
         judgements.find(|(_, judgement)| is_excuse(judgement))
     }
 
-    /// Probes fail while a real connection of the same path succeeds.
     pub(super) fn degraded_contradicted(&self) -> Option<Grounds> {
         let (failing, LaneJudgement::Contradicted(path, at)) = self.excused()? else {
             return None;
@@ -370,7 +369,6 @@ impl<'a> Case<'a> {
         sentinel.lateness(lane, self.now).filter(|_| counts)
     }
 
-    /// Probes fail, but this is not confirmed.
     pub(super) fn suspect_by_probes(&self) -> Option<Grounds> {
         // The lane that failed first. An order by number of failures would change with every probe.
         let failing = self.failing().into_iter();
@@ -441,7 +439,6 @@ impl<'a> Case<'a> {
         self.accusing().iter().any(|(_, lane)| lane.run.is_some())
     }
 
-    /// A lane never worked, on a node with a sentinel.
     pub(super) fn never_worked(&self) -> Option<Grounds> {
         let never = self.never_worked_lane()?;
         let exists = self.inputs.sentinel_exists;

@@ -24,8 +24,8 @@ impl<'a> Case<'a> {
         let should = match read {
             Some(read) => {
                 // A late generation counts whenever it became late. An endpoint without connections counts
-                // only if it came with the removal or later: its Service may have a separate reason to leave
-                // out an older one.
+                // only if it came with the removal or later: an older one may get no connections for another
+                // reason.
                 let after = |received: Mono| {
                     received.plus(ONE_UPDATE) >= left
                         && self.now.since(received) >= self.late_after()

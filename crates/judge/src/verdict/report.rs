@@ -68,7 +68,7 @@ impl Verdict {
         families.find(|verdict| verdict.family == family)
     }
 
-    /// The same verdict, dated back to the start of its state.
+    /// The same verdict. If the last one had the same state, `since` is taken from it.
     #[must_use]
     pub fn following(mut self, last: Option<&LastVerdict>) -> Self {
         if let Some(last) = last
@@ -192,7 +192,6 @@ pub struct ServiceTrouble {
     pub failures: BTreeMap<Failure, u64>,
     /// The first failure.
     pub since: Mono,
-    /// The last failure.
     pub last_failure: Mono,
     /// The last proof since the first failure, if there was one.
     pub last_proof: Option<Mono>,
@@ -264,7 +263,6 @@ pub struct LaneView {
     pub late: Option<u64>,
     /// Number of probes that passed since the agent started.
     pub passed: u64,
-    /// Number of probes that failed.
     pub failed: u64,
     /// Number of void probes, which prove and accuse nothing.
     pub void: u64,
@@ -276,11 +274,11 @@ pub struct LaneView {
     /// Reason why the last probe is void, if it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub void_cause: Option<VoidCause>,
-    /// Whether Cilium possibly does not translate packets from the sentinel's interfaces: then the lane
-    /// proves and accuses nothing.
+    /// Whether packets from the sentinel's interfaces may bypass Cilium's translation. If so, the lane proves
+    /// and accuses nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub beside_cilium: bool,
-    /// Another Service that uses the lane's frontend, if any: then the lane proves and accuses nothing.
+    /// Another Service that uses the lane's frontend, if any. If so, the lane proves and accuses nothing.
     #[serde(skip_serializing_if = "Option::is_none", default, rename = "rival")]
     pub conflicting_service: Option<String>,
 }
@@ -307,8 +305,8 @@ named! {
     }
 }
 
-/// Delays of the last probe from stage to stage, in nanoseconds; the first one from sending. A TCP probe
-/// passes these stages in its handshake. Stages that it did not reach are missing.
+/// Delays of the last probe from stage to stage, in nanoseconds; the first delay starts when it is sent. A
+/// TCP probe passes these stages in its handshake. Stages that the probe did not reach are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageDelays {

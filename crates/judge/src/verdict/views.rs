@@ -23,7 +23,7 @@ impl<'a> Case<'a> {
         let conflicting_service = sentinel.conflicting_service(lane);
         let state = match self.lane_state(ledger) {
             _ if conflicting_service.is_some() && ledger.run.is_none() => LaneState::Off,
-            // Leftover rules can make such a lane pass, which is worth reporting.
+            // Leftover rules can make a lane beside Cilium pass, which is worth reporting.
             state if state == LaneState::Passing || !beside_cilium => state,
             _ => LaneState::Off,
         };

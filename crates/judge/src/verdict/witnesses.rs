@@ -62,8 +62,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Earliest possible start of the cause of the failures. A client that dials once a second meets it
-    /// later than others.
+    /// Earliest possible start of the fault, which may precede the first failure: a client that dials once a
+    /// second notices it later than others.
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|service| service.worked).max();
         let earliest = self.since.minus(RARELY);
@@ -157,7 +157,7 @@ impl<'a> Case<'a> {
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
         let limits = self.limits();
         // If some clients of a Service already failed while others were served, a pause of the served ones
-        // can be mistaken for an onset.
+        // looks like an onset. Such a Service counts only after a longer time without a success.
         let read = self.ledger.seen(self.now);
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
         let counts = |service: &FailingService<'_>| match onset {
@@ -196,7 +196,7 @@ impl<'a> Case<'a> {
         groups.flatten().collect()
     }
 
-    /// Whether another lane passes that is closer to the path of these clients than the failing one.
+    /// Whether a lane passes that is closer to the path of these clients than the failing lane is.
     pub(super) fn passes_for(&self, scope: Scope, failing: Option<ProbePath>, since: Mono) -> bool {
         // Connections to node ports and from off-cluster addresses are masqueraded and those of pods are
         // not. A masqueraded lane that passes shows nothing about filters on pods' addresses.
@@ -233,7 +233,8 @@ impl<'a> Case<'a> {
     }
 
     /// Criterion that failed connections lack to accuse the node by themselves. Without the sentinel, only
-    /// breadth separates a fault from the effect of one namespace's policies.
+    /// the number of Services, clients and namespaces separates a fault from the effect of one namespace's
+    /// policies.
     pub(super) fn missing_breadth(&self, groups: &[Group<'a>]) -> Option<MissingCriterion> {
         let limits = self.limits();
         let scoped = |scope: Scope| groups.iter().find(|group| group.scope == scope);
@@ -318,7 +319,7 @@ impl<'a> Case<'a> {
             && self.main().all(|(_, lane)| !lane.armed)
     }
 
-    /// Whether only the host path takes the way of real connections, and passes. Cilium translates at
+    /// Whether only the host path represents real connections, and passes. Cilium translates only at
     /// interfaces that it manages, and the sentinel's are not among them.
     fn is_referee_aside(&self) -> bool {
         let sentinel = &self.ledger.sentinel;

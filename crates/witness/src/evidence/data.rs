@@ -26,7 +26,8 @@ pub struct LostData {
 }
 
 impl LostData {
-    /// Reads an entry just before it is forgotten, when no more data can be seen.
+    /// The lost data of a connection, if any. Call this just before the entry is forgotten, because until
+    /// then the data may still be forwarded.
     pub fn of(pending: &Pending) -> Option<Self> {
         let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
         (is_data_lost(pending.state) && !is_probe).then(|| Self {

@@ -1,7 +1,7 @@
 //! Results of route and neighbour lookups in the kernel for clients whose connections are lost.
 //!
-//! A policy may have dropped a lost connection. But if the kernel has no way between that client and the
-//! endpoints of this node, no policy is needed to explain it.
+//! A policy may have dropped a lost connection. But if the kernel cannot deliver packets between the client
+//! and the endpoints of this node, no policy is needed to explain the loss.
 
 use std::net::IpAddr;
 
@@ -19,22 +19,22 @@ pub struct Client {
     pub address: IpAddr,
     #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
-    /// Index of the interface by which it dials.
+    /// Index of the interface by which its connections enter.
     pub device: u32,
 }
 
-/// The way between a client and one endpoint, as the kernel shows it now.
+/// Whether packets pass between a client and one endpoint, as the kernel's tables show it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// There are routes in both directions, and the neighbour answers.
     Open,
     /// Nothing passes, for this reason.
     Blocked(Cause),
-    /// The kernel does not show whether it is open.
+    /// The kernel does not show whether packets pass.
     Unclear,
 }
 
-/// Ways between a client and the endpoints of this node.
+/// Sum of the lookups for one client and the endpoints of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup {
     #[serde(flatten)]
@@ -49,7 +49,7 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Sums up the ways to endpoints, each with its namespace.
+    /// Sums up the results for endpoints, each with its namespace.
     pub fn of<'a>(client: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
         let mut namespaces = std::collections::BTreeSet::new();
         let mut sum = Self {
@@ -75,8 +75,8 @@ impl Lookup {
         sum
     }
 
-    /// Whether the client reaches no endpoint of this node. Most endpoints must be blocked and none open,
-    /// since a single one, or those of one tenant, may be about to leave.
+    /// Whether the client reaches no endpoint of this node. None may be open, and most must be blocked, in at
+    /// least `namespaces` namespaces: a single endpoint, or all those of one tenant, may be about to leave.
     pub fn is_blocked(&self, namespaces: usize) -> bool {
         self.open == 0
             && self.blocked > 1

@@ -1,8 +1,8 @@
 //! Turns the kernel's reports about connections into their outcomes.
 //!
-//! The kernel reports a failure as soon as it sees one. But it may have seen a copy of the packet, or part
-//! of a path that another program provides. Only if the loss window ends without an answer did the
-//! connection fail ([`failed`](pathproof_wire::transition::failed)). Until then the report waits here.
+//! The kernel reports a failure as soon as it sees one. But the packet may have been a copy, or another
+//! program may carry the connection further. The connection failed only if the loss window ends without an
+//! answer ([`failed`](pathproof_wire::transition::failed)). Until then the report waits here.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -28,7 +28,8 @@ const KEPT: Duration = Duration::from_nanos(3 * LOSS_WINDOW_NS);
 pub struct PendingReports(BTreeMap<PendingKey, Sighting>);
 
 impl PendingReports {
-    /// Stores a report, or returns it if it needs no confirmation: its answer was not delivered.
+    /// Stores a report. The report of an answer that was not delivered needs no confirmation, and is returned
+    /// instead.
     pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
         let sighting = sighting(anomaly)?;
         if sighting.failure == Failure::AnswerNotDelivered {
@@ -79,8 +80,8 @@ impl PendingReports {
         sighting
     }
 
-    /// The endpoint of this node for which an answered connection left by an uplink: the uplink is the
-    /// right way to it.
+    /// The endpoint of this node to which an answered connection left by an uplink. The answer shows that the
+    /// uplink is the right device for this endpoint.
     pub fn answered_by_uplink(&self, key: &PendingKey) -> Option<IpAddr> {
         self.0.get(key)?.misdelivered_endpoint()
     }
@@ -91,8 +92,8 @@ impl PendingReports {
     }
 }
 
-/// Whether a misrouted connection was answered all the same. A retransmitted SYN does not count, since it
-/// may have taken the right route.
+/// Whether a misrouted connection was answered all the same. If its SYN was retransmitted, it does not count,
+/// since the later SYN may have taken the right route.
 pub fn came_back(pending: &Pending) -> bool {
     const BACK: u32 = state::MISROUTED | state::ANSWER_OUT;
     const AGAIN: u32 = state::FORWARDED | state::RETRANSMITTED;
@@ -134,7 +135,7 @@ fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
     Some(of_failure(failure, anomaly))
 }
 
-/// Converts a report. The node adds when the endpoint of a stale connection left its slice.
+/// Converts a report. `pathproof-node` adds when the endpoint of a stale connection left its slice.
 fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));

@@ -1,8 +1,8 @@
 //! Successful connections, by the parts of the datapath that they needed.
 //!
-//! A success refutes only a fault that would have stopped it: a masqueraded node port works even if packets
-//! with a pod's address are not forwarded. So successes are separated by client, kind of frontend and place
-//! of the endpoint. The kernel's last proofs only separate clients.
+//! A success refutes only a fault that would have stopped it. For example, a masqueraded node port works even
+//! if packets with a pod's address are not forwarded. So successes are separated by class of the client, kind
+//! of frontend and place of the endpoint. The kernel records its last proofs only by class.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -53,8 +53,8 @@ pub struct Success {
     /// Client of that connection, and index of the interface by which it dialled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<(IpAddr, u32)>,
-    /// Number of successes that arrived after `at` of the previous entry. A connection that succeeds after
-    /// a younger one did is not counted.
+    /// Number of successes that arrived after `at` of the previous entry. A connection does not count if a
+    /// connection that arrived later has already succeeded.
     pub count: u32,
 }
 
@@ -79,7 +79,8 @@ struct Latest {
 }
 
 impl Successes {
-    /// Adds a connection; repetitions do not matter. UDP entries must not be added: their `note` is a time.
+    /// Adds a connection; repetitions do not matter. UDP entries must not be added: their `note` contains a
+    /// time instead of a peer.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
         let Some(need) = need(key, pending) else {
             return;
@@ -99,8 +100,8 @@ impl Successes {
             latest.answered = Some(arrived);
             latest.has_moved = true;
         }
-        // The data must also be seen on its way to the endpoint: a hook that misses data could never show
-        // its loss.
+        // Data must be seen in both directions. A hook that misses the client's data could never show that
+        // the data is lost.
         let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
         let has_data = pending.state & both == both;
         if has_data && latest.data_answered.is_none_or(|(last, _)| last < arrived) {
@@ -140,15 +141,15 @@ impl Successes {
     }
 }
 
-/// The key of a success; `None` for other connections and for those that are no evidence.
+/// The key of a success; `None` for a connection that did not succeed or is no evidence.
 fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
     let has = |bits: u32| pending.state & bits != 0;
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     if is_probe || pending.is_direct() || has(state::ALIAS | state::AMBIGUOUS) {
         return None;
     }
-    // A repeated SYN follows the conntrack entry of the first one, even if all rules are gone. If the first
-    // one was lost, it left no entry (docs/internal/kernel-findings.md, finding 11).
+    // A repeated SYN follows the conntrack entry of the first SYN, even if all rules are gone. Only a first
+    // SYN that was lost leaves no entry (docs/internal/kernel-findings.md, finding 11).
     let follows_former = has(state::RETRANSMITTED) && !has(state::LATE);
     if follows_former || !has(state::PROVEN) {
         return None;

@@ -1,4 +1,4 @@
-//! Absorbs a sample into the ledger: proofs first, then the failures after them.
+//! Absorbs a sample into the ledger: first proofs, then failures that are later than the proofs.
 //!
 //! Length: one sample, in the order in which its parts are absorbed.
 
@@ -23,7 +23,7 @@ use crate::peers::PeerSample;
 
 /// A failed connection is reported this long after it arrived, or with the next sample if that is later.
 const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
-/// Maximum delay until a lost connection is noticed, including the sample.
+/// Maximum delay until a lost connection is noticed, including the time to the next sample.
 pub const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
 
 impl Ledger {
@@ -40,7 +40,7 @@ impl Ledger {
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
         self.external_failures.forget(at, directory);
         if sample.observer.attached == 0 {
-            // Unseen connections may have been proven, so no run of failures continues.
+            // Unseen connections may have succeeded, so no run of failures continues.
             self.external_failures.excuse();
             return self.end_failures();
         }
@@ -51,13 +51,13 @@ impl Ledger {
         }
         let mut look = Look {
             at,
-            // After a gap the ring buffer holds old failures, which must not date a run back.
+            // After a gap the ring buffer holds old failures. A run must not start at the time of those.
             floor: if gap { at } else { at.minus(sample_gap) },
             before,
             proven: [false; FAMILIES],
             proven_outside: BTreeSet::new(),
         };
-        // Real connections only: those to the sentinel are probes, or belong to unknown clients.
+        // Real connections only: a connection to the sentinel is a probe, or comes from an unknown client.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
         let counts = sample.counts.iter();
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
@@ -82,7 +82,7 @@ impl Ledger {
             self.absorb_failures(delta, info, &look);
         }
         for sighting in &sample.anomalies {
-            // Even an old view is right about which endpoints are on this node.
+            // A misdelivered connection always counts: even an old view is right about this node's endpoints.
             let counts = sighting.misdelivered || !self.is_suspended(sighting.failure);
             if counts && let Some(info) = real(sighting.service) {
                 self.absorb_sighting(sighting, &info, &look);
@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     /// Ends failures that were not confirmed before a gap in observation, since connections may have
-    /// succeeded in it. Confirmed ones stay: the kernel counts a success during a gap too.
+    /// succeeded in it. Confirmed failures stay: the kernel counts successes during a gap, too.
     pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
         if at.since(before) <= self.limits.sample_gap {
             return;
@@ -131,8 +131,8 @@ impl Ledger {
         self.worked_outside.lose_sight(confirmed);
     }
 
-    /// Ends all failures, since connections may have succeeded unseen. Failures beside an obstacle that the
-    /// kernel shows remain, because it still prevents success.
+    /// Ends all failures, since connections may have succeeded unseen. But while the kernel shows an
+    /// obstacle, failures that have lasted remain, because the obstacle prevents success.
     pub(super) fn end_failures(&mut self) {
         for family in &mut self.families {
             family.streak = None;
@@ -149,11 +149,11 @@ impl Ledger {
         self.worked_outside.forget_failures_but(outside, spread);
     }
 
-    /// Absorbs answers, before proofs: while answers enter and none is forwarded, a SYN that leaves for an
-    /// endpoint is no proof. A forwarded answer counts only if SYNs of its Service leave. The node itself
-    /// answers for other Services (endpoints that are the node, a DNS cache at a Service's address), and
-    /// such answers need no forwarding. While connections may succeed unseen, no further answer counts as
-    /// lost, and earlier losses expire like proofs.
+    /// Absorbs answers. This precedes proofs, because a SYN that leaves for an endpoint is no proof while
+    /// answers enter and none is forwarded. A forwarded answer counts only if SYNs of its Service leave.
+    /// Otherwise it may be an answer of the node itself (of an endpoint that is the node, or of a DNS cache
+    /// at a Service's address), which needs no forwarding. While connections may succeed unseen, no further
+    /// answer counts as lost, and earlier losses expire like proofs.
     fn absorb_answers(
         &mut self,
         sample: &Sample,
@@ -191,7 +191,7 @@ impl Ledger {
         }
     }
 
-    /// Absorbs proofs, before failures: they end runs of failures.
+    /// Absorbs proofs. This precedes failures, because a proof ends earlier runs of failures.
     fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut Look) {
         look.proven = Family::ALL.map(|family| {
             let ledger = &mut self.families[family as usize];
@@ -214,13 +214,14 @@ impl Ledger {
             if delta.counts[Outcome::Proven as usize] == 0 || ledger.answers.is_stuck(delta.class) {
                 continue;
             }
-            // The proof is counted, but the time of the last proof was read just before it.
+            // The time of the last proof was read before the kernel counted this proof.
             if ledger.proofs[delta.class as usize] <= look.before {
                 ledger.prove(delta.class, look.at);
             }
             look.proven[info.family as usize] = true;
             if !info.on_host {
-                // The last proof may be another Service's, so its time is limited to that of the sample.
+                // `proofs` may contain a later proof of another Service, so this one is dated to the sample
+                // at the latest.
                 let last = ledger.proofs[delta.class as usize];
                 ledger.forward(delta.class, last.map_or(look.at, |last| last.min(look.at)));
             }
@@ -240,7 +241,7 @@ impl Ledger {
         }
     }
 
-    /// Absorbs data that was forwarded and data that was lost, of answered connections.
+    /// Absorbs data of answered connections, forwarded or lost.
     fn absorb_data(&mut self, sample: &Sample, real: impl Fn(u32) -> Option<ServiceInfo>) {
         let mixed = self.sentinel.applicability.mixed;
         for success in &sample.successes {
@@ -325,7 +326,8 @@ impl Ledger {
                     .fail(path, (n, None), look.at, &self.limits);
             }
         }
-        // Stale connections count by age, as sightings. If only the answer was not delivered, it did succeed.
+        // Stale connections count by age, as sightings. A connection whose answer was not delivered did
+        // succeed.
         failures.retain(|(failure, _)| {
             !matches!(failure, Failure::Stale | Failure::AnswerNotDelivered)
         });
@@ -335,7 +337,7 @@ impl Ledger {
         if !proven {
             for (failure, count) in &failures {
                 let new = NewFailures {
-                    // All of them are reported after their loss window.
+                    // Failures are reported after their loss window.
                     arrived: look.at.minus(LOSS_WINDOW).max(look.floor),
                     since: look.at,
                     noticed: look.at,
@@ -350,8 +352,8 @@ impl Ledger {
         }
         let family = &mut self.families[info.family as usize];
         family.fail(delta.class, look.at);
-        // The connections arrived a loss window before the sample. If a proof is younger than that, the
-        // order is unknown here; sightings show it.
+        // The connections arrived a loss window before the sample. If a proof is younger than that, the order
+        // of proof and failure is unknown here; sightings show it.
         let noticed = look.at.minus(LOST_NOTICED);
         if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
             return;
@@ -366,9 +368,9 @@ impl Ledger {
     }
 
     /// Records failures of a Service that worked for this class of clients. If nothing ever worked, neither
-    /// probes nor real connections, the proxy may never have written a rule. Then connections that leave
-    /// untranslated count too, since no policy causes that. This does not apply while pods' connections may
-    /// succeed unseen.
+    /// probes nor real connections, the proxy may never have written a rule. In that case untranslated
+    /// connections count for any Service, since no policy causes them, unless pods' connections may succeed
+    /// unseen.
     fn fail_service(&mut self, class: SourceClass, info: &ServiceInfo, new: &NewFailures) {
         let family = info.family;
         let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
@@ -390,7 +392,8 @@ impl Ledger {
             return;
         }
         let at = sighting.at.min(look.at);
-        // The client may know the pod's address from elsewhere, so this accuses nobody.
+        // A connection to an endpoint's own address accuses nobody: the client may know that address from
+        // elsewhere.
         if sighting.is_direct() {
             if sighting.age() >= Some(DIALLED_AFTER)
                 && let Some(track) = self.track(sighting.service, info, at)
@@ -401,8 +404,8 @@ impl Ledger {
             return;
         }
         let track = self.track(sighting.service, info, at);
-        // The source ports of an untracked Service are unknown, so any of its connections may follow
-        // conntrack.
+        // The source ports of an untracked Service are unknown, so any of its connections may follow an old
+        // conntrack entry.
         let may_follow_conntrack = track.is_none_or(|track| track.sight(sighting, at));
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
@@ -411,12 +414,12 @@ impl Ledger {
             Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
             _ => family.fail(sighting.class, at),
         }
-        // It failed only now, but counts from its arrival.
+        // The failure was found only now, but counts from the arrival of the connection.
         let began = sighting.arrived;
         let counts_outside = match sighting.failure {
             Failure::Refused => true,
-            // After this time a client that reuses ports has dialled before and is known, unless it pauses
-            // for longer.
+            // By this age, a client that reuses source ports has dialled the endpoint before. So its port is
+            // known, unless it paused for longer.
             Failure::Stale => {
                 !may_follow_conntrack && sighting.age() >= Some(self.limits.stale_after)
             }
@@ -424,7 +427,7 @@ impl Ledger {
         };
         if counts_outside
             && sighting.class == SourceClass::External
-            // After a gap the ring holds failures that may be over.
+            // After a gap the ring buffer holds failures that may be over.
             && at >= look.floor
             // The order of this failure and the proof is unknown.
             && !look.proven_outside.contains(&(info.name.clone(), info.family))
@@ -443,7 +446,7 @@ impl Ledger {
             since: arrived,
             noticed: at.max(look.floor),
             failure: sighting.failure,
-            // The counters contain it as well.
+            // The counters contain this failure as well.
             count: 0,
             icmp: sighting.icmp,
             misdelivered: sighting.misdelivered,
@@ -527,10 +530,10 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
-/// A sample while it is absorbed.
+/// State while a sample is absorbed.
 struct Look {
     at: Mono,
-    /// Earliest start of a run that failures of this sample may begin.
+    /// Earliest time at which a run of failures may start that begins in this sample.
     floor: Mono,
     /// Time of the previous sample.
     before: Option<Mono>,

@@ -1,4 +1,4 @@
-//! Answers of endpoints on this node that enter it and are not forwarded to their clients.
+//! Answers of this node's endpoints that enter the node and are not forwarded to their clients.
 //!
 //! A SYN that leaves for an endpoint of this node is a proof even without an answer, since the endpoint may
 //! be silent. It is no proof while answers enter and none is forwarded: then every connection fails,
@@ -14,7 +14,7 @@ pub struct AnswerForwarding {
     /// Time of the last sample with forwarded answers. It outlives the agent, since a fault may begin
     /// between two agents.
     went_on: [Option<Mono>; SOURCE_CLASSES],
-    /// Arrival of the last connection since then whose answer was not forwarded.
+    /// Arrival of the last connection after `went_on` whose answer was not forwarded.
     #[serde(default)]
     lost: [Option<Mono>; SOURCE_CLASSES],
 }
@@ -26,8 +26,8 @@ impl AnswerForwarding {
         self.lost[class as usize] = None;
     }
 
-    /// Records that the answer to a connection was not forwarded. If it is the first one, returns when
-    /// answers last were. Ignored if no forwarded answer was ever seen, since they may go unseen.
+    /// Records that the answer to a connection was not forwarded. For the first such connection, returns when
+    /// an answer was last forwarded. Ignored if no forwarded answer was ever seen: they may pass unobserved.
     pub(crate) fn lose(&mut self, class: SourceClass, arrived: Mono) -> Option<Mono> {
         let last = self.went_on[class as usize].filter(|at| *at < arrived)?;
         let before = self.lost[class as usize];
@@ -35,7 +35,7 @@ impl AnswerForwarding {
         before.is_none().then_some(last)
     }
 
-    /// Forgets losses before that time, because answers may have been forwarded unseen since.
+    /// Forgets losses before the given time, because answers may have been forwarded unseen since.
     pub(crate) fn forget_lost(&mut self, before: Mono) {
         self.lost = self.lost.map(|at| at.filter(|at| *at >= before));
     }

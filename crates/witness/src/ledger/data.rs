@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::family::{SERVICES_KEPT, SOURCES_KEPT};
 use crate::evidence::LostData;
 
-/// Data of connections that were watched.
+/// Data of the connections that the eBPF programs watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataLedger {
     /// Arrival of the last connection with data both ways, by source class.
@@ -59,9 +59,9 @@ impl DataLedger {
         self.clients.push(client);
     }
 
-    /// Records that the data of a connection was not forwarded. It counts only if data of this class
-    /// once went both ways: a program that forwards data past the hooks hides all of it. A run ends after
-    /// `pause` without a loss.
+    /// Records that the data of a connection was not forwarded. This counts only if data of this class went
+    /// both ways before: otherwise a program may forward all data past the hooks. A run ends after `pause`
+    /// without a loss.
     pub(crate) fn lose(
         &mut self,
         lost: &LostData,

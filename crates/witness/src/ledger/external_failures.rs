@@ -1,11 +1,13 @@
 //! Services that fail for clients outside on this node, each judged independently. Their health check node
 //! ports answer accordingly.
 //!
-//! Connections that left untranslated or for no endpoint always count, since no policy does that. A policy
-//! may have rejected a connection that the node refused, and one to an endpoint that left may follow an old
-//! conntrack entry: in both cases each client counts once. Lost connections may have been filtered and do
-//! not count. Once a load balancer has left, no connection can show a repair. So it may return after a hold,
-//! which doubles each time that the Service is still broken.
+//! Connections that left untranslated or for no endpoint always count, since no policy causes either. A
+//! refused connection may have been rejected by a policy, and one to an endpoint that left may follow an old
+//! conntrack entry. For both, each client counts once. Lost connections may have been filtered and do not
+//! count.
+//!
+//! Once a load balancer has left, no connection can show a repair. So the Service counts as broken only for a
+//! hold time, which doubles each time that it is broken again.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,9 +24,10 @@ use super::service::WINDOW;
 
 /// Maximum number of Service ports that are tracked; later ones wait for room.
 const KEPT: usize = 256;
-/// First time for which a load balancer is kept away. It doubles with each repetition.
+/// First hold time, for which the Service counts as broken and load balancers stay away. It doubles with each
+/// repetition.
 const HOLD: Duration = Duration::from_secs(10);
-/// Upper limit of that time.
+/// Upper limit of the hold time.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 /// Time without a failure after which earlier failures are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(900);
@@ -44,9 +47,9 @@ struct Run {
     n: u32,
     /// Whether at least one failure is of a kind that no policy causes.
     certain: bool,
-    /// Clients that were counted and count only once.
+    /// Clients that were counted, of the kinds of failure that count once per client.
     clients: Vec<IpAddr>,
-    /// The Service counts as broken until then.
+    /// Time until which the Service counts as broken.
     until: Option<Mono>,
     /// Number of times that it was broken, less than [`FORGIVEN`] apart.
     times: u32,
@@ -113,8 +116,8 @@ impl ExternalServiceFailures {
         }
     }
 
-    /// Records a proof by a client outside. It also clears failures at other ports of the Service that a
-    /// policy may have caused.
+    /// Records a proof by a client outside. Failures at other ports of the Service are cleared too, if a
+    /// policy may have caused all of them.
     pub(crate) fn prove(&mut self, (id, info): (u32, &ServiceInfo)) {
         self.0.retain(|other, run| {
             if *other != id && (run.certain || !run.is_of(info)) {
@@ -131,8 +134,8 @@ impl ExternalServiceFailures {
         self.0.keys().copied()
     }
 
-    /// Removes the oldest run that keeps no load balancer away and last failed before `at`. Returns whether
-    /// there was one.
+    /// Removes the run that is not on hold, last failed before `at`, and is the oldest. Returns whether there
+    /// was one.
     fn make_room(&mut self, at: Mono) -> bool {
         let is_idle = |run: &Run| run.last < at && run.until.is_none_or(|until| until <= at);
         let idle = self.0.iter().filter(|(_, run)| is_idle(run));
@@ -147,8 +150,8 @@ impl ExternalServiceFailures {
         self.0.clear();
     }
 
-    /// Forgets old failures, and Service ports that are gone or have no endpoints: a new one may reuse the
-    /// id.
+    /// Forgets old failures, and Service ports that are gone or have no endpoints. The id of a Service port
+    /// that is gone may be reused.
     pub(crate) fn forget(&mut self, now: Mono, directory: &dyn Directory) {
         self.0.retain(|id, run| {
             let info = directory.service(*id);
@@ -157,7 +160,7 @@ impl ExternalServiceFailures {
         });
     }
 
-    /// Broken Services in order, once per family.
+    /// Broken Services, sorted, once per family.
     pub fn broken(&self, now: Mono) -> Vec<(ObjectName, Family)> {
         let runs = self.0.values();
         let broken = runs.filter(|run| run.until.is_some_and(|until| until > now));
@@ -259,7 +262,7 @@ mod tests {
             held.push(now - confirmed);
         }
         assert_eq!(held, [10, 20, 40, 80, 160, 300, 300]);
-        // It keeps failing while it is kept away, because some clients stayed.
+        // The Service still fails during the hold, because some clients stayed.
         fail(&mut failures, &[now, now + 1, now + 2, now + 200]);
         assert!(is_broken(&failures, now + 499) && !is_broken(&failures, now + 500));
         failures.forget(second(now + 200 + 901), &Known(&[(WEB, "web")]));
@@ -343,7 +346,7 @@ mod tests {
         assert!(!is_broken(&failures, 6), "the Service is gone");
     }
 
-    /// A late failure finds room, but not by displacing a Service that is broken or failed just now.
+    /// A new failure replaces an old run, but not one of a Service that is broken or failed just now.
     #[test]
     fn places_are_bounded() {
         let mut failures = ExternalServiceFailures::default();

@@ -65,7 +65,8 @@ pub struct FamilyLedger {
     /// Clients that were served, with the interface by which they dialled, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served: Vec<Client>,
-    /// By class of clients: lookups showed open ways for served clients, so lookups are meaningful for them.
+    /// By class of clients: whether lookups for served clients showed that packets pass. Otherwise lookups
+    /// for the class mean nothing.
     #[serde(default)]
     pub open_ways: Classes,
 }
@@ -73,7 +74,8 @@ pub struct FamilyLedger {
 impl FamilyLedger {
     /// Whether anything was ever seen.
     pub fn is_known(&self) -> bool {
-        // An obstacle alone shows no connections: not every node has both families.
+        // An obstacle alone shows no use of the family: it may be read on a node that has only the other
+        // family.
         let seen = Self {
             obstacle: ObstacleLedger::default(),
             ..self.clone()
@@ -139,7 +141,7 @@ impl FamilyLedger {
         self.streak.insert(streak).enter(entry);
     }
 
-    /// A connection from outside was forwarded and not answered.
+    /// Records that a connection from outside was forwarded and not answered.
     pub(crate) fn leave_unanswered(&mut self, at: Mono) {
         let run = self
             .unanswered
@@ -147,7 +149,7 @@ impl FamilyLedger {
         self.unanswered = Some((run.map_or(at, |(first, _)| first), at));
     }
 
-    /// A client did not receive its answer.
+    /// Records that a client did not receive its answer.
     pub(crate) fn answer_not_delivered(&mut self, client: IpAddr, at: Mono) {
         if let Some((_, last)) = self
             .answers_not_delivered
@@ -171,7 +173,7 @@ impl FamilyLedger {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streak {
     pub since: Mono,
-    /// The last one.
+    /// The last failure.
     pub last: Mono,
     /// By label (`namespace/name:port`).
     #[serde(default)]
@@ -180,7 +182,7 @@ pub struct Streak {
     pub(crate) failures: [u64; FAILURES],
 }
 
-/// An addition to a run.
+/// Failures to add to a run.
 pub(crate) struct Entry<'a> {
     pub(crate) since: Mono,
     pub(crate) last: Mono,

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum time between the start of an obstacle and its first reading.
 pub const READ_WITHIN: Duration = Duration::from_secs(30);
-/// Minimum time from the first reading to a success that refutes the obstacle: an earlier connection may
-/// be older than the obstacle.
+/// Minimum time from the first reading to a success that refutes the obstacle. An earlier success may belong
+/// to a connection from before the obstacle.
 const SURE_AFTER: Duration = Duration::from_secs(1);
 
 /// By [`SourceClass`].
@@ -41,13 +41,13 @@ pub struct Obstacle {
     pub cause: Cause,
     /// When it was first read.
     pub since: Mono,
-    /// Classes of clients that it keeps from being served.
+    /// Classes of clients that the obstacle keeps from being served.
     #[serde(default = "outside")]
     pub(crate) concerns: Classes,
-    /// Classes of clients of which one was served in spite of it.
+    /// Classes of clients of which at least one client was served in spite of the obstacle.
     #[serde(default)]
     served: Classes,
-    /// Whether a client outside was served in spite of it, as older agents stored it.
+    /// Whether a client outside was served in spite of the obstacle, as older agents stored it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     refuted: bool,
 }
@@ -93,7 +93,7 @@ impl ObstacleLedger {
         (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !served(obstacle))
     }
 
-    /// Whether routes or neighbour tables show it.
+    /// Whether routes or neighbour tables show the obstacle.
     pub fn is_looked_up(&self) -> bool {
         self.obstacle
             .is_some_and(|obstacle| obstacle.cause.is_looked_up())

@@ -1,10 +1,9 @@
-//! Connections that left by an uplink although their endpoint is on this node: its route is gone, and the
-//! default route is used instead.
+//! Connections that left by an uplink although their endpoint is on this node: the endpoint's route is gone,
+//! and the default route is used instead.
 //!
-//! No policy does that to any client. But a single endpoint may be leaving, with its route removed before
-//! its slice is updated. And anybody who can edit a Service can list any address as an endpoint of this
-//! node. So two endpoints are needed, in two namespaces if two are in use. The verdict decides, not this
-//! module.
+//! No policy causes this. But a single endpoint may be leaving, with its route removed before its slice is
+//! updated. And anybody who can edit a Service can list any address as an endpoint of this node. So two
+//! endpoints are needed, in two namespaces if two are in use. The verdict decides, not this module.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,7 +20,8 @@ const KEPT_OF_NAMESPACE: usize = 2;
 /// Maximum number of endpoints that are reached by an uplink.
 const REACHED_KEPT: usize = 64;
 
-/// Connections of one family since the last one that reached an endpoint of this node.
+/// Connections of one family that left by an uplink, since the last connection that reached an endpoint of
+/// this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrongRoutes {
     missed: Vec<Missed>,
@@ -30,8 +30,8 @@ pub struct WrongRoutes {
     /// Arrival of the last one.
     pub last: Mono,
     pub connections: u32,
-    /// Endpoints that answered over an uplink, because pods may be bridged to it; the latest last. If such
-    /// an endpoint falls silent, it hangs and is not misrouted.
+    /// Endpoints that answered over an uplink, because pods may be bridged to it; the latest last. If one of
+    /// them no longer answers, it hangs; its connections are not misrouted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     by_uplink: Vec<IpAddr>,
     /// Arrival of the last connection that reached an endpoint of this node.
@@ -92,7 +92,7 @@ impl WrongRoutes {
         }
     }
 
-    /// An endpoint answered over an uplink, so the uplink is the right way.
+    /// Records that an endpoint answered over an uplink, which is therefore the right device for it.
     pub(crate) fn reach(&mut self, endpoint: IpAddr) {
         // Each sample again reports connections that are still tracked.
         if self.by_uplink.last() == Some(&endpoint) {
@@ -105,7 +105,6 @@ impl WrongRoutes {
         self.by_uplink.push(endpoint);
     }
 
-    /// Forgets all failures.
     pub(crate) fn forget(&mut self) {
         *self = Self {
             by_uplink: std::mem::take(&mut self.by_uplink),
@@ -113,7 +112,7 @@ impl WrongRoutes {
         };
     }
 
-    /// A connection that arrived at that time reached an endpoint of this node.
+    /// Records that a connection, which arrived at the given time, reached an endpoint of this node.
     pub(crate) fn succeed(&mut self, arrived: Mono) {
         self.succeeded = self.succeeded.max(Some(arrived));
         if arrived >= self.since {
@@ -129,8 +128,8 @@ impl WrongRoutes {
         };
     }
 
-    /// Whether enough connections missed enough endpoints. This holds for the rest of the run, since load
-    /// balancers that received 503 send no more clients.
+    /// Whether enough connections missed enough endpoints. Once true, this holds for the rest of the run:
+    /// load balancers that received 503 send no more clients, so further failures may not be seen.
     pub fn are_confirmed(&self, needs_two_namespaces: bool, limits: &Limits) -> bool {
         self.two[usize::from(needs_two_namespaces)].is_some()
             && self.connections >= limits.service_failures

@@ -1,8 +1,8 @@
 //! Services that worked, by class of clients, and the failures of each since its last success.
 //!
 //! Only Services that worked are witnesses: one that never worked may be new, or denied by a policy. The
-//! failures of a Service end with its next success for the same class. Nothing here decides whether they
-//! accuse the node.
+//! failures of a Service end with its next success for the same class of clients. Nothing here decides
+//! whether failures accuse the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -17,18 +17,19 @@ use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of Service ports: two can accuse, and all are stored with the agent's state. When there
-/// is no room, a port replaces the least recently used one of its namespace. A namespace without any takes
-/// a place from the namespace with most, so no tenant can exclude all others.
+/// Maximum number of Service ports. Two are enough to accuse the node, and all are stored with the agent's
+/// state. Without room, a new port replaces the least recently used one of its namespace. If its namespace
+/// has none, it replaces one of the namespace with most ports, so no tenant can exclude all others.
 const KEPT: usize = 256;
-/// For this long after a failure among successes, some clients may fail for reasons on their side.
+/// If a Service failed and then succeeded, its next failures within this time may have reasons on the
+/// clients' side.
 const MIXED: Duration = Duration::from_secs(10);
 /// A little more than the time between two readings.
 const ONE_READING: Duration = Duration::from_millis(500);
 /// Maximum number of clients per failing Service: the decision needs two.
 const CLIENTS_KEPT: usize = 4;
 
-/// By hash of family, name and port, because ids do not outlive the agent and are reused.
+/// Services by the hash of family, name and port, because ids do not outlive the agent and are reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicesSeenWorking(BTreeMap<u64, Known>);
 
@@ -39,17 +40,17 @@ struct Known {
     #[serde(with = "pathproof_facts::names::FamilyName")]
     family: Family,
     last: Mono,
-    /// When it was last dialled without an endpoint, unless it worked since: a proxy may be late with the
-    /// next endpoint.
+    /// When it was last dialled without an endpoint, unless it worked since. A proxy may be late with the
+    /// next endpoint, so failures soon after this time do not count.
     #[serde(default)]
     emptied: Option<Mono>,
     /// Number of successful connections; older agents did not count them.
     #[serde(default = "enough")]
     successes: u32,
-    /// The last failure before a success: some clients fail while others are served.
+    /// Time of the last failure that was followed by a success: some clients fail while others are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mixed: Option<Mono>,
-    /// Whether it never worked, and nothing else had worked when it failed.
+    /// Whether the Service never worked, and no other one had worked when it failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     never: bool,
     /// Failures since the last success.
@@ -76,8 +77,8 @@ pub struct Failing {
     pub last: Mono,
     /// From counters, by [`Failure`].
     counted: [u64; FAILURES],
-    /// From single reports, by [`Failure`]. Neither number is always complete: a sample with a success of
-    /// the Service for the same class of clients adds none to the counters, and reports of connections from
+    /// From single reports, by [`Failure`]. Neither `counted` nor this is always complete. A sample with a
+    /// success of the Service for the same class of clients adds no counts, and reports of connections from
     /// before a success are ignored.
     reported: [u64; FAILURES],
     /// Whether some were refused by ICMP, as a REJECT rule does.
@@ -90,7 +91,7 @@ pub struct Failing {
 }
 
 impl Failing {
-    /// Failures by kind: the greater number of each.
+    /// Failures by kind: the greater of the two numbers of each.
     pub fn failures(&self) -> [u64; FAILURES] {
         let mut failures = self.counted;
         for (failures, reported) in failures.iter_mut().zip(self.reported) {
@@ -106,7 +107,7 @@ impl Failing {
     }
 }
 
-/// New failures.
+/// Failures to add.
 pub(crate) struct NewFailures {
     /// Arrival of the first one, to compare with the last success. If only counts are known, the latest
     /// time at which it can have arrived.
@@ -116,7 +117,8 @@ pub(crate) struct NewFailures {
     /// When they were noticed.
     pub(crate) noticed: Mono,
     pub(crate) failure: Failure,
-    /// 0 for the report of a single connection, which the counters contain as well.
+    /// Number of failures in the counters; 0 for the report of a single connection, which the counters
+    /// contain as well.
     pub(crate) count: u32,
     pub(crate) icmp: bool,
     pub(crate) misdelivered: bool,
@@ -131,14 +133,15 @@ pub struct FailingService<'a> {
     pub worked: Mono,
     /// Number of successful connections before.
     pub successes: u32,
-    /// Whether some of its clients failed just before while others were served.
+    /// Whether, just before these failures, some of its clients failed while others were served.
     pub is_mixed: bool,
     /// Whether it is the pod probe's Service.
     pub is_pod_probe: bool,
 }
 
 impl ServicesSeenWorking {
-    /// Records `count` successful connections, seen by `last`. They end its failures.
+    /// Records `count` successful connections, the last one at `last` or before. They end the Service's
+    /// failures.
     pub(crate) fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
         let (service, namespace) = hashes(info);
         if self.0.len() >= KEPT && !self.0.contains_key(&service) {
@@ -168,9 +171,9 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Records failed connections to a Service. Ignored if the Service never worked (unless `never` is set:
-    /// nothing ever did), if its first endpoints are new, or if it worked after these connections arrived.
-    /// A run ends after `pause` without a failure.
+    /// Records failed connections to a Service. They are ignored if the Service never worked (unless `never`
+    /// is set: nothing ever worked), if its first endpoints are new, or if it worked after they arrived. A
+    /// run ends after `pause` without a failure.
     pub(crate) fn fail(
         &mut self,
         info: &ServiceInfo,
@@ -197,8 +200,8 @@ impl ServicesSeenWorking {
             return;
         };
         if known.last >= new.arrived {
-            // The time of a success is only known to within one reading, so failures of about the same time
-            // are ambiguous.
+            // The time of a success is only known to within one reading. Failures within that time may be
+            // later than the success, so they do not count here.
             let before = known.last.since(new.arrived) > ONE_READING;
             known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;
@@ -268,7 +271,7 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets the least recently used Service of the namespace with most of them.
+    /// Forgets the least recently used Service of the namespace with most Services.
     fn make_room(&mut self) {
         let mut shares: BTreeMap<u64, usize> = BTreeMap::new();
         for known in self.0.values() {
@@ -281,7 +284,6 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets the least recently used Service of a namespace.
     fn forget_oldest(&mut self, namespace: u64) {
         let theirs = self
             .0
@@ -324,8 +326,9 @@ impl ServicesSeenWorking {
         self.namespaces_used(family, now).len()
     }
 
-    /// Hashes of the namespaces whose Services were used in the last hour. The pod probe's does not count:
-    /// it is on every node, so a single namespace of users would never be enough to accuse.
+    /// Hashes of the namespaces whose Services were used in the last hour. The pod probe's namespace does not
+    /// count. It is in use on every node, so one namespace of users would always be one of two and never
+    /// enough to accuse.
     pub(crate) fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
         let in_use = self
             .of(family)

@@ -42,9 +42,9 @@ pub struct Track {
     /// Refused and lost connections by class of clients, since the last success of that class.
     #[serde(default, rename = "doubtful_by_class")]
     doubtful: [Option<Run>; SOURCE_CLASSES],
-    /// Connections of pods, then those of all others.
+    /// Connections to endpoints that left: of pods, then of all other clients.
     stale: [VecDeque<StaleConnection>; 2],
-    /// Source ports that dialled endpoints that left, in the same order.
+    /// Source ports that dialled endpoints that left: of pods, then of all other clients.
     #[serde(default, skip_serializing_if = "SourcePorts::are_none")]
     dialled_from: [SourcePorts; 2],
     /// Connections that dialled the address of an endpoint that left, and the time of the last one.
@@ -68,8 +68,8 @@ pub struct StaleConnection {
     /// Time from the endpoint's departure to the arrival of the connection.
     pub age: Duration,
     pub(crate) client: IpAddr,
-    /// Whether the client is a pod of this node. Both flags are unset for connections of the node itself
-    /// and in older recordings.
+    /// Whether the client is a pod of this node. `of_pod` and `of_outsider` are both false for connections of
+    /// the node itself and in older recordings.
     #[serde(default)]
     pub of_pod: bool,
     /// Whether the client is outside.
@@ -167,7 +167,7 @@ impl Track {
                 run.last = run.last.max(at);
                 run.n = run.n.saturating_add(n);
             }
-            // Their meaning depends on ages and clients: see `sight`.
+            // `sight` records these, because their meaning depends on age and client.
             Failure::Stale | Failure::AnswerNotDelivered => {}
         }
     }
@@ -197,7 +197,8 @@ impl Track {
         let is_reused = self.dialled_from[place].met_before(client, sighting.destination, at);
         let kept = &mut self.stale[place];
         if kept.len() == STALE_KEPT {
-            // Reused ports go first, so that one client cannot displace the few connections that count.
+            // Connections from reused ports are removed first, so that one client cannot displace the few
+            // connections that count.
             let reused = kept.iter().position(|sighting| sighting.is_reused);
             kept.remove(reused.unwrap_or_default());
         }
@@ -213,7 +214,7 @@ impl Track {
         is_reused
     }
 
-    /// A connection of this Service succeeded.
+    /// Records that a connection of this Service succeeded.
     pub(crate) fn prove(&mut self, class: SourceClass, at: Mono) {
         self.last_proof = self.last_proof.max(Some(at));
         self.doubtful[class as usize] = None;
@@ -244,7 +245,7 @@ impl Track {
         stale.filter(|seen| seen.age > limits.left_grace)
     }
 
-    /// Failure that confirms the Service to be broken, if it is.
+    /// The most common of the failures that confirm the Service to be broken, if it is.
     pub fn confirmed(&self, now: Mono, limits: &Limits) -> Option<Failure> {
         let mut among = [0; FAILURES];
         if self.is_going_on(self.last_stale(limits), now, limits) {
@@ -277,8 +278,8 @@ impl Track {
         commonest(&among)
     }
 
-    /// Whether failures of one kind continue, or nothing succeeded after the last one. A repair counts
-    /// after a quiet moment, not when the window is empty.
+    /// Whether failures of one kind continue: the last one is recent, or nothing succeeded after it. So a
+    /// repair shows after a short quiet time, before the window is empty.
     fn is_going_on(&self, last: Option<Mono>, now: Mono, limits: &Limits) -> bool {
         last.is_some_and(|last| {
             now.since(last) <= limits.service_quiet || self.last_proof.is_none_or(|at| at < last)
@@ -299,7 +300,7 @@ const SECONDS: usize = 10;
 /// Counts per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
-    /// The second and its count, at the second's place modulo [`SECONDS`].
+    /// Each second with its count, at the index that is the second modulo [`SECONDS`].
     buckets: [(u64, u32); SECONDS],
 }
 

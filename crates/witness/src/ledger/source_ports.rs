@@ -1,5 +1,5 @@
-//! Source ports that dialled endpoints that left. conntrack sends a client that reuses its port to the
-//! same endpoint as before, whatever the current rules are.
+//! Source ports that dialled endpoints that left. If a client reuses its port, conntrack sends the connection
+//! to the same endpoint as before, whatever the current rules are.
 //!
 //! Nothing here decides. A forgotten port counts as a new one.
 
@@ -10,7 +10,8 @@ use std::time::Duration;
 use pathproof_facts::time::Mono;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of ports. A client that uses more ports before it repeats one appears as new clients.
+/// Maximum number of ports. A client that uses more ports before it repeats one looks like several new
+/// clients.
 const KEPT: usize = 64;
 /// Time for which conntrack may remember a port: it forgets unanswered and closed connections after two
 /// minutes.
@@ -25,8 +26,8 @@ impl SourcePorts {
         ports.iter().all(|ports| ports.0.is_empty())
     }
 
-    /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier one
-    /// from the same port. Port 0 means unknown.
+    /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier
+    /// connection from the same port. Port 0 means unknown.
     pub(super) fn met_before(
         &mut self,
         client: SocketAddr,

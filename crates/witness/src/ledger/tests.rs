@@ -1,5 +1,5 @@
-//! The ledger against a naive recount, which keeps every failure of a run and of a Service and adds them up
-//! when needed.
+//! Compares the ledger with a naive recount, which keeps every failure of a run and of a Service and adds
+//! them up when needed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -64,7 +64,7 @@ struct Event {
 #[derive(Clone, Debug)]
 enum Fate {
     Proven,
-    /// One of them is reported with its addresses: the client, and the time before the sample in ms.
+    /// Failed connections. If one of them is reported, its client and its time before the sample in ms.
     Failed(Failure, Option<(u8, u64)>),
 }
 
@@ -110,8 +110,8 @@ fn any_look() -> impl Strategy<Value = Look> {
 }
 
 impl Look {
-    /// The sample of a kernel that is read at `at`. `proofs` are its times of proofs, the last of which may
-    /// be reported a sample later than it is counted.
+    /// The sample that the kernel gives at `at`. `proofs` holds its times of last proofs. The time of a proof
+    /// may be reported one sample later than its count.
     fn sample(&self, at: Mono, proofs: &mut [[Option<Mono>; 3]; FAMILIES]) -> Sample {
         let mut sample = Sample {
             at,
@@ -136,8 +136,8 @@ impl Event {
         match self.fate {
             Fate::Proven => {
                 counts[Outcome::Proven as usize] = self.n;
-                // The kernel records no times of the sentinel's proofs, and a third of the others come
-                // late.
+                // The kernel records no times of the sentinel's proofs, and the times of a third of the
+                // others come late.
                 if self.service < SENTINEL && self.n < 3 {
                     let family = usize::from(self.service == 3);
                     proofs[family][self.class as usize] = Some(sample.at.minus(ms(1)));
@@ -238,7 +238,7 @@ proptest! {
         prop_assert_eq!(heir.seen(at), ledger.seen(at));
     }
 
-    /// The window against a list of all counts.
+    /// Compares the window with a list of all counts.
     #[test]
     fn a_window_counts_the_last_ten_seconds(
         counts in prop::collection::vec((0_u64..4_000, 0_u32..5), 0..40),

@@ -1,8 +1,8 @@
 //! Connections to other nodes that leave by another device than earlier connections to the same range.
 //!
-//! Without its route, a packet for the overlay leaves by the default route: translated, not
-//! encapsulated, and never answered. The usual device of a range is learned from answers. If a
-//! route moves for good, the first answer over the new device shows that.
+//! If the route of the overlay is gone, its packets leave by the default route: translated, not encapsulated,
+//! and never answered. The usual device of a range is learned from answers. If a route moves for good, the
+//! first answer over the new device shows that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub type Range = (u16, u32);
 pub(crate) struct Devices {
     /// Ranges by the device over which the latest connection to them was answered.
     usual: BTreeMap<Arc<str>, BTreeSet<Range>>,
-    /// By the usual device.
+    /// Unanswered connections that should have left by the device in the key.
     astray: BTreeMap<Arc<str>, Astray>,
 }
 
@@ -92,7 +92,7 @@ impl Devices {
         found.map(|(device, _)| Arc::clone(device))
     }
 
-    /// A connection to this range was answered over this device.
+    /// Records that a connection to this range was answered over this device.
     pub(super) fn answer(&mut self, range: Range, device: &Arc<str>) {
         self.astray.remove(device);
         let usual = self.usual_of(range);
@@ -103,8 +103,8 @@ impl Devices {
             if let Some(ranges) = self.usual.get_mut(&usual) {
                 ranges.remove(&range);
             }
-            // The route has moved to this device, and others may have moved with it: forget what
-            // went astray by it.
+            // The route has moved to this device, and others may have moved with it. So connections that left
+            // by this device did not go astray.
             let moved = |astray: &mut Astray| astray.by.contains(device);
             if self.astray.get_mut(&usual).is_some_and(moved) {
                 self.astray.remove(&usual);

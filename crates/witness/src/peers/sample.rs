@@ -27,10 +27,11 @@ pub struct PeerSample {
     pub devices: BTreeMap<u32, Arc<str>>,
     /// Unanswered connections of pods of this node, at most 64.
     pub silences: Vec<Silence>,
-    /// Ids of Service ports whose endpoints on this node answered other pods of it, ascending.
+    /// Ids of Service ports with an endpoint on this node that answered another pod of this node, ascending.
     #[serde(default)]
     pub near: Vec<u32>,
-    /// Ids of Service ports whose endpoints on this node did not answer other pods of it, ascending.
+    /// Ids of Service ports with an endpoint on this node that did not answer another pod of this node,
+    /// ascending.
     #[serde(default)]
     pub near_silent: Vec<u32>,
     /// Connections to [`LARGE_TRANSFER_PORT`].
@@ -63,7 +64,6 @@ pub struct PeerCount {
     pub device: u32,
     /// Connections that were answered, accepted or not.
     pub answered: u32,
-    /// Connections that were not answered.
     pub unanswered: u32,
 }
 
@@ -98,7 +98,8 @@ pub struct Departure {
 }
 
 impl PeerSample {
-    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is a time.
+    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` contains a
+    /// time instead of a peer.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
         let has = |bits: u32| pending.state & bits != 0;
         let is_probe = pending.flags & frontend_flag::SENTINEL != 0;

@@ -54,7 +54,7 @@ fn connections_by_node(
     assert_eq!(sample.near, Vec::from_iter(is_near.then_some(SERVICE)));
 }
 
-/// However much is in one sample, no more is kept than fits.
+/// A sample with more entries than fit does not exceed the limits.
 #[test]
 fn memory_is_bounded() {
     let mut ledger = PeerLedger::default();

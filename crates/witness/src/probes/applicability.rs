@@ -1,5 +1,5 @@
-//! Whether probes represent real connections. They do not if they take another way, or if another
-//! Service uses their frontend.
+//! Whether probes represent real connections. They do not if the datapath handles them differently, or if
+//! another Service uses their frontend.
 
 use pathproof_facts::cause::ProbeCause;
 use pathproof_facts::cluster::ObjectName;
@@ -14,7 +14,7 @@ use crate::topology::{DatapathTopology, Tristate};
 /// Effect of the datapath's topology on probes; the default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeApplicability {
-    /// Probes from outside the node do not take the way of real connections.
+    /// The datapath handles probes from outside the node differently from real connections.
     #[serde(rename = "aside")]
     is_secondary: bool,
     /// Probes and connections of pods are translated by different proxies.
@@ -77,10 +77,10 @@ impl SentinelLedger {
         self.conflict(lane).map(|conflict| &conflict.service)
     }
 
-    /// Whether a probe is void because another Service uses its frontend. A lane that is no
-    /// longer in conflict must pass first, because the rules follow with a delay. A conflict only adds
-    /// rules, so it does not explain a probe to a cluster IP that leaves untranslated. Nor does it
-    /// turn off forwarding or fill the connection table.
+    /// Whether a probe is void because another Service uses its frontend. After a conflict a lane must pass
+    /// first, because the rules follow with a delay. A conflict only adds rules, so it does not explain a
+    /// probe to a cluster IP that leaves untranslated. Nor does it turn off forwarding or fill the connection
+    /// table.
     pub(super) fn voids_by_conflict(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
         let conflict = self.conflict(lane);
         let (has_conflict, loops) = (
@@ -99,22 +99,22 @@ impl SentinelLedger {
         ledger.in_conflict && !is_certain
     }
 
-    /// Whether probes of a lane represent real connections. A lane in conflict does so only while it has
-    /// a run, which then contains only failures that the conflict does not explain.
+    /// Whether probes of a lane represent real connections. A lane in conflict does so only while it has a
+    /// run of failures. That run contains only failures that the conflict does not explain.
     pub fn is_applicable(&self, lane: Lane) -> bool {
         let ledger = self.lane(lane);
         self.represents_real_traffic(lane.path) && (!ledger.in_conflict || ledger.run.is_some())
     }
 
-    /// Whether probes of a path take the way of real connections. The host path always does.
+    /// Whether the datapath handles probes of a path like real connections. For the host path it always does.
     pub fn represents_real_traffic(&self, path: ProbePath) -> bool {
         path == ProbePath::Host || !self.applicability.is_secondary
     }
 
-    /// Whether lanes from outside the node represented this family until recently. They stop doing so
-    /// while their interfaces are made again and Cilium has yet to attach its programs, or when another
-    /// Service begins to use their frontends. The host path accuses only if no other lane does, and must
-    /// not replace them in that time.
+    /// Whether lanes from outside the node represented this family until recently. They stop doing so when
+    /// another Service begins to use their frontends, or while their interfaces are recreated and Cilium has
+    /// not attached its programs yet. The host path accuses only if no other lane can, and must not replace
+    /// the others in that time.
     pub fn is_recently_inapplicable(&self, family: Family, now: Mono) -> bool {
         let since = self.applicability.inapplicable_since[family as usize];
         since.is_some_and(|since| now.since(since) < self.limits.proof_age)

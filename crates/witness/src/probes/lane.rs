@@ -20,11 +20,11 @@ use super::{SentinelLedger, lanes_of, place};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LaneLedger {
-    /// A probe passed on this node in this boot, with this sentinel and under this owner.
+    /// Whether a probe passed in this boot of the node, with the present sentinel and owner.
     pub armed: bool,
-    /// Frontend with which it was armed: another one may not be served.
+    /// Frontend with which it was armed. Success at this frontend does not prove that another one is served.
     pub(crate) frontend: Option<SocketAddr>,
-    /// Another Service uses its frontend, or did when a probe last passed.
+    /// Whether another Service uses its frontend, or did when a probe last passed.
     #[serde(default, rename = "claimed")]
     pub in_conflict: bool,
     pub last_pass: Option<Mono>,
@@ -33,7 +33,8 @@ pub struct LaneLedger {
     /// When a failure last counted.
     #[serde(default)]
     pub last_counted: Option<Mono>,
-    /// Since the lane was armed, the echo received a probe with another source than the client's.
+    /// Whether the echo received a probe with another source address than the client's since the lane was
+    /// armed.
     pub(crate) masquerade_seen: bool,
     /// Failures that count, since the last pass.
     pub run: Option<Run>,
@@ -66,7 +67,7 @@ pub struct Run {
     /// When the last of them ended.
     pub last: Mono,
     pub failures: u32,
-    /// The frontend is an address of the node: without a rule, the node refuses connections to it.
+    /// Whether the frontend is an address of the node: without a rule, the node refuses connections to it.
     #[serde(default)]
     pub local: bool,
     /// The last failures, as many as confirm a run: when each probe was sent, and the cause.
@@ -88,8 +89,8 @@ impl Run {
         self.failures >= limits.probe_failures
     }
 
-    /// Whether most of the last failures accuse the datapath alone. While a fault begins, one of
-    /// them may have another cause.
+    /// Whether most of the last failures have a cause that only the datapath explains. A failure from the
+    /// time when a fault began may have another cause.
     pub fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
             cause.is_unambiguous()
@@ -142,8 +143,8 @@ impl LaneLedger {
         }
     }
 
-    /// Records a pass. While the connection table is full (`full`), a probe that found room does not end
-    /// the run of those that did not.
+    /// Records a pass. While the connection table is full (`full`), a probe that found room in it does not
+    /// end the run of probes that found none.
     pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, full: bool, now: Mono) {
         self.armed = true;
         self.frontend = Some(trace.frontend);
@@ -199,7 +200,7 @@ impl LaneLedger {
         run.enter(trace.sent, ended, cause, limits);
     }
 
-    /// Ends the run unless it was confirmed long before `at`.
+    /// Ends the run, unless it is confirmed and began long before `at`.
     pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
         let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
         let young = |run: &Run| !run.is_confirmed(limits) || !long_before(run);
@@ -230,7 +231,7 @@ impl LaneLedger {
     }
 }
 
-/// Recordings of agents with fewer causes have fewer counts.
+/// Reads counts by cause. Recordings of older agents, which had fewer causes, contain fewer counts.
 fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
     let known = Vec::<u32>::deserialize(from)?;
     let mut counts = [0; PROBE_CAUSES];
@@ -241,7 +242,7 @@ fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAU
     Ok(counts)
 }
 
-/// Delays from stage to stage; the first one is from sending.
+/// Delays from stage to stage; the first delay starts when the probe is sent.
 fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
     let mut before = trace.sent;
     trace.first_packet().map(|stamp| {
@@ -268,7 +269,7 @@ pub(super) struct LaneMemory {
     masquerade_seen: bool,
     #[serde(default)]
     freshness: Freshness,
-    /// Only a confirmed run.
+    /// The run of failures, if it is confirmed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     run: Option<Run>,
 }
@@ -317,13 +318,15 @@ impl SentinelLedger {
         }
     }
 
-    /// The source of the cluster view is away, or was not reached yet after a restart. The datapath, which
-    /// uses the same API server, is not late with changes that it may not have received meanwhile.
+    /// Records that the source of the cluster view is unreachable, or was not reached yet after a restart.
+    /// The datapath uses the same API server. It may not receive changes in this time, so it is not late with
+    /// them.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
     }
 
-    /// The source of the cluster view is back. The time that it was away does not count.
+    /// Records that the source of the cluster view is reachable again. The time without it does not count as
+    /// lag.
     pub fn source_back(&mut self, now: Mono) {
         let Some(away) = self.away.take() else { return };
         for lane in &mut self.lanes {
@@ -331,10 +334,10 @@ impl SentinelLedger {
         }
     }
 
-    /// Records whether the writer of this node's rules can receive changes. For that the view's
-    /// source must be reachable, and the control plane must receive the kubelet's reports. The
-    /// kubelet reaches the API server by the same route as kube-proxy. The agent takes another one,
-    /// so it may receive changes when they cannot.
+    /// Records whether the writer of this node's rules can receive changes. This requires that the view's
+    /// source is reachable, and that the control plane receives the kubelet's reports. The kubelet reaches
+    /// the API server by the same route as kube-proxy. The agent uses another route, so it may receive
+    /// changes when those two cannot.
     pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
         if is_silent || node.is_some_and(|node| node.kubelet_silent) {
             self.source_away(now);
@@ -343,8 +346,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Usual lag of this node's datapath behind the API: the median of the last measurements in the
-    /// slower family. `None` before there are a few.
+    /// Usual lag of this node's datapath behind the API: the median of the last measurements in the slower
+    /// family. `None` if there are too few.
     pub fn usual_lag(&self) -> Option<Duration> {
         self.lags.iter().filter_map(Lags::usual).max()
     }
@@ -365,8 +368,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Time for which a lane's generation has been behind the API as received here; `None` if it is
-    /// not behind. Time in which the source of the view was away does not count.
+    /// Time for which a lane's generation has been behind the one that this node received from the API;
+    /// `None` if it is not behind. Time without the source of the view does not count.
     pub fn lateness(&self, lane: Lane, now: Mono) -> Option<Duration> {
         let since = self.lane(lane).freshness.unmet_since()?;
         Some(self.away.map_or(now, |away| away.min(now)).since(since))

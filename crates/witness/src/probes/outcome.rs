@@ -11,24 +11,24 @@ use pathproof_wire::probe::Stage;
 use pathproof_wire::service::FAMILIES;
 use serde::{Deserialize, Serialize};
 
-/// Kernel facts, read beside the probes.
+/// Facts about the kernel, read while probes run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
-    /// Whether it forwards, by [`Family`](pathproof_wire::service::Family); `None` if reading failed.
+    /// Whether the kernel forwards, by [`Family`](pathproof_wire::service::Family); `None` if reading failed.
     pub forwarding: [Option<bool>; FAMILIES],
-    /// Whether it drops connections because its connection table is full.
+    /// Whether the kernel drops connections because its connection table is full.
     #[serde(default)]
     pub table_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeOutcome {
-    /// Handshake and data (or the datagram) came back.
+    /// The client received the answers to handshake and data, or to the datagram.
     Passed {
         /// The echo received another source address than the client's.
         masqueraded: bool,
     },
-    /// The datapath did not bring it there and back.
+    /// The datapath did not deliver the probe to the echo and its answer to the client.
     Failed(ProbeCause),
     /// The probe is no evidence.
     Void(VoidReason),
@@ -128,7 +128,8 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
     } else if seen.leaked {
         ProbeCause::Leaked
     } else if seen.misrouted && !left {
-        // If it left for the echo, it went to a generation that this node has not received yet.
+        // A probe that left for the echo was not misrouted: it went to a generation that this node has not
+        // received yet.
         ProbeCause::Misrouted
     } else if seen.refused {
         ProbeCause::Refused

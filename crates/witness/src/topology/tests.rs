@@ -10,12 +10,12 @@ use crate::testing::topologies::*;
 #[rstest]
 #[case::replacing(&["cil_to_netdev"], Some(&["cil_sock4_lb"][..]), &[], Tristate::Yes)]
 #[case::without_names(&["?"], Some(&["?"][..]), &[], Tristate::Yes)]
-// A host firewall and `--bpf-lb-sock` beside a kube-proxy that serves node ports; or leftover rules
-// of kube-proxy without `node-port-bind-protection`.
+// A host firewall and `--bpf-lb-sock` beside a kube-proxy that serves node ports. Or Cilium without
+// `node-port-bind-protection`, beside leftover rules of kube-proxy.
 #[case::both_beside_kube_proxy(&["cil_to_netdev"], Some(&["cil_sock4_lb"][..]), PROXY, Tristate::Unknown)]
 #[case::beside_kube_proxy(&[], Some(&[][..]), PROXY, Tristate::No)]
 #[case::sockets_alone(&[], Some(&["cil_sock4_lb"][..]), PROXY, Tristate::No)]
-// A host firewall or a bandwidth manager has that program too.
+// A host firewall or a bandwidth manager has `cil_to_netdev` too.
 #[case::uplinks_alone(&["cil_to_netdev"], Some(&[][..]), PROXY, Tristate::No)]
 #[case::nobody_else(&["cil_to_netdev"], Some(&[][..]), &[], Tristate::Unknown)]
 #[case::another_program(&["retina"], None, PROXY, Tristate::No)]
@@ -193,7 +193,7 @@ fn in_mixed_mode_each_path_has_its_owner() {
     );
 }
 
-/// Calico's eBPF dataplane has programs there too.
+/// Calico's eBPF dataplane also has programs at sockets.
 #[rstest]
 #[case::some(&["?"], Seen::Partial)]
 #[case::none(&[], Seen::Full)]

@@ -193,7 +193,7 @@ fn a_connection_at_the_moment_of_the_taint_counts() {
     assert_eq!(drain.view().connections, 1);
 }
 
-/// Quiet is known before the node leaves, as far back as the observation goes.
+/// The quiet time is known before the node leaves, as far back as the observation goes.
 #[test]
 fn quiet_time_is_known_before_the_node_leaves() {
     let quiet = |view: DrainView| view.quiet();

@@ -82,7 +82,7 @@ fn losses_accuse_by_breadth(
     assert_eq!(accused, expected.is_none());
 }
 
-/// Clients outside whose Services worked, but whom a policy may deny.
+/// Clients outside accuse nobody even if their Services worked, because a policy may deny them.
 #[test]
 fn outsiders_who_are_denied_accuse_nobody() {
     let mut world = World::new();
@@ -91,8 +91,8 @@ fn outsiders_who_are_denied_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Pod));
 }
 
-/// Every dialled Service fails because its rules are gone. No policy does that, even if the sentinel's
-/// rules are intact.
+/// Every dialled Service fails because its rules are gone, which no policy causes. The sentinel's rules may
+/// be intact.
 #[rstest]
 #[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Leaked, State::Broken)]
 #[case::outside_alone(&[(WEB, External, 1), (API, External, 2)], Failure::Refused, State::Broken)]
@@ -130,14 +130,14 @@ fn outsiders_do_not_make_a_run_of_victims_older() {
     assert_eq!(world.verdict(13_500).state, State::Broken);
 }
 
-/// New Services that are dialled while a proxy is late, and Services that a policy always denied.
+/// A Service that never worked may be new, beside a late proxy, or always denied by a policy.
 #[test]
 fn services_that_never_worked_accuse_nobody() {
     let mut world = World::new();
     let new = [(CART, Pod, 1), (CART + 1, Pod, 2), (CART + 2, Pod, 3)];
     fail(&mut world, &new, Leaked, 250, 6_000);
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::New));
-    // One Service that worked and one that never did count as one.
+    // If one Service worked and another one never did, only one counts.
     let mut world = World::new();
     fail(
         &mut world,
@@ -215,7 +215,8 @@ fn one_namespace_accuses_nobody_while_another_is_in_use() {
     assert_eq!(world.verdict(5_500).state, State::Broken);
 }
 
-/// Policies drop and reject while probes pass. Missing routes show as the wrong device, for any client.
+/// Policies drop and reject packets while probes pass. Missing routes differ from that: connections of any
+/// client leave by the wrong device.
 #[rstest]
 #[case::a_policy(TWO, Lost, State::Degraded)]
 #[case::routes_of_two(TWO, Misrouted, State::Broken)]
@@ -254,7 +255,8 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
     assert_eq!(world.verdict(14_200).state, state);
 }
 
-/// An old view suspends failures that its age may explain. But no endpoint moves to another node.
+/// An old view suspends failures that its age may explain. It does not suspend wrong routes, because no
+/// endpoint moves to another node.
 #[test]
 fn wrong_routes_accuse_while_the_view_is_old() {
     let mut world = refereed();

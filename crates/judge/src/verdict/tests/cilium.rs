@@ -1,4 +1,4 @@
-//! Effect of the datapath's topology: probes that do not take the users' way accuse nobody.
+//! Effect of the datapath's topology: probes that do not represent users accuse nobody.
 
 use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::limits::Limits;
@@ -62,7 +62,7 @@ fn rules_left_behind_accuse_nobody(#[case] topology: DatapathTopology, #[case] e
     assert_eq!(silent, !accused, "{lanes:#?}");
 }
 
-/// Failures from a time when probes did not represent users accuse nobody once they do: neither when Cilium
+/// Failures from a time when probes did not represent users accuse nobody afterwards: neither when Cilium
 /// stops replacing kube-proxy, nor when another agent's programs are mistaken for Cilium's during an upgrade.
 #[test]
 fn lanes_that_begin_to_represent_users_must_pass_first() {
@@ -80,8 +80,8 @@ fn lanes_that_begin_to_represent_users_must_pass_first() {
     assert_eq!(world.verdict(27_200).state, State::Broken);
 }
 
-/// A policy denies pods of two namespaces on a quiet node. No probe takes their way, so none shows that the
-/// node is sound. No policy makes connections leave untranslated.
+/// A policy denies pods of two namespaces on a quiet node. No probe represents these pods, so none shows that
+/// the node is sound. No policy makes connections leave untranslated.
 #[rstest]
 #[case::denied(Failure::Lost, replacing(), State::Degraded)]
 #[case::rejected(Failure::Refused, replacing(), State::Degraded)]
@@ -147,7 +147,7 @@ fn the_host_path_counts_if_no_other_lane_can() {
 }
 
 /// Cilium manages the sentinel's interfaces. While they are recreated, the host path does not replace the
-/// other lanes. Once they are no longer managed, it does.
+/// other lanes. Once Cilium no longer manages them, the host path does.
 #[test]
 fn the_host_path_does_not_stand_in_for_recreated_lanes() {
     let mut world = World::with_sentinel();
@@ -184,8 +184,8 @@ fn a_restart_does_not_disarm_lanes_that_represent_users() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// Cilium serves pods, so their success proves nothing about kube-proxy's rules. Without Cilium, both use
-/// the same rules.
+/// Cilium serves pods, so their success proves nothing about kube-proxy's rules. Without Cilium, pods and all
+/// other clients use the same rules.
 #[rstest]
 #[case::two_proxies(Some(mixed()), SourceClass::Pod, State::Broken)]
 #[case::served_by_kube_proxy(Some(mixed()), SourceClass::External, State::Degraded)]

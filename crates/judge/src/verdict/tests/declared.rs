@@ -114,7 +114,7 @@ fn a_sentinel_that_was_first_seen_during_the_boot_is_missed_after_it() {
     assert_eq!(world.verdict(20_200).state, State::Broken);
 }
 
-/// The Service has two families, the node one.
+/// The Service has two families, and the node has one.
 #[rstest]
 #[case::addressed(false, State::Broken)]
 #[case::unaddressed(true, State::Unknown)]

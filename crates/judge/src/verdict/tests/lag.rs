@@ -83,7 +83,7 @@ fn rules_that_follow_are_measured() {
     world.meet((10_350, 12_000), 300, |_| Some(NEW));
     let verdict = world.verdict(12_100);
     let lane = off_cluster(&verdict);
-    // Measured to the probe's departure for the echo, 20 us after it was sent.
+    // The lag ends when the probe leaves for the echo, 20 us after it was sent.
     assert_eq!((lane.lag, lane.late), (Some(350_020_000), None));
     assert_eq!((lane.wanted, lane.generation), (Some(NEW), Some(NEW)));
     assert_eq!(
@@ -177,7 +177,7 @@ fn rules_are_not_late_while_the_api_is_away() {
         State::Stale,
         "two minutes in total"
     );
-    // The state stays stale while the API is away again, because the lateness was known before.
+    // The state stays Stale while the API is unreachable again, because the lateness was known before.
     world.ledger.sentinel.source_away(ms(431_000));
     world.meet((430_050, 500_000), STEP, |_| Some(OLD));
     assert_eq!(world.verdict(500_000).state, State::Stale);

@@ -1,4 +1,4 @@
-//! Endpoints' answers that the node does not forward. SYNs still leave, but prove nothing then.
+//! Endpoints' answers that the node does not forward. In that time SYNs still leave, but prove nothing.
 
 use pathproof_facts::cause::Failure::Lost;
 use pathproof_facts::cause::State;
@@ -101,7 +101,7 @@ fn lost_answers_stay_a_fault(#[case] side_event: SideEvent) {
 #[test]
 fn a_cache_answers_for_a_service_that_worked() {
     let mut world = healthy();
-    // In the namespace of the failing Services: any other namespace in use would have to fail too.
+    // A Service in the namespace of the failing ones: any other namespace in use would have to fail too.
     world.prove(WEB_METRICS, Pod, 2_150).look(2_150);
     world.rounds(2_500, 33_000, &USUAL, |_| Fate::Pass);
     answered(&mut world, DB, 33_200);

@@ -11,7 +11,7 @@ use crate::verdict::Rule;
 
 const SAID: &str = "NetworkPluginNotReady: cni plugin not initialized";
 
-/// Proven from outside at 1.5 s and judged at 2 s.
+/// A node with a proof from outside at 1.5 s, judged at 2 s.
 fn proven() -> World {
     let mut world = World::new();
     world.inputs.sentinel_exists = true;

@@ -81,8 +81,8 @@ fn refused_node_ports_beside_lost_cluster_ips_are_a_fault() {
     );
 }
 
-/// Either nodePortAddresses were narrowed, or only node ports are at fault. Enough failed connections from
-/// outside, to Services that worked for them, decide.
+/// If only node ports refuse, either nodePortAddresses were narrowed, or the node is at fault. It is at fault
+/// if enough connections from outside fail, to Services that worked for clients outside.
 #[rstest]
 #[case::of_probes_alone(0, 0, true, State::Degraded)]
 #[case::of_a_scanner(2_500, 4, false, State::Degraded)]

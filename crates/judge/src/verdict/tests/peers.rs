@@ -134,7 +134,7 @@ fn a_dead_overlay_is_named_with_all_that_speaks_for_it() {
 #[case::a_rack_that_is_powered_off(Time { another_answers: true, ..DEAD_OVERLAY }, (true, false))]
 #[case::two_nodes(Time { silent: 2, ..DEAD_OVERLAY }, (false, true))]
 #[case::everything_denied(Time { near: &[], ..DEAD_OVERLAY }, (false, false))]
-// A policy that allows only DNS, which has an endpoint here.
+// A policy that allows only DNS, which has an endpoint on this node.
 #[case::all_but_one_service_denied(Time { near: &[API], ..DEAD_OVERLAY }, (false, false))]
 // A policy that denies one port of a Service.
 #[case::one_port_denied(Time { near: &[WEB_METRICS], ..DEAD_OVERLAY }, (false, false))]
@@ -144,7 +144,7 @@ fn silent_nodes_are_named_with_the_facts(#[case] time: Time, #[case] facts: (boo
     assert_eq!(world.facts(20_000), Some(facts));
 }
 
-/// A dead backend is its Service's trouble, wherever it runs.
+/// A dead backend affects only its Service, on whichever node it runs.
 #[test]
 fn a_single_service_names_no_node() {
     let world = World::after(Time {

@@ -31,7 +31,7 @@ const FATES: [Fate; 15] = [
     Fate::Away,
 ];
 
-/// Time during which one thing happens to one lane.
+/// A lane, the fate of its probes, and the number of rounds with this fate.
 type Spell = (ProbePath, Transport, Fate, u64);
 
 fn spells(fates: Vec<Fate>) -> impl Strategy<Value = Vec<Spell>> {
@@ -146,7 +146,7 @@ proptest! {
                 world.look(at + 1);
             }
         }, |world, now| {
-            // A lane is not contradicted before the proof, or if it fails only after the proof.
+            // A lane is contradicted only after the proof, and only if it failed before the proof.
             let started = |world: &World| {
                 let overlap = Limits::default().proof_overlap;
                 let verdict = world.verdict(now);

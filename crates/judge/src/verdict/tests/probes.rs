@@ -145,8 +145,8 @@ fn a_restart_changes_nothing() {
     );
 }
 
-/// kube-proxy's table is gone, and a foreign legacy table remains. An agent that ran before knows this; a
-/// new agent takes the table for kube-proxy's.
+/// kube-proxy's table is gone, and a foreign legacy table remains. An agent that ran before knows that the
+/// table is foreign; a new agent takes it for kube-proxy's.
 #[rstest]
 #[case::the_table_came_now(false, false)]
 #[case::a_new_agent_does_not_know_since_when(true, true)]

@@ -1,4 +1,4 @@
-//! A restart of the agent changes nothing (rule 7), and names in JSON are stable.
+//! A restart of the agent changes nothing, and names in JSON are stable.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn broken_stays_broken_over_an_agent_that_never_looked() {
     assert_eq!(world.verdict(12_750).state, State::Broken, "and after it");
 }
 
-/// An agent that was away for longer cannot know how the node changed.
+/// If no agent ran for more than an hour, the next one cannot know how the node changed.
 #[rstest]
 #[case::an_hour(3_600_000, true)]
 #[case::more(3_600_001, false)]

@@ -103,7 +103,7 @@ fn four_unambiguous_failures_break_an_idle_node(
         State::Suspect,
         "three are not enough"
     );
-    // The fourth probe was sent 750 ms after the first, and given up after 200 ms.
+    // The fourth probe was sent 750 ms after the first, and abandoned after 200 ms.
     let mut world = World::faulty(3_000, fate);
     let verdict = world.verdict(3_210);
     assert_eq!(told(&verdict), (State::Broken, cause, reason));

@@ -334,8 +334,8 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
     assert_eq!(world.verdict(1_000).state, expected);
 }
 
-/// Pods whose sockets are translated, and clients that cache addresses, dial endpoints that left. Then no
-/// proof of a pod is seen.
+/// Pods whose sockets are translated, and clients that cache addresses, dial the addresses of endpoints that
+/// left. No proof of a pod is seen in that case.
 #[rstest]
 #[case::long_ago(40, 3, State::Degraded)]
 #[case::by_few(40, 2, State::Proven)]

@@ -11,8 +11,8 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 
-/// Refused connections to a Service: from one client or two, first and last in ms, and the pause between
-/// them.
+/// Refused connections: Service, class, number of clients, time of the first and the last in ms, and the
+/// pause between them.
 type Refused = (u32, SourceClass, u8, u64, u64, usize);
 
 const PROBE: Refused = (ECHO, Pod, 1, 3_000, 9_000, 250);
@@ -60,7 +60,8 @@ fn a_lane_passes_beside_the_pod_probe(#[case] lanes: &[ProbePath], #[case] broke
     assert_eq!(state == State::Broken, broken, "{state:?}");
 }
 
-/// Pods lose connections to one Service from one moment on, and the lane from outside fails from another.
+/// Pods lose connections to one Service from one moment on, and the lane from outside fails from another
+/// moment on.
 fn lost_beside_a_lane(mixed: bool, fate: Fate, lane_fails: u64) -> State {
     let lanes = [ProbePath::OffCluster];
     let mut world = World::probed(&lanes);

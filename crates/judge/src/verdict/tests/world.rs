@@ -287,7 +287,6 @@ pub(super) fn ends(verdict: &Verdict, words: &str) {
     assert!(reason.ends_with(words), "{reason}");
 }
 
-/// Reason for the state, if it is Unknown.
 pub(super) fn unknown(verdict: &Verdict) -> Option<Why> {
     verdict.why.filter(|_| verdict.state == State::Unknown)
 }

@@ -154,7 +154,7 @@ impl Model {
             return;
         }
         let heard = self.heard.entry(seen.service).or_insert(seen.at);
-        // The Service was forgotten and is reported again without a count, which was suspended.
+        // The Service was forgotten. It is reported again, but its failures are suspended and not counted.
         if sample.at.since(*heard) > KEPT {
             self.counted.remove(&seen.service);
         }
@@ -174,7 +174,7 @@ impl Model {
         if self.last_proof(family) >= Some(began) {
             return;
         }
-        // The ring may hold old failures, which must not date a run back beyond this sample.
+        // The ring may hold old failures. A run must not begin before this sample because of them.
         let floor = match gap {
             true => sample.at,
             false => sample.at.minus(self.limits.sample_gap),
@@ -259,7 +259,7 @@ impl Model {
     }
 }
 
-/// The family, if these are real connections of a known Service.
+/// The family of a known Service other than the sentinel's.
 fn real(names: &Names, service: u32) -> Option<Family> {
     let info = names.service(service)?;
     (!info.sentinel).then_some(info.family)

@@ -134,7 +134,7 @@ fn what_is_confirmed_is_continued_within_the_proof_age() {
 #[test]
 fn failures_apart_are_not_in_a_row() {
     let mut ledger = failing(3);
-    // Other lanes have results in the meantime, this one has none.
+    // In the meantime other lanes have results, and this lane has none.
     for at in (20_750..22_000).step_by(250) {
         pass(&mut ledger, ProbePath::Host, at, false);
     }
@@ -197,7 +197,7 @@ fn a_rotation_heals_nothing_that_was_broken_long_before() {
     assert_eq!(failures(&altered), 0);
 }
 
-/// As in a recording whose clock was set back.
+/// The time of a change may be in the future, as in a recording whose clock was set back.
 #[test]
 fn a_change_that_is_yet_to_come_counts_from_now_on() {
     let mut ledger = failing(0);

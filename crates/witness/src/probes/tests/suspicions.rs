@@ -42,7 +42,8 @@ fn masquerade_counts_where_kube_proxy_did_it_before() {
     assert_eq!(pass(&mut cilium, PATH, 19_500, false), through);
 }
 
-/// `--detect-local` and `--masquerade-all` decide whether it is due: without node ports that is unknown.
+/// `--detect-local` and `--masquerade-all` decide whether cluster IPs are masqueraded. Without node ports
+/// that is unknown.
 #[test]
 fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
     let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
