@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// A test that panics with other words would be excused.
+    /// Failures with other words would be excused, so these assertions must use the words.
     #[test]
     fn assertions_against_503_use_the_words() {
         for (file, function) in [

@@ -116,8 +116,8 @@ impl Fuzzer {
         command
     }
 
-    /// Command that searches for new inputs. They stay in target; a failing input is written next
-    /// to it and named.
+    /// Command that searches for new inputs and keeps them below target. A failing input is written next to
+    /// them, and libFuzzer prints its path.
     fn search(&self, target: &str, seconds: u64) -> Result<Command> {
         let found = found(target)?;
         let mut command = self.command(target);

@@ -39,7 +39,7 @@ pub enum Event {
     /// Changes of a plan for which a map had no room.
     #[serde(skip)]
     Full(Vec<MapChange>),
-    /// The uncached sentinel and the time of the request, read by
+    /// Result of an uncached read of the sentinel, and the time of the request. The request was
     /// [`SentinelEffect::Reread`](super::effect::SentinelEffect); `None` if the API server did not answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
@@ -47,14 +47,14 @@ pub enum Event {
     Facts(Box<ViewFacts>),
     /// The Services behind ids, recorded before the ids first occur.
     Services(Vec<Service>),
-    /// Whether the uncached sentinel, requested at that time, differs from the one that the watches
-    /// reported.
+    /// Whether an uncached read of the sentinel, requested at this time, differed from the reports of the
+    /// watches; `None` if the API server did not answer.
     Rechecked(Mono, Option<bool>),
     /// Another agent is about to replace this one.
     Successor(Successor),
     /// Interfaces came or went, or their hooks were checked.
     Hooks(Hooks),
-    /// Removed or displaced hooks were attached again at that time.
+    /// Removed or displaced hooks were attached again at this time.
     HooksRepaired(Mono),
     /// One sample of the kernel's evidence.
     Sample(Box<KernelSample>),
@@ -132,13 +132,15 @@ pub struct ViewFacts {
     pub pods_expected: [bool; FAMILIES],
     /// How the cluster already uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
-    /// Endpoints of other Services at the sentinel's addresses. A replay makes no devices.
+    /// Endpoints of other Services at the sentinel's addresses. They are not recorded, because a replay
+    /// makes no devices.
     #[serde(skip)]
     pub claimed: Vec<SocketAddr>,
 }
 
 impl ViewFacts {
-    /// The sentinel, or none before the view is complete: the view may hold only half of it.
+    /// The sentinel. It is absent until the view is complete, because an incomplete view may hold only half
+    /// of it.
     pub fn sentinel(&self) -> &Sentinel {
         match self.synced {
             true => &self.sentinel,
@@ -207,11 +209,11 @@ pub struct KernelSample {
     /// it from `met`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programming: Option<ProgrammingSeen>,
-    /// The latest successful connections, one entry for each set of datapath parts that they needed,
-    /// if it changed since the previous sample. A connection counts from the sample that shows its success.
+    /// For each set of datapath parts that connections need: the latest successful connections, if they
+    /// changed since the previous sample. A connection is included in the first sample after its success.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successes: Vec<Success>,
-    /// Some of this node's endpoints that answered connections sent to them by an uplink.
+    /// Some of this node's endpoints for which a connection left by an uplink and was answered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.
@@ -279,7 +281,7 @@ pub enum SentinelEvent {
 /// Kernel state by family, read together with the sentinel's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelState {
-    /// Start of the check that found the devices sound; `None` if it did not.
+    /// Start of the check, if it found the devices sound.
     pub sound_since: Option<Mono>,
     /// Whether the kernel forwards packets.
     pub forwarding: [Option<bool>; FAMILIES],

@@ -2,11 +2,11 @@
 //! change's trigger, and from its receipt on this node, to the first new connection to an added
 //! endpoint, or the last one to a removed endpoint.
 //!
-//! This is SIG Scalability's network programming latency, which kube-proxy measures only until its
-//! rules are written. Only connections can show it, so a change is measured only if its Service has
-//! enough of them: with few, the result would be the pause between two connections. No verdict
-//! depends on a latency, only on whether connections followed a change at all ([`ProgrammingSeen`]).
-//! Probes measure the sentinel's endpoint ([`freshness`](pathproof_facts::freshness)).
+//! This is SIG Scalability's network programming latency, which kube-proxy measures only until its rules
+//! are written. Only connections can show the latency. With few of them, the result would be the pause
+//! between two connections, so a change is measured only if its Service has enough. No verdict depends on a
+//! latency, only on whether connections followed a change at all ([`ProgrammingSeen`]). Probes measure the
+//! sentinel's endpoint ([`freshness`](pathproof_facts::freshness)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(crate) struct Programming {
 }
 
 impl Programming {
-    /// Follows a plan. `triggers` is the result of [`deliveries`].
+    /// Starts to measure the changes of a plan. `triggers` is the result of [`deliveries`].
     pub(crate) fn follow(
         &mut self,
         plan: &[MapChange],
@@ -256,7 +256,8 @@ pub(crate) fn deliveries(
     let mut deliveries = BTreeMap::new();
     for (name, before) in &applied.before {
         let slices = view.state(name).map_or(&[][..], |state| &state.slices);
-        // Slices of two families have the same trigger.
+        // A slice with an old trigger does not count. Names are compared too, because slices of two
+        // families have the same trigger.
         let is_old = |slice: &&Arc<SliceFacts>| {
             let trigger = |slice: &SliceFacts| (slice.name.clone(), slice.triggered);
             let mut before = before.slices.iter();

@@ -1,5 +1,5 @@
-//! The flight recorder: the events of the last minutes in a bounded ring. The file that it yields
-//! is replayed bit for bit, so that a disputed 503 is answered with evidence.
+//! The flight recorder: the events of the last minutes in a bounded ring. A replay of its file gives
+//! exactly the same verdicts, so a disputed 503 can be explained with evidence.
 //!
 //! A recording is gzip of JSON, one `Line` per line. It consists of parts. Each part is a gzip member that
 //! begins with the judge's state, so the oldest part can be dropped and the others can still be replayed. A
@@ -55,7 +55,7 @@ pub(crate) struct Outcome {
     verdict: LastVerdict,
     healthz: u16,
     livez: u16,
-    /// Whether the datapath would be answered with 503 when enforcing.
+    /// Whether /healthz would be 503 for the datapath's state when enforcing.
     would_fail: bool,
 }
 

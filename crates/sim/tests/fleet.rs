@@ -68,7 +68,7 @@ fn a_single_fault_is_answered(
     }
 }
 
-/// The next rotator leads after 50 s, then counts at once.
+/// The next rotator becomes leader after 50 s and counts at once.
 #[rstest]
 fn a_rotator_that_is_killed_costs_a_minute(
     #[values(

@@ -1,6 +1,6 @@
-//! The first file system of a machine: busybox, the tools of the namespace worlds, a kernel's
-//! modules, and the tests. A machine has nothing else, and no network except to an API server. Only
-//! a machine with a whole Kubernetes has more programs, on a disk.
+//! The first file system of a machine: busybox, the tools of the namespace worlds, a kernel's modules, and
+//! the tests. A machine has no other files, and no network except to an API server. Only a machine with a
+//! whole Kubernetes has more programs, on a disk.
 //!
 //! It consists of two concatenated archives, which the kernel unpacks in turn: one of the kernel,
 //! and one of the tests, which are the same for all kernels of an architecture.
@@ -169,7 +169,7 @@ impl<'a> Tree<'a> {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The same, with its folder created.
+    /// Path here for a path in the machine, after its folder is created.
     fn place(&self, path: &Path) -> Result<PathBuf> {
         let place = self.inside(path);
         fs::create_dir_all(place.parent().context("a file in a folder")?)?;
@@ -207,7 +207,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The same without debug information, which is most of a test program.
+    /// [`Self::program`] without debug information, which is most of a test program.
     pub(crate) fn stripped(&self, from: &Path, to: &str) -> Result<()> {
         let copy = self.program(from, to)?;
         let strip = found(&self.userland.strip())?;

@@ -187,7 +187,8 @@ fn incident() -> Scene {
     scene
 }
 
-/// The sequence of verdicts and status codes in a replay, from those that the live node published.
+/// The changes among the verdicts and status codes that the live node published: a replay must have the
+/// same.
 fn changes(updates: &[VerdictUpdate]) -> Vec<(pathproof_judge::verdict::LastVerdict, u16, u16)> {
     let of = |update: &VerdictUpdate| {
         let answers = &update.answers;

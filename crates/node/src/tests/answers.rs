@@ -225,7 +225,7 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     assert_eq!(families[0].last_updated, Some(moved));
 }
 
-/// Only changes that are logged count as a change.
+/// An update counts as a change only if it is logged.
 #[test]
 fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     let mut scene = Scene::probed();
@@ -265,7 +265,7 @@ fn a_service_may_fail_alone(#[case] outcome: Outcome) {
     for _ in 0..2 {
         assert_eq!(outside(&mut scene, &failed), NOBODY);
     }
-    // One of them got through, and the order is unknown.
+    // One connection got through in the same sample. The order is unknown, so the failures do not count.
     let both = [FORWARDED.as_slice(), &failed].concat();
     assert_eq!(outside(&mut scene, &both), NOBODY);
     for _ in 0..2 {

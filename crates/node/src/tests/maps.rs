@@ -75,7 +75,8 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
     assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
 }
 
-/// An id rests after its Service is gone. The check that frees it also updates what is missing.
+/// An id is not used again for some time after its Service is gone. The check that frees it also updates
+/// what is missing.
 #[test]
 fn an_id_that_rested_is_used_at_a_check() {
     let mut scene = without_sentinel();

@@ -130,8 +130,8 @@ fn damage_is_logged_again_once_the_parts_were_sound() {
     assert_eq!(scene.sentinel_changed(damaged()).notices().len(), 1);
 }
 
-/// The sentinel is off, and clients outside fail. Where only other interfaces forward, the answer
-/// is unknown, and an earlier one has expired.
+/// The sentinel is off, and clients outside fail. `None`: only some interfaces forward, so it is unknown
+/// whether the node does, and the earlier result no longer counts.
 #[rstest]
 #[case::it_does_not(Some(false), true)]
 #[case::it_does(Some(true), false)]

@@ -142,7 +142,7 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
     assert_eq!(scene.condition(), Condition::Probing);
 }
 
-/// The rotator, which knows all Nodes, says so beside its count.
+/// The rotator knows all Nodes. It reports such an address together with its count of failing nodes.
 #[test]
 fn addresses_that_a_node_of_the_cluster_uses_are_left_to_it() {
     let mut scene = Scene::probed();

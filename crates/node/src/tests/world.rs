@@ -75,7 +75,7 @@ pub(super) fn taker() -> Change {
     service("taker", "198.18.0.2")
 }
 
-/// The resulting message.
+/// Reason of the sentinel's condition while [`taker`] exists.
 pub(super) const TAKEN: &str = "the sentinel's address 198.18.0.2 is a cluster IP of Service \
                                 default/taker: choose other sentinel addresses";
 

@@ -19,7 +19,7 @@ impl Datapath {
             Foreign::Node => self.address,
         };
         if !matches!(foreign, Foreign::PodOf(_)) {
-            // It never answers.
+            // An endpoint that is no simulated pod never answers.
             self.graves.insert(ips[0], Mono(0));
         }
         Some(Pod {

@@ -45,9 +45,9 @@ pub(super) struct Sent {
 pub(super) struct Agent {
     brake: Brake,
     schedule: Schedule,
-    /// Whether the evidence fails, and if so with a certain cause.
+    /// `Some` if the evidence shows a failure: whether its cause is certain.
     pub(super) fails: Option<bool>,
-    /// Whether the watches broke with the API server.
+    /// Whether the watches are broken because of an outage of the API server.
     pub(super) is_deaf: bool,
     /// Time of the pending verdict.
     pub(super) judged_next: Option<Mono>,
