@@ -131,8 +131,8 @@ impl Fuzzer {
         Ok(command)
     }
 
-    /// Minimizes the corpus by the lines of code that are reached, not by how often: this keeps a
-    /// hundred times fewer files.
+    /// Minimizes the corpus: compares which lines of code an input reaches and ignores how often, which
+    /// keeps a hundred times fewer files.
     fn keep(&self, target: &str) -> Result<()> {
         let kept = corpus().join(target);
         let fresh = tempfile::tempdir_in(folder())?;

@@ -140,7 +140,7 @@ pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
 const PANIC_LINES: usize = 8;
 const PANIC_WIDTH: usize = 600;
 
-/// Prefixes of the lines of passed tests that are shown.
+/// Of the output of passed tests, only lines with these prefixes are shown.
 const SHOWN: [&str; 2] = ["TOUCHED ", "MEASURED "];
 
 /// Follows the output of `cargo test -- --show-output`, with or without `--report-time`.

@@ -114,7 +114,7 @@ pub enum Measurement {
     },
     /// A new connection went to an endpoint that had left its slice this long before.
     StaleConnection(Family, Duration),
-    /// A change of an endpoint reached the wire, or is no longer waited for.
+    /// The wait for connections that show a change of an endpoint ended.
     Programmed(Programmed),
 }
 
@@ -231,7 +231,7 @@ pub enum Notice {
     ViewProblem(String),
     #[error("the observer's maps cannot be read: {0}")]
     Unreadable(String),
-    /// The sentinel differs from the installed one.
+    /// The sentinel's objects in the cluster differ from those that were installed.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
     /// Another Service uses the address that these probes dial.

@@ -45,7 +45,7 @@ pub enum Event {
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
     Facts(Box<ViewFacts>),
-    /// The Services behind ids, recorded before the ids first occur.
+    /// The Services that ids denote, recorded before an event first contains the ids.
     Services(Vec<Service>),
     /// Whether an uncached read of the sentinel, requested at this time, differed from the reports of the
     /// watches; `None` if the API server did not answer.

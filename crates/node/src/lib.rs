@@ -1,5 +1,5 @@
-//! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the
-//! agent are made in this module and below; the shell feeds events and performs effects.
+//! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the agent
+//! are made in this crate and the crates that it uses; the shell feeds events and performs effects.
 //!
 //! `view_planner` gets each event first: it keeps the cluster view and plans the maps. Then `judge` gets
 //! it, keeps the evidence and judges. The judge does not get the view, only

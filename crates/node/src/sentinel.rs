@@ -68,7 +68,7 @@ struct Recheck {
     asked: Option<Mono>,
     /// Request time of the last answered read.
     answered: Option<Mono>,
-    /// How the uncached sentinel differs from the one that the watches reported.
+    /// How the last answered read differs from the reports of the watches.
     differs: Option<String>,
     /// Number of reads in a row that differed.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -92,7 +92,7 @@ impl Recheck {
 pub enum Condition<'a> {
     /// Its Service is not in the cluster, or the view is not complete.
     Absent,
-    /// It differs from the installed one.
+    /// Its objects differ from those that were installed.
     Altered(&'a str),
     /// It cannot be probed, because its devices or programs do not work or its addresses are in use.
     Off(&'a str),

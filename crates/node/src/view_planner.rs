@@ -68,7 +68,8 @@ pub(super) struct ViewPlanner {
     pub(super) conflicts_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
-    /// A successor has maintained the maps since the last plan here: they must be read before the next one.
+    /// A successor has maintained the maps since this agent's last plan, so they must be read before the
+    /// next plan.
     unread_maps: bool,
     /// The maps are being read; after that the whole view is planned.
     adopting: bool,

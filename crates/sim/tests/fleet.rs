@@ -83,7 +83,7 @@ fn a_rotator_that_is_killed_costs_a_minute(
     assert!(outcome.peak_after(s(65)) <= limit(&outcome), "{name}");
 }
 
-/// All nodes are counted again within two and a half minutes.
+/// After an outage of the API server, all nodes are counted again within two and a half minutes.
 #[rstest]
 fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.away.is_some()) {

@@ -96,8 +96,8 @@ fn sysroot(toolchain: &str) -> Option<PathBuf> {
     run::first_line(&mut command).map(PathBuf::from)
 }
 
-/// Package of a compiler. rustup names a nightly by the day after its last commit, and the version contains
-/// the date of that commit.
+/// Name by which a compiler is installed: of rustup's toolchain, or of Debian's package. A nightly is named
+/// after the day that follows its last commit, whose date is in the version.
 pub(crate) fn rustup_name(way: Way, version: &str) -> String {
     let date = version.rsplit(' ').next().unwrap_or_default();
     let date = date.trim_end_matches(')').parse::<Date>();

@@ -128,7 +128,7 @@ fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {
     assert_eq!(effects.statuses()[0], 503, "eligibility is never held back");
 }
 
-/// All nodes fail at the same moment: the count follows after the 503.
+/// All nodes fail at the same moment, so the count of failing nodes arrives only after the 503.
 #[test]
 fn a_young_503_is_taken_back_by_the_count() {
     let mut scene = braked(FEW);
@@ -137,7 +137,7 @@ fn a_young_503_is_taken_back_by_the_count() {
         .later(900)
         .view(vec![counted(FIRST_GENERATION, Some(ALL))]);
     assert_eq!(effects.statuses(), [200, 200]);
-    // The next agent continues from there, before it has read the slices.
+    // The next agent continues with the held answer, before it has read the slices.
     let mut heir = scene.heir(1, |settings, _| settings.fleet_brake = Some(20));
     let effects = heir.feed(Event::Tick);
     let answers = &effects.verdict_update().answers;
@@ -169,7 +169,7 @@ fn audit_needs_no_brake() {
     assert!(answers.held.is_none() && answers.audit.is_some());
 }
 
-/// The annotations of an administrator, while the node answers 503.
+/// While the node answers 503, an administrator edits the annotations of Node and Service.
 #[test]
 fn a_switch_is_in_force_with_its_event() {
     let mut scene = Scene::probed();

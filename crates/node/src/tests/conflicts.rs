@@ -196,7 +196,7 @@ fn rounds(scene: &mut Scene, fault: Fault, rounds: u32) -> State {
     scene.state()
 }
 
-/// With all lanes claimed, only the absence of any rule is a fault.
+/// If every lane is claimed, only probes that no rule translates accuse the node.
 #[test]
 fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     let mut scene = scene();
@@ -250,7 +250,7 @@ fn a_claim_that_leads_back_looks_like_no_rule() {
     assert_ne!(rounds(&mut scene, leaking, 20), State::Broken);
 }
 
-/// Neither a claim nor its end repairs a flushed node, nor does a restart in between.
+/// Neither a claim nor its end repairs a flushed node, so the node stays accused.
 #[test]
 fn claims_do_not_end_an_accusation() {
     let mut scene = scene();

@@ -198,7 +198,8 @@ fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
     assert_eq!(scene.condition(), Condition::Off("e"));
 }
 
-/// Lanes stay armed while the sentinel is off, and failures before that do not count.
+/// Lanes stay armed while the sentinel is off. After that, failures count only once the sentinel was on for
+/// ten seconds.
 #[test]
 fn a_sentinel_that_was_off_has_to_settle() {
     let mut scene = Scene::probed();

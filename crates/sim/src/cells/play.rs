@@ -58,7 +58,7 @@ pub fn play(run: &Run) -> Outcome {
     }
 }
 
-/// A node that is watched from some time on.
+/// A node, and the time from which its answers are checked.
 struct Watch {
     node: SimNode,
     at: Mono,
