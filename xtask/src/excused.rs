@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// Failures with other words would be excused, so these assertions must use the words.
+    /// Failures without one of [`WORDS`] would be excused, so these assertions must use them.
     #[test]
     fn assertions_against_503_use_the_words() {
         for (file, function) in [

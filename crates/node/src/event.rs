@@ -101,7 +101,8 @@ pub struct ViewUpdate {
     pub silent: bool,
     /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
-    /// A Service with external IPs that the source does not keep, so its frontends are unknown.
+    /// A Service with external IPs that the source left out for lack of memory, so its frontends are
+    /// unknown.
     pub unknown_frontends: Option<ObjectName>,
 }
 
@@ -191,8 +192,8 @@ pub struct KernelSample {
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Fault counts of the programs since they were loaded.
     pub faults: [u64; FAULTS],
-    /// Number of connections that were evicted too early: a repeated SYN of such a connection
-    /// counts as a first one.
+    /// Number of connections whose entries were evicted too early. If such a connection repeats its SYN,
+    /// the SYN counts as a first one.
     pub forgotten_early: usize,
     /// The Service and the client with the most entries of the connection map, while the map is crowded.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]

@@ -53,7 +53,7 @@ use crate::record::Recorder;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     pub node: String,
-    /// The numbers of every rule.
+    /// Thresholds and times of the rules.
     pub limits: Limits,
     /// Taints that announce the removal of a node.
     pub taints: TerminatingTaints,
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Continues from a judge of a recording, with recorded events.
+    /// Continues from the judge in a recording; the events come from the recording too.
     pub fn replay(judge: Judge) -> Self {
         Self {
             view_planner: ViewPlanner::new(None, Vec::new()),
@@ -194,7 +194,7 @@ impl Node {
         self.recorder.as_ref().map_or_else(Vec::new, Recorder::file)
     }
 
-    /// Records the Services that a recording names.
+    /// Stores the Services that a recording names.
     fn learn(&mut self, services: Vec<Service>) {
         let names = self.recorded.get_or_insert_default();
         for Service { id, known } in services {

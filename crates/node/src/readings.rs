@@ -29,13 +29,13 @@ pub(super) struct Lookups {
     clients: Vec<Client>,
     /// When the last of their lost connections arrived.
     lost: Mono,
-    /// By family and class of clients.
+    /// Why the kernel has no path, and since when, by family and class of clients.
     blocked: [[Option<(Cause, Mono)>; SOURCE_CLASSES]; FAMILIES],
 }
 
 impl Lookups {
-    /// The obstacle of a family and the classes of clients that it affects, once it has lasted: a
-    /// neighbour may need a moment to answer.
+    /// The obstacle of a family, and the classes of clients that it affects. An obstacle counts only after
+    /// it lasted for some time, because a neighbour may need a moment to answer.
     pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
         let lasts = |(cause, since): &(Cause, Mono)| {
             let asked = match cause {

@@ -43,7 +43,7 @@ pub(crate) enum Line<E, J> {
         judge: J,
     },
     At(Mono, E),
-    /// The preceding event changed the verdict or an answer to this.
+    /// Verdict and answers after the preceding event, if it changed them.
     Judged(Outcome),
 }
 
@@ -154,7 +154,7 @@ impl Segment {
 }
 
 impl Recorder {
-    /// Records an event before the judge takes it.
+    /// Records an event before the judge processes it.
     pub(crate) fn note(
         &mut self,
         (event, followed): (&Event, impl Iterator<Item = u32>),

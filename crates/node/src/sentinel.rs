@@ -59,7 +59,7 @@ enum ProberState {
     /// The devices exist; programs and prober are not running.
     Ready,
     Running,
-    /// They cannot be made or started, for this reason.
+    /// The devices cannot be made, or the programs or the prober not started, for this reason.
     Off(String),
 }
 
@@ -140,7 +140,7 @@ impl<'a> SentinelStatus<'a> {
         }
     }
 
-    /// The state for the ledger, which keeps it for the next agent.
+    /// The state that the ledger keeps, also for the next agent.
     fn view(self, now: Mono) -> SentinelView {
         let found = self.found();
         let differs = self
@@ -149,8 +149,7 @@ impl<'a> SentinelStatus<'a> {
             .as_ref()
             .and_then(|recheck| recheck.differs.as_ref());
         let addressed = |found: &SentinelFamily| found.node_address.is_some();
-        // A family lacks a node address only if another family has one: before that, the Node is unknown or
-        // has none.
+        // If no family has a node address, the Node may be unknown or may have no address yet.
         let is_known = found.families.iter().flatten().any(addressed);
         SentinelView {
             exists: found.exists,
@@ -329,7 +328,7 @@ impl Judge {
 
     /// Updates the ledger with the last known obstacles between this node and its clients.
     pub(super) fn note_obstacles(&mut self) {
-        // Whether the kernel forwards is read only with the sentinel's devices.
+        // Forwarding is read only together with the sentinel's devices. Without a sentinel it counts as on.
         let read = match &self.sentinel {
             Some(own) => own.kernel(self.now).map(|facts| facts.forwarding),
             None => Some([Some(true); FAMILIES]),
@@ -345,7 +344,7 @@ impl Judge {
                 (_, true, _) => Reading::Present(Cause::ProgramMissing, OUTSIDE),
                 (.., Some((cause, concerns))) => Reading::Present(cause, concerns),
                 _ if self.waits_for_lookups(family) => Reading::Unread,
-                // If only some interfaces forward, pods may still be served.
+                // If only some interfaces forward, pods may still be served, so this is no obstacle.
                 (Some(_), false, None) if !unread => Reading::Absent,
                 _ if is_over => Reading::Absent,
                 _ => Reading::Unread,
@@ -453,7 +452,7 @@ impl Judge {
         if let Some(recheck) = &mut state.recheck
             && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
         {
-            // No probe failed for a while, so the back-off begins again.
+            // Probes passed since the last check, so the back-off begins again.
             recheck.differed = 0;
         }
         // A verdict that already accuses the node needs no confirmation.

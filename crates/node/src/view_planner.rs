@@ -372,7 +372,7 @@ impl ViewPlanner {
         }
     }
 
-    /// Whether the uncached sentinel differs from the one that the watches reported.
+    /// Whether an uncached read of the sentinel differs from the reports of the watches.
     fn differs(&self, changes: Vec<Change>) -> bool {
         let mut view = ClusterView::new();
         view.apply(changes);

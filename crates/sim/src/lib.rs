@@ -4,7 +4,7 @@
 //! `pathproof_wire::classify`. The simulator acts as the shell around [`Node::step`]. It records the truth:
 //! which connections were answered. The same seed gives the same events and verdicts. Connections are TCP;
 //! probes also use UDP. [`cells`] contains the tables of uses, faults and innocent worlds. The simulator
-//! must not name anything outside of the core and `pathproof-wire`, nor a clock.
+//! must use only the core and `pathproof-wire`, and no real clock.
 
 pub mod cells;
 mod datapath;

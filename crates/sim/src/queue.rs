@@ -45,7 +45,7 @@ pub(super) enum AgentTask {
     Check,
     /// The agent checks the sentinel's devices.
     Look,
-    /// The answer to an uncached reading that began at this time.
+    /// The API server answers an uncached read that began at this time.
     Reread(Mono),
     /// A new watch lists everything.
     List,

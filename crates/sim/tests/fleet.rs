@@ -101,7 +101,7 @@ fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
     }
 }
 
-/// Only the first count of a new rotator is written.
+/// Without a change, a rotator writes only its first count.
 #[rstest]
 fn nothing_is_written_without_a_change(#[values(3, 200, 1_000)] nodes: u32) {
     let (rotations, counts) = play(scenario("an hour without a fault"), nodes, 1).writes;

@@ -14,7 +14,7 @@ use crate::{run, setup_cluster};
 pub(super) struct Servers {
     /// Folder that also contains kube-proxy.
     pub(super) folder: PathBuf,
-    /// Program that starts them.
+    /// Program that starts the servers.
     program: PathBuf,
 }
 

@@ -226,7 +226,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Writes a disk with all of it, and free space for the machine.
+    /// Writes a disk with the content of the folder, and free space for the machine.
     pub(crate) fn disk(&self, file: &Path) -> Result<()> {
         let _ = fs::remove_file(file);
         let mut make = Command::new(found("mkfs.ext4")?);

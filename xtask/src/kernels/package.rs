@@ -25,7 +25,8 @@ const fn kernel(name: &'static str, arch: Arch, meta: &'static str) -> Kernel {
     Kernel { name, arch, meta }
 }
 
-/// Debian 12 has two series. Its cloud kernels only lack drivers, and have a quarter of the size.
+/// Debian 12 has two series of kernels. Its cloud kernels only lack drivers, and have a quarter of the
+/// size.
 const KERNELS: [Kernel; 6] = [
     kernel("6.1-cloud", Amd64, "linux-image-cloud-amd64"),
     kernel("6.12-cloud", Amd64, "linux-image-6.12-cloud-amd64"),

@@ -18,8 +18,8 @@ const IN_MACHINES_ONLY: [&str; 3] = [
 ];
 
 /// `cargo test` whose programs report the time of each test. This option of libtest is unstable, but the
-/// stable compiler has it with RUSTC_BOOTSTRAP. Only the programs get this variable: for cargo itself, it
-/// would rebuild everything.
+/// stable compiler has it with RUSTC_BOOTSTRAP. Only the programs get this variable, because cargo itself
+/// would rebuild everything with it.
 pub(super) fn cargo_test() -> Command {
     let mut command = run::cargo();
     command.args(["--config", RUNNER, "test"]);

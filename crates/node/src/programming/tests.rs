@@ -144,7 +144,8 @@ fn a_removed_endpoint_is_measured_at_its_last_connection() {
     assert_eq!(measured(&mut web), Some(1_100));
 }
 
-/// Connections went on, but none to the endpoint: the rules were updated before this node's receipt.
+/// Connections went on, but none to the endpoint: the rules were updated before this node received the
+/// change.
 #[rstest]
 #[case::busy(1_000, Some(0))]
 #[case::idle(0, None)]

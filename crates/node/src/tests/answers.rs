@@ -325,8 +325,8 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
     assert_eq!(is_broken, expected);
 }
 
-/// Three clients outside are sent to an endpoint removed 16 s before. Clients that reuse the source
-/// port of an earlier connection follow conntrack, whatever the rules are.
+/// Three clients outside are sent to an endpoint removed 16 s before. Clients that reuse the source port of
+/// an earlier connection are no evidence: conntrack sends them there, whatever the rules are.
 #[rstest]
 #[case::new_connections(false, true)]
 #[case::source_ports_that_are_used_again(true, false)]

@@ -85,7 +85,7 @@ fn leak(node: &mut Node, now: Mono, proven: bool) -> Effects {
     Effects(node.step(Event::Sample(Box::new(sample)), now))
 }
 
-/// With a sentinel that never worked, a young boot is Starting.
+/// If the sentinel never worked, a node is Starting for the first two minutes.
 #[rstest]
 #[case::young(20, State::Starting, [503, 200])]
 #[case::old(121, State::Unknown, [200, 200])]

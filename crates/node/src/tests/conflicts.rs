@@ -334,7 +334,8 @@ fn conflicts_are_known_by_their_owner() {
     assert_eq!(scene.rest(250).state(), State::Proven);
 }
 
-/// A Service with unknown frontends may use anything: no lane counts, and no misrouted connection does.
+/// A Service with unknown frontends may claim any address, so neither lanes nor misrouted connections
+/// count.
 #[test]
 fn claims_that_are_not_known_accuse_nobody() {
     let mut scene = scene();

@@ -1,4 +1,4 @@
-//! The uncached sentinel: a lagging watch must not turn an edit into a broken node.
+//! Uncached reads of the sentinel: if a watch lags, an edit of the sentinel must not accuse the node.
 
 use pathproof_facts::cause::State;
 use pathproof_facts::cluster::Change;
@@ -140,7 +140,7 @@ fn a_difference_ends_with_what_the_watches_report() {
     assert_eq!(scene.idle().state(), State::Broken);
 }
 
-/// A recording has the result instead of the objects.
+/// A recording has the result of an uncached read instead of the objects.
 #[rstest]
 #[case::differs(Some(true), State::Proven)]
 #[case::same(Some(false), State::Broken)]

@@ -271,7 +271,7 @@ impl Scene {
         self.idle()
     }
 
-    /// The uncached sentinel equals the one that the watches reported.
+    /// An uncached read of the sentinel equals the reports of the watches.
     pub(super) fn reread_same(&mut self) -> Effects {
         let objects = super::world::sentinel_objects();
         self.feed(Event::Reread(ms(self.now), Some(objects)))

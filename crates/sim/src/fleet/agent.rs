@@ -16,7 +16,7 @@ use crate::{BEGIN, ms};
 /// Interval between verdicts of a failing node.
 const VERDICTS: Duration = ms(500);
 
-/// The counted part of a condition at the API server.
+/// The part of a Node's condition that rotators count, as stored at the API server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportedCondition {
     pub(super) status: Status,

@@ -36,7 +36,8 @@ fn recorded(name: &str) -> Replayed {
 fn played(name: &str) -> (State, Option<Cause>, bool, State) {
     let replayed = recorded(name);
     let moments = &replayed.moments;
-    // The last of the worst moments: causes change while a fault begins.
+    // Of several moments with the worst state, the last one counts, because causes change while a fault
+    // begins.
     let worst = moments
         .iter()
         .max_by_key(|moment| moment.update.verdict.state)
@@ -183,7 +184,7 @@ fn write_anew(path: &str) {
             }
         }
     }
-    // Another test may be reading it.
+    // Replaces the file atomically, because another test may be reading it.
     let new = format!("{path}.new");
     std::fs::write(&new, crate::record::compress(&text)).unwrap();
     std::fs::rename(&new, path).unwrap();
