@@ -160,7 +160,6 @@ fn extract(package: &Path, root: &Path) -> Result<()> {
     run::run_quietly(extract.arg("--extract").arg(package).arg(root))
 }
 
-/// The packages in a folder.
 fn archives_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -64,7 +64,6 @@ pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
         .with_context(|| format!("{purpose} needs {list}; install them and try again"))
 }
 
-/// Updates apt-get's package lists.
 pub(crate) fn update_lists() -> Result<()> {
     apt_get(&["update", "--quiet"])
 }

@@ -120,7 +120,6 @@ const CILIUM: Module = Module {
     ..Module::EMPTY
 };
 
-/// An older release of Cilium's agent.
 const CILIUM_1_15: Module = Module {
     name: versions::CILIUM_1_15.folder,
     version: versions::CILIUM_1_15.version,

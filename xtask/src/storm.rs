@@ -31,7 +31,6 @@ pub(crate) fn for_ci() -> Result<Counted> {
     Ok(Tally::PASSED.into())
 }
 
-/// Builds the programs for [`for_ci`].
 pub(crate) fn build_for_ci() -> Result<()> {
     match host::no_world() {
         Some(_) => Ok(()),

@@ -188,7 +188,6 @@ struct Group {
     /// Arguments that name the programs for cargo. `--tests` would link each of six programs a
     /// second time, as a test without tests.
     targets: &'static [&'static str],
-    /// Number of concurrent tests.
     threads: &'static str,
     agent: fn() -> Result<std::path::PathBuf>,
     /// Builds the tools, and passes their paths to the tests. Tests report a missing tool; this

@@ -52,7 +52,6 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Endpoints in the API.
     fn api_pods(&self) -> impl Iterator<Item = Pod> {
         self.pods.iter().chain(&self.foreign).copied()
     }
@@ -245,7 +244,6 @@ impl Datapath {
             .collect()
     }
 
-    /// Creates the Service.
     pub(super) fn create(&mut self, service: usize) -> Vec<Change> {
         let stack = self.stack;
         let Some(found) = self.services.get_mut(service) else {

@@ -127,7 +127,6 @@ fn wall(at: Mono) -> Wall {
     Wall(1_700_000_000_000_000_000 + i64::try_from(at.0).unwrap_or(0))
 }
 
-/// A fleet during a run.
 #[derive(Debug)]
 struct Run {
     now: Mono,

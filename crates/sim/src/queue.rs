@@ -8,7 +8,6 @@ use pathproof_wire::service::Family;
 
 use super::traffic::Dialled;
 
-/// A pending task.
 #[derive(Debug)]
 pub(super) enum Task {
     /// An act of the world, by its index.

@@ -46,7 +46,6 @@ pub(super) struct Agent {
     made: bool,
     /// Time of the keeper's last check.
     looked: Mono,
-    /// Time of the next check.
     next_look: Option<Mono>,
     /// Whether the view was listed.
     listed: bool,

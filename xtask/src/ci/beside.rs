@@ -91,7 +91,6 @@ fn build_tools_of(step: &str) -> Result<()> {
     Ok(())
 }
 
-/// A step that was started.
 pub(super) struct Running {
     name: &'static str,
     since: Instant,

@@ -176,7 +176,6 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
-    /// Writes a new file.
     pub(crate) fn file(&self, to: &str, text: &[u8], runs: bool) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         let to = self.place(Path::new(to))?;

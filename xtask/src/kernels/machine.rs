@@ -25,7 +25,6 @@ const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
 /// Maximum time from the start to the first test; seconds on an idle machine.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// A machine and its contents.
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
     /// The archives, which are concatenated.
@@ -77,7 +76,6 @@ impl Line {
     }
 }
 
-/// End of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Every program ran.

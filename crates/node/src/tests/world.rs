@@ -249,7 +249,6 @@ pub(super) fn synced_services() -> Vec<Change> {
     changes
 }
 
-/// The whole cluster.
 pub(super) fn cluster() -> Vec<Change> {
     let mut changes = services();
     changes.extend(sentinel_objects());
