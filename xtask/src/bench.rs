@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: builds and runs the benchmarks of package node-tests, and the simulators of
-//! the simulator.
+//! `cargo xtask bench`: builds and runs the benchmarks of package node-tests, and the examples of the
+//! simulator.
 
 use std::ffi::OsStr;
 
@@ -72,7 +72,7 @@ fn measure(program: &str, words: &[&str], rest: &[&str]) -> Result<()> {
         ["dashboard"] => setup_cluster::prometheus()?,
         _ => {}
     }
-    // This benchmark loads the eBPF programs itself, and the build of the agent takes minutes.
+    // `packet` loads the eBPF programs itself, and the build of the agent takes minutes.
     let needs_agent = words != ["packet"];
     let agent = needs_agent.then(image::program).transpose()?;
     let program = run::build_program("node-tests", program, "release")?;

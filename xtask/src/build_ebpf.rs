@@ -27,7 +27,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// A folder for each compiler, so that neither rebuilds the other's parts.
+    /// A separate target folder for each compiler, so that no build replaces the files of the other.
     fn target(&self, way: Way) -> PathBuf {
         let folder = self.target_dir.clone();
         folder
@@ -84,8 +84,8 @@ fn check(args: &Args) -> Result<()> {
     ebpf::clippy(&toolchain, &target)
 }
 
-/// The compiler that built the checked-in object. Another compiler produces other bytes, so it
-/// proves nothing about the shipped ones.
+/// The compiler that built the checked-in object. Another compiler produces other bytes, so its build
+/// proves nothing about the shipped bytes.
 fn compiler_of_record(recorded: &Provenance) -> Result<Toolchain> {
     toolchain::find(recorded.way, Some(&recorded.rustc)).with_context(|| {
         format!(
@@ -136,7 +136,7 @@ fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) 
 mod tests {
     use super::*;
 
-    /// The installed compiler is not used in its place, whichever it is.
+    /// If the compiler of record is missing, no other installed compiler replaces it.
     #[test]
     fn only_the_compiler_of_record_is_used() {
         let rustc = "rustc 1.0.0 (that nobody has)";
@@ -153,7 +153,7 @@ mod tests {
             let error = compiler_of_record(&recorded(way)).expect_err("no such compiler");
             let text = format!("{error:#}");
             assert!(text.contains(REBUILD), "{text}");
-            // Without rustup, the error reports that instead.
+            // Without rustup, the error is that rustup is missing.
             let named = text.contains(rustc) && text.contains(SETUP);
             assert!(named || text.contains("rustup is not here"), "{text}");
         }

@@ -55,7 +55,7 @@ pub(crate) fn run(steps: &'static [Step], args: &Args) -> Result<()> {
     let ahead = all.then(|| beside::build_tools(with_tools.map(|step| step.name).collect()));
     let ahead = ahead.transpose()?;
     let mut ended = play_all(&wanted, all);
-    // The last step with tools has built the final part, or waited for it.
+    // The thread has nothing left to do: the last step with tools has built them or waited for them.
     ahead.map(JoinHandle::join);
     ended.sort_by_key(|(name, ..)| names.iter().position(|step| step == name));
     let mut sum = Counted::default();
@@ -95,7 +95,8 @@ pub(crate) fn run(steps: &'static [Step], args: &Args) -> Result<()> {
 /// A finished step, and how long it took.
 type Ended = (&'static str, Duration, Result<Counted>);
 
-/// Runs each step at its place, not in list order. With `all`, steps that wait for idle time get it.
+/// Runs each step according to its [`Place`], so steps may end in another order. Without `all`, idle steps
+/// run in turn.
 fn play_all(steps: &[&Step], all: bool) -> Vec<Ended> {
     let (mut ended, mut idle) = (Vec::new(), Vec::new());
     let beside = |step: &Step| matches!(step.place, Place::Together(_));

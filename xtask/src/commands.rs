@@ -1,5 +1,6 @@
-//! The commands in README, quickstart and install, and the list of what runs each of them.
-//! `cargo xtask tidy` refuses a command that is not on the list; `cargo xtask newcomer` runs README's.
+//! The commands in README, quickstart and install, and the list of the tests or tasks that run each of
+//! them. `cargo xtask tidy` refuses a command that is not on the list; `cargo xtask newcomer` runs
+//! README's.
 
 use crate::run;
 
@@ -30,8 +31,8 @@ pub(crate) fn known(command: &str) -> Option<(&'static str, Run)> {
     list().find(|(begin, _)| command.starts_with(begin))
 }
 
-/// Commands in a page's fenced shell blocks, with their line numbers. Continued lines are joined,
-/// and comments are cut off. A block with prompts also shows output.
+/// Commands in a page's fenced shell blocks, with their line numbers. Continued lines are joined, and
+/// comments are cut off. In a block with prompts, lines without a prompt are output.
 pub(crate) fn of_page(text: &str) -> Vec<(usize, String)> {
     let mut commands: Vec<(usize, String)> = Vec::new();
     let (mut shell, mut fenced, mut continued) = (false, false, false);

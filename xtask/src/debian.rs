@@ -1,5 +1,5 @@
-//! Contents of Debian's packages, unpacked below target: installing a package would start a
-//! service, or change the machine.
+//! Contents of Debian's packages, unpacked below target. They are not installed, because that would start
+//! services or change the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
     /// Path in the package.
     pub(crate) path: &'static str,
-    /// Another source of the program.
+    /// Where the program is available without Debian, for the error message.
     pub(crate) origin: &'static str,
 }
 
@@ -122,7 +122,7 @@ impl Apt {
         act().or_else(|_| self.update_lists().and_then(|()| act()))
     }
 
-    /// Fetches a package by way of `scratch` and unpacks it into `root`; returns its version.
+    /// Fetches a package into the folder `scratch` and unpacks it into `root`; returns its version.
     pub(crate) fn fetch(&self, package: &str, scratch: &Path, root: &Path) -> Result<String> {
         self.with_lists(|| {
             let mut download = self.command("apt-get");
@@ -160,7 +160,6 @@ fn extract(package: &Path, root: &Path) -> Result<()> {
     run::run_quietly(extract.arg("--extract").arg(package).arg(root))
 }
 
-/// The packages in a folder.
 fn archives_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -65,7 +65,7 @@ pub(crate) fn for_ci() -> Result<Counted> {
     }
     host::install_world("the demo")?;
     let mut command = host::as_root(build("pathproof")?)?;
-    // Unexpected rows of the last table, since earlier output may be out of sight.
+    // Failed rows of the table, which the error repeats, because the table may be out of sight.
     let mut missed = Vec::new();
     let line = |line: &str| {
         println!("{line}");

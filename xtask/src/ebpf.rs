@@ -1,7 +1,6 @@
-//! Compiles pathproof-ebpf: flags, strip, and nothing that depends on the folder or the machine.
-//!
-//! The same sources, compiler and LLVM must produce the same bytes anywhere; `build-ebpf --check`
-//! verifies that. So every path that could reach the object is remapped here.
+//! Compiles pathproof-ebpf with its flags and strips it. The same sources, compiler and LLVM must produce
+//! the same bytes in any folder and on any machine; `build-ebpf --check` verifies that. So every path that
+//! could reach the object is remapped here.
 
 pub(crate) mod provenance;
 #[path = "../../agent/build/sources.rs"]

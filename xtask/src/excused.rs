@@ -1,5 +1,5 @@
-//! Tests that failed in parallel and passed alone: which ones CI may excuse, how many in a run, and
-//! the file that records them, since a test is excused at most once a week.
+//! Tests that failed in parallel and passed alone. CI excuses a limited number of them in a run, and each
+//! at most once a week, so a file records them.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -13,8 +13,8 @@ use jiff::tz::TimeZone;
 
 use crate::run;
 
-/// Maximum number of excused tests in a run, over all groups of tests
-/// (docs/internal/specification.md). More are not an accident.
+/// Maximum number of excused tests in a run, over all groups of tests (docs/internal/specification.md).
+/// More failures are no accident.
 const MOST: usize = 3;
 
 /// A test with one of these in its name checks that no client gets a 503 without a fault.
@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// A test that panics with other words would be excused.
+    /// Failures without one of [`WORDS`] would be excused, so these assertions must use them.
     #[test]
     fn assertions_against_503_use_the_words() {
         for (file, function) in [

@@ -116,8 +116,8 @@ impl Fuzzer {
         command
     }
 
-    /// Command that searches for new inputs. They stay in target; a failing input is written next
-    /// to it and named.
+    /// Command that searches for new inputs and keeps them below target. A failing input is written next to
+    /// them, and libFuzzer prints its path.
     fn search(&self, target: &str, seconds: u64) -> Result<Command> {
         let found = found(target)?;
         let mut command = self.command(target);
@@ -131,8 +131,8 @@ impl Fuzzer {
         Ok(command)
     }
 
-    /// Minimizes the corpus by the lines of code that are reached, not by how often: this keeps a
-    /// hundred times fewer files.
+    /// Minimizes the corpus: compares which lines of code an input reaches and ignores how often, which
+    /// keeps a hundred times fewer files.
     fn keep(&self, target: &str) -> Result<()> {
         let kept = corpus().join(target);
         let fresh = tempfile::tempdir_in(folder())?;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::setup_cluster::KUBERNETES;
 use crate::{go, run};
 
-/// The oldest release whose schemas are compared; policies came later.
+/// The oldest release whose schemas are compared. Admission policies exist only in later releases.
 const OLDEST: &str = "v1.28.15";
 const OPERATOR: (&str, &str) = (
     "github.com/prometheus-operator/prometheus-operator",

@@ -64,7 +64,6 @@ pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
         .with_context(|| format!("{purpose} needs {list}; install them and try again"))
 }
 
-/// Updates apt-get's package lists.
 pub(crate) fn update_lists() -> Result<()> {
     apt_get(&["update", "--quiet"])
 }
@@ -125,8 +124,8 @@ pub(crate) fn cgroup_version() -> Result<&'static str> {
     )
 }
 
-/// The version according to /proc/PID/cgroup, with lines `NUMBER:CONTROLLERS:GROUP`. Controllers of
-/// v1 are not available in v2, whose only line names none.
+/// The version according to /proc/PID/cgroup, with lines `NUMBER:CONTROLLERS:GROUP`. A controller that v1
+/// uses is not available in v2. The only line of v2 names no controller.
 fn version_of(own: &str) -> Option<&'static str> {
     let controllers = own.lines().filter_map(|line| line.split(':').nth(1));
     let mut controllers = controllers.flat_map(|all| all.split(','));

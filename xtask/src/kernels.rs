@@ -1,8 +1,8 @@
 //! `cargo xtask test --kernels`: runs tests on other kernels, each in a small virtual machine
 //! (docs/internal/design/building.md#kernels).
 //!
-//! A test that fails there fails here. A machine that does not reach its first program is tried
-//! once more; after that, it is an error of this task.
+//! A test that fails in a machine fails the task. A machine that does not reach its first program is
+//! started once more. If that fails too, the task ends with an error.
 
 mod control_plane;
 mod initramfs;

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 .arg("--")
                 .args(args.filter.as_deref())
                 .args(part.left_out.split(' ').flat_map(|test| ["--skip", test]))
-                // proptest reads its variable and the current folder.
+                // proptest reads a variable and the current folder, which Miri's isolation forbids.
                 .env("MIRIFLAGS", "-Zmiri-disable-isolation")
                 .env("PROPTEST_CASES", "2"),
         )?;

@@ -23,9 +23,9 @@ const FILES: [&str; 6] = [
     "verdict/witnesses.rs",
 ];
 
-/// Mutations that these tests do not cover.
+/// Mutations that are not made, because these tests do not cover them.
 const EQUIVALENT: [&str; 2] = [
-    // The agent's tests check texts for people against samples.
+    // Tests of other crates compare texts for people with samples.
     "impl (fmt::)?Display",
     "impl (fmt::)?Debug",
 ];
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     command
         .current_dir(run::root())
         .args(["mutants", "--package", "pathproof-judge", "--no-shuffle"])
-        // The tests of a whole node prove what the decision alone cannot.
+        // The tests of the whole node cover what those of the judge cannot.
         .args([
             "--test-package=pathproof-judge",
             "--test-package=pathproof-node",

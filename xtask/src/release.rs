@@ -21,8 +21,9 @@ pub(crate) struct Args {
     repository: String,
 }
 
-/// Writes the files of a release. `files` is attached to the release on GitHub, and BuildKit builds
-/// from `image` (`created` is the image's time). notes.md is the release's text.
+/// Writes the files of a release. The folder `files` is attached to the release on GitHub, and BuildKit
+/// builds from the folder `image` (its file `created` has the image's time). notes.md is the release's
+/// text.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = run::root();
     // Relative links do not work on the page of a release.

@@ -33,8 +33,8 @@ pub(crate) fn git(folder: &Path) -> Command {
     git
 }
 
-/// Folders into which cargo unpacks libraries, the widest first. Each registry has one named after
-/// its address, which a mirror changes.
+/// Folders into which cargo unpacks libraries, the widest first. There is a folder for each registry, named
+/// after its address; with a mirror the address differs.
 pub(crate) fn registries() -> Result<Vec<PathBuf>> {
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo = cargo.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
@@ -51,7 +51,7 @@ pub(crate) fn registries() -> Result<Vec<PathBuf>> {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // `cargo run` sets these for this package; other packages' build scripts would take them for a change.
+    // `cargo run` sets these for this package. With them, other packages' build scripts would run again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -61,7 +61,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Waits until no other task in this clone does the same. The lock lasts as long as the returned file.
+/// Waits until no other task in this clone holds the lock `what`. The lock ends when the returned file is
+/// dropped.
 pub(crate) fn alone(what: &str) -> Result<File> {
     let folder = root().join("target/tools");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -208,7 +209,7 @@ pub(crate) fn through_interrupts<T>(run: impl FnOnce() -> T) -> T {
     // started gets the default back, because exec resets handlers (but would not reset SIG_IGN).
     let before = unsafe { libc::signal(libc::SIGINT, handler) };
     let result = run();
-    // SAFETY: this is the handler of before, or the default.
+    // SAFETY: `before` is the previous handler, or the default.
     unsafe {
         libc::signal(libc::SIGINT, before);
     }

@@ -19,7 +19,7 @@ pub(crate) const LEFT_OUT: &[&str] = &[
 pub(crate) fn prepare(test: &mut Command) {
     // The agent takes twice the processor time.
     test.env("PATHPROOF_TEST_PATIENCE", "3")
-        // A tracer searches for leaks, and the agent's filter of system calls refuses it.
+        // The leak detector traces the process, which the agent's filter of system calls forbids.
         .env("ASAN_OPTIONS", "detect_leaks=0");
 }
 

@@ -104,7 +104,7 @@ pub(crate) const FLANNEL: Module = Module {
     path: "github.com/flannel-io/flannel",
     version: versions::FLANNEL,
     programs: &["."],
-    // For a back end that no test uses.
+    // Its C code is for a back end that no test uses.
     needs_c: true,
     takes: "1 min",
     ..Module::EMPTY
@@ -120,7 +120,6 @@ const CILIUM: Module = Module {
     ..Module::EMPTY
 };
 
-/// An older release of Cilium's agent.
 const CILIUM_1_15: Module = Module {
     name: versions::CILIUM_1_15.folder,
     version: versions::CILIUM_1_15.version,
@@ -292,7 +291,7 @@ pub(crate) fn cilium() -> Result<PathBuf> {
     cilium_of(&CILIUM, &[CLANG, IPSET])
 }
 
-/// The same for the older release, which no landing waits for.
+/// The same for the older release, which only `test --cilium` uses.
 pub(crate) fn old_cilium() -> Result<PathBuf> {
     cilium_of(&CILIUM_1_15, &[CLANG, IPSET, BPFTOOL])
 }

@@ -1,7 +1,8 @@
 //! `cargo xtask setup-ebpf`: installs the tools for building the eBPF object, unless they are installed.
 //!
-//! There are two sources of a compiler with its library sources (design.md, section 10): rustup's nightly
-//! with rust-src, else Debian's packages. Only changes of pathproof-ebpf or pathproof-wire need it.
+//! There are two sources of a compiler with its library sources: rustup's nightly with rust-src, else
+//! Debian's packages (docs/internal/design/building.md#checked-in-object). Only changes of pathproof-ebpf
+//! or pathproof-wire need it.
 
 use std::path::Path;
 use std::process::Command;

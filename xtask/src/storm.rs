@@ -14,14 +14,14 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
     play("release", &rest.arguments)
 }
 
-/// The storm of CI, and what its seed must draw.
+/// Options of CI's storm. `--draws` makes it fail if the seed no longer draws these events.
 const FIXED: &str = "--seed 326 --minutes 2.4 --slack 3 --api --backend iptables-nft \
                      --draws Agent(Killed) --draws Fault(DataDropped) \
                      --draws Harmless(ProcessorsTaken) --draws Api(Slow(500ms))";
 
-/// Runs about two minutes of a fixed seed, with five faults. The nightly run plays hours, with
-/// another seed each day. A storm that judges fewer than 80 % of its faults fails. A failed storm
-/// is not repeated: a second run could excuse a false 503.
+/// Runs about two minutes of a fixed seed, with five faults. The nightly run takes hours, with another seed
+/// each day. A storm that judges fewer than 80 % of its faults fails. A failed storm is not repeated,
+/// because a second run could excuse a false 503.
 pub(crate) fn for_ci() -> Result<Counted> {
     if let Some(why) = host::no_world() {
         return Ok(Counted::skip("storm", why));
@@ -31,7 +31,6 @@ pub(crate) fn for_ci() -> Result<Counted> {
     Ok(Tally::PASSED.into())
 }
 
-/// Builds the programs for [`for_ci`].
 pub(crate) fn build_for_ci() -> Result<()> {
     match host::no_world() {
         Some(_) => Ok(()),

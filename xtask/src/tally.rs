@@ -100,13 +100,13 @@ impl Counted {
         }
     }
 
-    /// Whether every failure has a name.
+    /// Whether the name of every failed test is known.
     pub(crate) fn is_whole(&self) -> bool {
         !self.died && self.failed.len() == self.tally.failed
     }
 
-    /// Merges a second run of only the failed tests: those that passed then were unsteady. It
-    /// excuses tests only if both runs are complete and the second ran exactly these tests.
+    /// Merges a second run of only the failed tests: those that then passed were unsteady. Tests are
+    /// excused only if both runs are complete and the second one ran exactly these tests.
     pub(crate) fn after(mut self, asked: &[String], again: &Self) -> Self {
         let ran = again.tally.passed + again.tally.failed;
         if !self.is_whole() || !again.is_whole() || ran != asked.len() {
@@ -140,7 +140,7 @@ pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
 const PANIC_LINES: usize = 8;
 const PANIC_WIDTH: usize = 600;
 
-/// Prefixes of the lines of passed tests that are shown.
+/// Of the output of passed tests, only lines with these prefixes are shown.
 const SHOWN: [&str; 2] = ["TOUCHED ", "MEASURED "];
 
 /// Follows the output of `cargo test -- --show-output`, with or without `--report-time`.
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// The binary's other tests never ran, and its failures may have the cause that killed it.
+    /// The binary's remaining tests never ran, and its failures may have the same cause as its end.
     #[test]
     fn a_binary_that_dies_has_failed_and_is_not_excused() {
         let died = counted(&format!("{FIRST}\nrunning 300 tests\ntest d ... ok"), false);

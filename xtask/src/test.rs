@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// minutes
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
     proxies: bool,
-    /// Run only the outages and their negative controls for every kind of users beside kube-proxy 1.36 in both
-    /// modes, all of them: 15 minutes [default: three outages and seven controls, with all other tests]
+    /// Run only the outages and their negative controls for every kind of users beside kube-proxy 1.36 in
+    /// both modes, all of them: 15 minutes [default: three outages and seven controls, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "proxies", "filter"])]
     uses: bool,
     /// Run only the namespace tests, with an agent whose memory AddressSanitizer watches: 30 minutes
@@ -188,7 +188,6 @@ struct Group {
     /// Arguments that name the programs for cargo. `--tests` would link each of six programs a
     /// second time, as a test without tests.
     targets: &'static [&'static str],
-    /// Number of concurrent tests.
     threads: &'static str,
     agent: fn() -> Result<std::path::PathBuf>,
     /// Builds the tools, and passes their paths to the tests. Tests report a missing tool; this
@@ -216,7 +215,8 @@ const GROUP: Group = Group {
 const KERNEL: Group = Group {
     name: "tests of programs in the kernel",
     targets: &["--lib", "--test", "kernel"],
-    // Few at a time: some send packets without a pause, in windows of the kernel's clock.
+    // Few at a time: some send packets without a pause, and the observer's limits are per window of the
+    // kernel's clock.
     threads: "3",
     ..GROUP
 };
@@ -281,8 +281,8 @@ const CLUSTER: Group = Group {
     // Each has its own API server, and waits most of the time.
     threads: "4",
     tools: cluster_tools,
-    // Each takes minutes. Results with other releases change only with a release of Kubernetes. The
-    // other outages differ from those of every landing in their users and in kube-proxy's mode.
+    // These take minutes each. Results with other releases change only with a release of Kubernetes. The
+    // nightly outages are those of this group with other users or another mode of kube-proxy.
     but: &["releases::", "nightly::"],
     others: "--proxies, --uses",
     ..GROUP
@@ -322,7 +322,7 @@ const CILIUM: Group = Group {
         }
         Ok(())
     },
-    // One fault each for connections of the node, of pods, and from outside beside kube-proxy.
+    // One fault for each kind of connections: of the node, of pods, and from outside beside kube-proxy.
     only: &[
         "emptied_tables_are_503_until_they_are_filled_again::case_1_replacing",
         "emptied_tables_fail_the_connections_of_pods",
@@ -336,7 +336,7 @@ const CILIUM: Group = Group {
 const INSTALL: Group = Group {
     name: "real node tests (tests/install)",
     targets: &["--test", "install"],
-    // The image's program, for those who run it locally.
+    // The program of the image, because some of these tests also run it outside of a pod.
     agent: image::program,
     tools: |_, command| {
         if let Some(version) = found("the real node tests", host::cgroup_version()) {
@@ -428,7 +428,7 @@ fn host_tests(args: &Args) -> Result<Counted> {
     let mut command = cargo_test();
     match &args.package {
         Some(package) => {
-            // For use while editing; every other run has all tests and cases.
+            // This selection is for use while editing. Every other run has all tests and cases.
             println!("--package: the tests beside the code, with few cases of each property");
             let target = if package == "xtask" {
                 "--bins"

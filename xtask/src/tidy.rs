@@ -18,7 +18,6 @@ pub(crate) use tree::tracked;
 
 use crate::run;
 
-/// One violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,

@@ -1,5 +1,5 @@
-//! Programs that tasks install into target/tools with cargo or pip, at fixed versions. They change
-//! nothing of the user's, and a clone stays one folder.
+//! Programs that tasks install into target/tools with cargo or pip, at fixed versions. Other programs of
+//! the user stay unchanged, and a clone stays one folder.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,7 +25,7 @@ pub(crate) struct Tool {
     pub(crate) wheels: Option<&'static str>,
 }
 
-/// A tool that runs for a second needs little optimisation: it installs in a third of the time.
+/// For tools that run only a second: with little optimisation, they install in a third of the time.
 const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -79,7 +79,7 @@ impl Tool {
             .flatten()
             .find(|file| {
                 let mut ask = Command::new(file);
-                // As cargo calls it: some programs accept no option without the subcommand's name.
+                // Called as by cargo: some programs accept no option without the subcommand's name.
                 ask.args(self.program.strip_prefix("cargo-"));
                 let line = run::first_line(ask.arg("--version")).unwrap_or_default();
                 line.split_whitespace().any(|word| word == self.version)

@@ -1,5 +1,6 @@
-//! The wait of a boot: a Starting node refuses new connections until something gets through. It ends
-//! at most two minutes after boot; then its flags stay as they are, since older recordings lack them.
+//! The wait after a boot: a Starting node refuses new connections until something gets through. The wait
+//! ends at most two minutes after boot. After that, `served` no longer changes: recordings of older agents
+//! lack it, and a replay compares the judge's state.
 
 use pathproof_facts::cause::State;
 use pathproof_judge::verdict::Rule;
@@ -29,10 +30,10 @@ pub(super) fn pods_expected(
     Family::ALL.map(|family| may && expected(family) && all_seen(family))
 }
 
-/// Whether the node waits with this verdict. Failures do not end a wait, because they are no reason
-/// to let new connections in. A wait also lasts until the view and a sample were read, and while a
-/// family with a node address is Starting. Degraded ends a wait, because something gets through,
-/// unless connections of pods are expected.
+/// Whether /healthz still answers 503 because of the boot. The wait lasts until the view and a sample are
+/// read, and while a family with a sentinel and a node address is Starting. A failure or fault does not end
+/// it: it is no reason to accept new connections. Degraded ends it, because something gets through, unless
+/// expected connections of pods are still missing.
 pub(super) fn still_waits(
     [waited, served]: [bool; 2],
     verdict: &Verdict,
@@ -43,7 +44,8 @@ pub(super) fn still_waits(
         let of_pods = &judged.paths[SourceClass::Pod as usize];
         pods_expected[judged.family as usize] && of_pods.last_proof.is_none()
     });
-    // Without a sentinel only clients could prove the family, and a waiting node has none.
+    // A family without a sentinel is not waited for: only clients could prove it, and a waiting node gets
+    // none.
     let has = |family: Family| {
         facts.sentinel.families[family as usize].is_some() && facts.has_address(family)
     };
@@ -56,21 +58,21 @@ pub(super) fn still_waits(
         State::Unknown => waited && !is_read,
         State::Suspect => waited && (lacks_pods || !verdict.finding.is_refuted()),
         State::Degraded => waited && lacks_pods,
-        // The state after the repair is no proof yet.
+        // A fault does not end the wait: after its repair the same proofs are still missing.
         State::Broken | State::Stale => waited,
         State::Proven => false,
     }
 }
 
-/// From a former agent's memory: whether the boot waited, and whether the node was ever more than
-/// Starting.
+/// The flags `waits` and `served` as a former agent stored them. For state of older agents, which lacks the
+/// flags, they are derived from the verdict.
 pub(super) fn persisted(known: &PersistedState) -> [bool; 2] {
     let state = known.verdict.state;
     let told = [state == State::Starting, has_served(state)];
     known.boot.unwrap_or(told)
 }
 
-/// Whether new connections were let in, or would have been without a fault.
+/// Whether a node in this state accepts new connections, or would accept them without its fault.
 pub(super) fn has_served(state: State) -> bool {
     !matches!(state, State::Starting | State::Unknown)
 }

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::programming::Programmed;
 
-/// One output of the node. Each variant has one performer, which matches its part without a
-/// wildcard, so a new effect does not compile until it is performed.
+/// One output of the node. The code that performs a variant matches its inner enum without a wildcard, so a
+/// new effect does not compile until it is performed.
 #[derive(Debug)]
 pub enum Effect {
     /// Change or read the maps of expectations.
@@ -48,7 +48,7 @@ pub enum Effect {
 /// Operations on the observer's maps of expectations.
 #[derive(Debug)]
 pub enum MapEffect {
-    /// Change the expectation maps. Changes without room come back as
+    /// Change the expectation maps. Changes for which a map has no room come back as
     /// [`Event::Full`](super::event::Event::Full).
     Program(Vec<MapChange>),
     /// Take over the expectation maps, read their content and return
@@ -63,8 +63,8 @@ pub enum MapEffect {
 pub enum SentinelEffect {
     /// Make the sentinel's devices, or remove them.
     Devices(DesiredDevices),
-    /// Start the sentinel's programs and its prober on the devices that are ready, and replace
-    /// detached programs if the flag is set. The answer is `SentinelEvent::Started`.
+    /// Start the sentinel's programs and its prober on the devices that are ready. `anew` also replaces
+    /// detached programs. The answer is `SentinelEvent::Started`.
     Start { anew: bool },
     /// Stop the programs and the prober.
     Stop,
@@ -80,8 +80,8 @@ pub enum SentinelEffect {
 pub enum ReadEffect {
     /// Take the next sample after this time.
     SampleAfter(Duration),
-    /// Read the datapath's topology, with these owners if they were just read. The answer is
-    /// `Event::Topology`.
+    /// Read the datapath's topology. The argument has the owners of the Service rules, if they were just
+    /// read. The answer is `Event::Topology`.
     Topology(Option<OwnersRead>),
     /// Read the kernel's connection table. The answer is `Event::Table`.
     Table,
@@ -114,7 +114,7 @@ pub enum Measurement {
     },
     /// A new connection went to an endpoint that had left its slice this long before.
     StaleConnection(Family, Duration),
-    /// A change of an endpoint reached the wire, or is no longer waited for.
+    /// The wait for connections that show a change of an endpoint ended.
     Programmed(Programmed),
 }
 
@@ -137,8 +137,8 @@ pub struct PersistedState {
     /// When this was written; the start of the boot if an older agent did not store it.
     #[serde(default)]
     pub written: Mono,
-    /// Whether the boot waited, and whether the node was ever more than Starting. For state of
-    /// older agents it is derived from the verdict.
+    /// Whether the node still waited for the end of its boot, and whether it was ever more than Starting.
+    /// Older agents did not store this, so for them it is derived from the verdict.
     #[serde(default)]
     pub boot: Option<[bool; 2]>,
 }
@@ -219,7 +219,7 @@ pub struct DesiredDevices {
     pub needed: bool,
     /// Families of the sentinel; empty if unknown.
     pub families: Vec<Family>,
-    /// Addresses of the sentinel with ports: if somebody answers at one, there must be no devices.
+    /// Addresses of the sentinel with ports. If somebody answers at one, the devices must not be made.
     pub tries: Vec<SocketAddr>,
 }
 
@@ -230,7 +230,7 @@ pub enum Notice {
     ViewProblem(String),
     #[error("the observer's maps cannot be read: {0}")]
     Unreadable(String),
-    /// The sentinel differs from the installed one.
+    /// The sentinel's objects in the cluster differ from those that were installed.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
     /// Another Service uses the address that these probes dial.
@@ -245,7 +245,7 @@ pub enum Notice {
     /// Another program detached a program of the sentinel.
     #[error("the sentinel's programs were attached again")]
     Detached,
-    /// The uncached sentinel differs from the one that the watches reported, or no longer does.
+    /// An uncached read of the sentinel differed from the reports of the watches, or no longer differs.
     #[error("the sentinel was read from the API server, uncached: \
              {}", .0.as_deref().unwrap_or("it has not changed"))]
     Rechecked(Option<String>),

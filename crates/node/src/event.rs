@@ -39,22 +39,22 @@ pub enum Event {
     /// Changes of a plan for which a map had no room.
     #[serde(skip)]
     Full(Vec<MapChange>),
-    /// The uncached sentinel and the time of the request, read by
+    /// Result of an uncached read of the sentinel, and the time of the request. The request was
     /// [`SentinelEffect::Reread`](super::effect::SentinelEffect); `None` if the API server did not answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
     Facts(Box<ViewFacts>),
-    /// The Services behind ids, recorded before the ids first occur.
+    /// The Services that ids denote, recorded before an event first contains the ids.
     Services(Vec<Service>),
-    /// Whether the uncached sentinel, requested at that time, differs from the one that the watches
-    /// reported.
+    /// Whether an uncached read of the sentinel, requested at this time, differed from the reports of the
+    /// watches; `None` if the API server did not answer.
     Rechecked(Mono, Option<bool>),
     /// Another agent is about to replace this one.
     Successor(Successor),
     /// Interfaces came or went, or their hooks were checked.
     Hooks(Hooks),
-    /// Removed or displaced hooks were attached again at that time.
+    /// Removed or displaced hooks were attached again at this time.
     HooksRepaired(Mono),
     /// One sample of the kernel's evidence.
     Sample(Box<KernelSample>),
@@ -101,7 +101,8 @@ pub struct ViewUpdate {
     pub silent: bool,
     /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
-    /// A Service with external IPs that the source does not keep, so its frontends are unknown.
+    /// A Service with external IPs that the source left out for lack of memory, so its frontends are
+    /// unknown.
     pub unknown_frontends: Option<ObjectName>,
 }
 
@@ -132,13 +133,15 @@ pub struct ViewFacts {
     pub pods_expected: [bool; FAMILIES],
     /// How the cluster already uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
-    /// Where somebody else may answer at the sentinel's addresses. A replay makes no devices.
+    /// Addresses of the sentinel with ports at which somebody else may answer. They are not recorded, because a
+    /// replay makes no devices.
     #[serde(skip)]
     pub tries: Vec<SocketAddr>,
 }
 
 impl ViewFacts {
-    /// The sentinel, or none before the view is complete: the view may hold only half of it.
+    /// The sentinel. It is absent until the view is complete, because an incomplete view may hold only half
+    /// of it.
     pub fn sentinel(&self) -> &Sentinel {
         match self.synced {
             true => &self.sentinel,
@@ -189,8 +192,8 @@ pub struct KernelSample {
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Fault counts of the programs since they were loaded.
     pub faults: [u64; FAULTS],
-    /// Number of connections that were evicted too early: a repeated SYN of such a connection
-    /// counts as a first one.
+    /// Number of connections whose entries were evicted too early. If such a connection repeats its SYN,
+    /// the SYN counts as a first one.
     pub forgotten_early: usize,
     /// The Service and the client with the most entries of the connection map, while the map is crowded.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
@@ -207,11 +210,11 @@ pub struct KernelSample {
     /// it from `met`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programming: Option<ProgrammingSeen>,
-    /// The latest successful connections, one entry for each set of datapath parts that they needed,
-    /// if it changed since the previous sample. A connection counts from the sample that shows its success.
+    /// For each set of datapath parts that connections need: the latest successful connections, if they
+    /// changed since the previous sample. A connection is included in the first sample after its success.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successes: Vec<Success>,
-    /// Some of this node's endpoints that answered connections sent to them by an uplink.
+    /// Some of this node's endpoints for which a connection left by an uplink and was answered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.
@@ -279,7 +282,7 @@ pub enum SentinelEvent {
 /// Kernel state by family, read together with the sentinel's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelState {
-    /// Start of the check that found the devices sound; `None` if it did not.
+    /// Start of the check, if it found the devices sound.
     pub sound_since: Option<Mono>,
     /// Whether the kernel forwards packets.
     pub forwarding: [Option<bool>; FAMILIES],

@@ -1,4 +1,4 @@
-//! The judge: evidence in, verdict out. Plain data, which a recording stores whole from time to time.
+//! The judge: evidence in, verdict out. It is plain data: each part of a recording begins with all of it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub struct Judge {
     /// Annotations that require audit mode.
     #[serde(default)]
     pub switches: Switches,
-    /// The last verdict in short; before the first one, a former agent's.
+    /// Summary of the last verdict. Before the first verdict it is the summary that a former agent stored.
     pub last: Option<LastVerdict>,
     /// The node was more than Starting in this boot, so it does not return to Starting.
     #[serde(default)]
@@ -150,7 +150,8 @@ impl Judge {
         self.now
     }
 
-    /// After addresses were replaced: updates the sentinel's identity, which is computed from addresses.
+    /// Updates the sentinel's identity after addresses were replaced, because it is computed from
+    /// addresses.
     pub(crate) fn identify_again(&mut self) {
         if let Some(identity) = self.sentinel().map(|sentinel| sentinel.identity()) {
             self.ledger.sentinel.view.identity = identity;
@@ -275,7 +276,8 @@ impl Judge {
         if self.settings.families == CountedFamilies::Used {
             self.ledger.note_users(&counts, directory, self.now);
         }
-        // UDP is only reported: it decides nothing, except that it counts as use of its family above.
+        // UDP decides no verdict and is only reported. Its one effect is above: it counts as use of its
+        // family.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
         let loses = counts.iter().any(|delta| delta.lost > 0)
@@ -402,7 +404,8 @@ impl Judge {
         let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
-        // A 503 for an unknown verdict is due to the policy, so the fleet brake does not apply.
+        // A 503 for an unknown verdict is due to the setting `unknown_policy`, so the fleet brake does not
+        // apply.
         let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
         let fails = !served.healthy && !unknown;
         let held = self
@@ -453,7 +456,7 @@ impl Judge {
         let due = self
             .persisted_at
             .is_none_or(|at| self.now.since(at) >= pause);
-        // A successor's evidence is newer.
+        // A successor's evidence is newer, so this agent no longer writes its state.
         let wanted = (changed || due) && !self.successor.exists();
         let Some(verdict) = self.last.filter(|_| wanted) else {
             return;

@@ -1,10 +1,10 @@
-//! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the
-//! agent are made in this module and below; the shell feeds events and performs effects.
+//! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the agent
+//! are made in this crate and the crates that it uses; the shell feeds events and performs effects.
 //!
-//! An event passes two halves: `view_planner` keeps the cluster view and plans the maps, `judge` keeps
-//! the evidence and judges. The judge does not get the view, only [`ViewFacts`](crate::event::ViewFacts)
-//! and the Services behind single ids. A recording has the same, so a replay drives the same judge with
-//! the same events.
+//! `view_planner` gets each event first: it keeps the cluster view and plans the maps. Then `judge` gets
+//! it, keeps the evidence and judges. The judge does not get the view, only
+//! [`ViewFacts`](crate::event::ViewFacts) and the Services behind single ids. A recording contains exactly
+//! these inputs, so a replay drives the same judge.
 
 pub mod effect;
 pub mod event;
@@ -53,7 +53,7 @@ use crate::record::Recorder;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     pub node: String,
-    /// The numbers of every rule.
+    /// Thresholds and times of the rules.
     pub limits: Limits,
     /// Taints that announce the removal of a node.
     pub taints: TerminatingTaints,
@@ -61,7 +61,7 @@ pub struct Settings {
     pub unknown_policy: UnknownPolicy,
     /// Whether a broken datapath changes the answers.
     pub enforcement: Enforcement,
-    /// Families that count for the answers. Recordings of older agents lack it: all families count.
+    /// Families that count for the answers. Recordings of older agents lack this field: all families count.
     #[serde(default = "CountedFamilies::of_older_agents")]
     pub families: CountedFamilies,
     /// The first hold-down of a flapping node.
@@ -78,7 +78,7 @@ pub struct Settings {
     /// TCP ports of the agent itself, at every address of the node.
     #[serde(skip)]
     pub own_ports: Vec<u16>,
-    /// Whether the sentinel can be read uncached: the view comes from an API server.
+    /// Whether the sentinel can be read uncached. This requires that the view comes from an API server.
     pub rereads: bool,
 }
 
@@ -102,7 +102,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Continues where an agent of this boot stopped, if there was one.
+    /// Continues from the state that an agent of this boot stored, if there is one.
     pub fn new(settings: Settings, start: Start) -> Self {
         Self {
             view_planner: ViewPlanner::new(settings.sentinel.clone(), settings.own_ports.clone()),
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Continues from a judge of a recording, with recorded events.
+    /// Continues from the judge in a recording; the events come from the recording too.
     pub fn replay(judge: Judge) -> Self {
         Self {
             view_planner: ViewPlanner::new(None, Vec::new()),
@@ -122,7 +122,8 @@ impl Node {
         }
     }
 
-    /// Processes one event. Time never goes back: an earlier `now` is replaced by the latest one.
+    /// Processes one event. Time never goes back: if `now` is earlier than the latest time, the latest is
+    /// used.
     pub fn step(&mut self, event: Event, now: Mono) -> Effects {
         let mut effects = Vec::new();
         let now = self.judge.advance(now);
@@ -181,7 +182,7 @@ impl Node {
         }
     }
 
-    /// Removes the flight recorder, which is 1 MiB per node: for thousands of nodes in one process.
+    /// Removes the flight recorder, which takes up to 1 MiB. Needed for thousands of nodes in one process.
     #[must_use]
     pub fn unrecorded(mut self) -> Self {
         self.recorder = None;
@@ -193,7 +194,7 @@ impl Node {
         self.recorder.as_ref().map_or_else(Vec::new, Recorder::file)
     }
 
-    /// Records the Services that a recording names.
+    /// Stores the Services that a recording names.
     fn learn(&mut self, services: Vec<Service>) {
         let names = self.recorded.get_or_insert_default();
         for Service { id, known } in services {
@@ -229,7 +230,7 @@ impl Node {
         &self.view_planner.sentinel_conflicts
     }
 
-    /// Number of frontends that got into conflict since the agent started.
+    /// Number of conflicts over frontends that began since the agent started.
     pub fn conflicts_begun(&self) -> u64 {
         self.view_planner.conflicts_begun
     }

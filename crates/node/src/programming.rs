@@ -2,11 +2,11 @@
 //! change's trigger, and from its receipt on this node, to the first new connection to an added
 //! endpoint, or the last one to a removed endpoint.
 //!
-//! This is SIG Scalability's network programming latency, which kube-proxy measures only until its
-//! rules are written. Only connections can show it, so a change is measured only if its Service has
-//! enough of them: with few, the result would be the pause between two connections. No verdict
-//! depends on a latency, only on whether connections followed a change at all ([`ProgrammingSeen`]).
-//! Probes measure the sentinel's endpoint ([`freshness`](pathproof_facts::freshness)).
+//! This is SIG Scalability's network programming latency, which kube-proxy measures only until its rules
+//! are written. Only connections can show the latency. With few of them, the result would be the pause
+//! between two connections, so a change is measured only if its Service has enough. No verdict depends on a
+//! latency, only on whether connections followed a change at all ([`ProgrammingSeen`]). Probes measure the
+//! sentinel's endpoint ([`freshness`](pathproof_facts::freshness)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::{Address, EndpointKey, endpoint_flag};
 use pathproof_witness::evidence::{CountDelta, ProgrammingSeen};
 
-/// Maximum number of endpoints that are waited for. Further changes are not measured.
+/// Maximum number of changes that are measured at a time. Further changes are not measured.
 const WAITED_FOR: usize = 1_024;
 /// Maximum time to wait for the first connection to an added endpoint, and for the last one to a
 /// removed endpoint.
 const WITHIN: Duration = Duration::from_secs(60);
-/// A removed endpoint without a connection for this long counts as abandoned.
+/// After this time without a connection, a removed endpoint is assumed to get no further one.
 const QUIET: Duration = Duration::from_secs(5);
 /// A latency is measured only if the expected pause between two connections to one endpoint is at
 /// most this, or at most a quarter of the latency.
@@ -38,20 +38,20 @@ const MISSED_BY: u64 = 7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointChange {
-    /// It may get new connections.
+    /// The endpoint may get new connections.
     Added,
-    /// It may no longer get new connections.
+    /// The endpoint may no longer get new connections.
     Removed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     pub since_receipt: Duration,
-    /// From its trigger, such as a pod's readiness; `None` if its EndpointSlice names none.
+    /// From the change's trigger, such as a pod's readiness; `None` if the EndpointSlice names no trigger.
     pub since_trigger: Option<Duration>,
 }
 
-/// A change that is no longer waited for.
+/// A change whose measurement ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Programmed {
     pub change: EndpointChange,
@@ -63,7 +63,7 @@ pub struct Programmed {
 struct Change {
     change: EndpointChange,
     received: Mono,
-    /// From its trigger to its receipt.
+    /// Time from the change's trigger to its receipt.
     delivery: Option<Duration>,
     /// First connection to the added endpoint, or last one to the removed endpoint.
     met: Option<Mono>,
@@ -71,7 +71,7 @@ struct Change {
     connections: u64,
 }
 
-/// Changes that are waited for.
+/// Changes that are being measured.
 #[derive(Debug, Default)]
 pub(crate) struct Programming {
     changes: BTreeMap<EndpointKey, Change>,
@@ -82,7 +82,7 @@ pub(crate) struct Programming {
 }
 
 impl Programming {
-    /// Follows a plan. `triggers` is the result of [`deliveries`].
+    /// Starts to measure the changes of a plan. `triggers` is the result of [`deliveries`].
     pub(crate) fn follow(
         &mut self,
         plan: &[MapChange],
@@ -256,7 +256,8 @@ pub(crate) fn deliveries(
     let mut deliveries = BTreeMap::new();
     for (name, before) in &applied.before {
         let slices = view.state(name).map_or(&[][..], |state| &state.slices);
-        // Slices of two families have the same trigger.
+        // A slice with an old trigger does not count. Names are compared too, because slices of two
+        // families have the same trigger.
         let is_old = |slice: &&Arc<SliceFacts>| {
             let trigger = |slice: &SliceFacts| (slice.name.clone(), slice.triggered);
             let mut before = before.slices.iter();

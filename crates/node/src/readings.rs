@@ -29,13 +29,13 @@ pub(super) struct Lookups {
     clients: Vec<Client>,
     /// When the last of their lost connections arrived.
     lost: Mono,
-    /// By family and class of clients.
+    /// Why the kernel has no path, and since when, by family and class of clients.
     blocked: [[Option<(Cause, Mono)>; SOURCE_CLASSES]; FAMILIES],
 }
 
 impl Lookups {
-    /// The obstacle of a family and the classes of clients that it affects, once it has lasted: a
-    /// neighbour may need a moment to answer.
+    /// The obstacle of a family, and the classes of clients that it affects. An obstacle counts only after
+    /// it lasted for some time, because a neighbour may need a moment to answer.
     pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
         let lasts = |(cause, since): &(Cause, Mono)| {
             let asked = match cause {
@@ -55,8 +55,8 @@ impl Lookups {
 }
 
 impl Judge {
-    /// After a loss: reads the kernel's drop reasons, unless this is already done or was done for
-    /// long enough.
+    /// After a loss: starts to read the kernel's drop reasons, unless they are already read or were read
+    /// for long enough.
     pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
         if self.drops.lose(self.now) {
             effects.push(Effect::Read(ReadEffect::WatchDrops(true)));
@@ -83,8 +83,8 @@ impl Judge {
     }
 
     /// Looks up the paths of clients whose connections are lost while no connection of their class
-    /// succeeds. If no further connections are lost, the same clients are looked up until their
-    /// paths are open. Without losses, one served client is tried for each class without an open path.
+    /// succeeds. After the last loss, these clients are looked up until their paths are open. Without
+    /// losses, one served client is looked up for each class for which no lookup showed an open path yet.
     pub(super) fn look_up(&mut self, effects: &mut Effects) {
         let now = self.now;
         let due = |at: Mono| now.since(at) >= LOOKUP_INTERVAL;
@@ -174,16 +174,17 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Whether an obstacle found by a former agent stays, until this agent has done a lookup.
+    /// Whether an obstacle that a former agent found still counts, because this agent has done no lookup
+    /// yet.
     pub(super) fn waits_for_lookups(&self, family: Family) -> bool {
         let is_young = self.now.since(self.anchor.mono) <= HELD;
         let known = self.ledger.family(family).obstacle.is_looked_up();
         known && !self.lookups.read[family as usize] && is_young
     }
 
-    /// Why no client of that class has a path to an endpoint of this node. A blocked path counts only for a
-    /// client that was served before through the same interface, because the kernel has no path for forged
-    /// sources, or for strangers that an operator gave no route. An open path counts for any client.
+    /// Why no client of this class has a path to an endpoint of this node. A blocked path counts only for a
+    /// client that was served before through the same interface: the kernel has no path for forged sources,
+    /// nor for unknown clients to which an operator gave no route. An open path counts for any client.
     fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
         let ledger = self.ledger.family(family);
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);

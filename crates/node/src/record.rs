@@ -1,5 +1,5 @@
-//! The flight recorder: the events of the last minutes in a bounded ring. The file that it yields
-//! is replayed bit for bit, so that a disputed 503 is answered with evidence.
+//! The flight recorder: the events of the last minutes in a bounded ring. A replay of its file gives
+//! exactly the same verdicts, so a disputed 503 can be explained with evidence.
 //!
 //! A recording is gzip of JSON, one `Line` per line. It consists of parts. Each part is a gzip member that
 //! begins with the judge's state, so the oldest part can be dropped and the others can still be replayed. A
@@ -43,7 +43,7 @@ pub(crate) enum Line<E, J> {
         judge: J,
     },
     At(Mono, E),
-    /// The preceding event changed the verdict or an answer to this.
+    /// Verdict and answers after the preceding event, if it changed them.
     Judged(Outcome),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Outcome {
     verdict: LastVerdict,
     healthz: u16,
     livez: u16,
-    /// Whether the datapath would be answered with 503 when enforcing.
+    /// Whether /healthz would be 503 for the datapath's state when enforcing.
     would_fail: bool,
 }
 
@@ -154,7 +154,7 @@ impl Segment {
 }
 
 impl Recorder {
-    /// Records an event before the judge takes it.
+    /// Records an event before the judge processes it.
     pub(crate) fn note(
         &mut self,
         (event, followed): (&Event, impl Iterator<Item = u32>),

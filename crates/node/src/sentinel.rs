@@ -1,5 +1,5 @@
-//! The node's model of the sentinel: what can be probed, whether pathproof's parts are sound, and
-//! what each probe means. The shell owns the devices and programs.
+//! The node's model of the sentinel: what can be probed, whether the sentinel's parts (devices, programs
+//! and prober) are sound, and what each probe means. The shell owns the parts.
 //!
 //! Length: one state, and the events that move it.
 
@@ -26,8 +26,9 @@ use crate::effect::{
 };
 use crate::event::{KernelState, SentinelEvent, ViewFacts};
 
-/// State of the sentinel's devices, programs and prober, and of their checks. The cluster's side is in
-/// [`ViewFacts`] only. The ledger keeps damage, and the combination of both sides ([`SentinelView`]).
+/// State of the sentinel's devices, programs and prober, and of their checks. Only [`ViewFacts`] has the
+/// sentinel's objects in the cluster. The ledger keeps damage, and a summary of objects and parts
+/// ([`SentinelView`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SentinelState {
     #[serde(rename = "parts")]
@@ -58,7 +59,7 @@ enum ProberState {
     /// The devices exist; programs and prober are not running.
     Ready,
     Running,
-    /// They cannot be made or started, for this reason.
+    /// The devices cannot be made, or the programs or the prober not started, for this reason.
     Off(String),
 }
 
@@ -67,7 +68,7 @@ struct Recheck {
     asked: Option<Mono>,
     /// Request time of the last answered read.
     answered: Option<Mono>,
-    /// How the uncached sentinel differs from the one that the watches reported.
+    /// How the last answered read differs from the reports of the watches.
     differs: Option<String>,
     /// Number of reads in a row that differed.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -91,9 +92,9 @@ impl Recheck {
 pub enum Condition<'a> {
     /// Its Service is not in the cluster, or the view is not complete.
     Absent,
-    /// It differs from the installed one.
+    /// Its objects differ from those that were installed.
     Altered(&'a str),
-    /// It cannot be probed because of pathproof's parts.
+    /// It cannot be probed, because its devices or programs do not work or its addresses are in use.
     Off(&'a str),
     /// Its devices are being made.
     Settling,
@@ -139,7 +140,7 @@ impl<'a> SentinelStatus<'a> {
         }
     }
 
-    /// The state for the ledger, which keeps it for the next agent.
+    /// The state that the ledger keeps, also for the next agent.
     fn view(self, now: Mono) -> SentinelView {
         let found = self.found();
         let differs = self
@@ -148,7 +149,7 @@ impl<'a> SentinelStatus<'a> {
             .as_ref()
             .and_then(|recheck| recheck.differs.as_ref());
         let addressed = |found: &SentinelFamily| found.node_address.is_some();
-        // Without a Node, or before it has an address, this is unknown.
+        // If no family has a node address, the Node may be unknown or may have no address yet.
         let is_known = found.families.iter().flatten().any(addressed);
         SentinelView {
             exists: found.exists,
@@ -162,7 +163,7 @@ impl<'a> SentinelStatus<'a> {
         }
     }
 
-    /// Stored in the state file, so it must be the same after a restart and with another compiler.
+    /// The state file contains this hash, so it must be the same after a restart and with another compiler.
     pub(super) fn identity(self) -> u64 {
         let mut hasher = fnv::FnvHasher::default();
         let (_, families) = self.found().fixed();
@@ -232,7 +233,7 @@ impl Judge {
         if as_watched(was) != as_watched(is)
             && let Some(recheck) = &mut state.recheck
         {
-            // The watches reported a change: their state counts again.
+            // The watches reported a change, so the result of the uncached read no longer counts.
             (recheck.differs, recheck.differed) = (None, 0);
         }
         if let Some(altered) = &is.altered
@@ -254,8 +255,8 @@ impl Judge {
                 effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
                 effects.push(Effect::Sentinel(SentinelEffect::Stop));
             }
-            // The devices are removed with their addresses, and made again once the conflict is
-            // over. A failure to make them is kept, because it is reported only once.
+            // The devices are removed with their addresses, and made again once the conflict is over. The
+            // state Off stays, so that a failure to make devices is reported only once.
             if !matches!(state.prober, ProberState::Off(_)) {
                 state.prober = ProberState::Unmade;
             }
@@ -293,7 +294,8 @@ impl Judge {
                 self.turn(ProberState::Off(why), effects);
             }
             SentinelEvent::Damaged(sentence) => {
-                // After a later check that found the parts sound, the same damage is reported again.
+                // Damage that lasts is logged only once. If a check in between found the parts sound, it is
+                // new damage.
                 let lasts = |at: Mono| state.sound.is_none_or(|sound| sound < at);
                 if !self.ledger.sentinel.is_damage(&sentence, lasts) {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
@@ -311,8 +313,8 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Starts programs and prober, unless the devices are about to be removed. Parts that were off
-    /// stay off until the result arrives.
+    /// Starts programs and prober, unless the devices are about to be removed. If the prober is off, it
+    /// counts as off until the result arrives.
     fn start(&mut self, prober: ProberState, effects: &mut Effects) {
         let is_taken = self.facts.taken.is_some();
         let Some(state) = self.sentinel.as_mut().filter(|_| !is_taken) else {
@@ -326,7 +328,7 @@ impl Judge {
 
     /// Updates the ledger with the last known obstacles between this node and its clients.
     pub(super) fn note_obstacles(&mut self) {
-        // Whether the kernel forwards is read only with the sentinel's devices.
+        // Forwarding is read only together with the sentinel's devices. Without a sentinel it counts as on.
         let read = match &self.sentinel {
             Some(own) => own.kernel(self.now).map(|facts| facts.forwarding),
             None => Some([Some(true); FAMILIES]),
@@ -342,7 +344,7 @@ impl Judge {
                 (_, true, _) => Reading::Present(Cause::ProgramMissing, OUTSIDE),
                 (.., Some((cause, concerns))) => Reading::Present(cause, concerns),
                 _ if self.waits_for_lookups(family) => Reading::Unread,
-                // If only some interfaces forward, pods may still be served.
+                // If only some interfaces forward, pods may still be served, so this is no obstacle.
                 (Some(_), false, None) if !unread => Reading::Absent,
                 _ if is_over => Reading::Absent,
                 _ => Reading::Unread,
@@ -399,7 +401,8 @@ impl Judge {
             ..state.kernel(self.now).unwrap_or_default()
         };
         let outcome = classify(&trace, &facts, &self.settings.limits);
-        // While the uncached sentinel differs, no failure counts, so the next read must settle that.
+        // While an uncached read differs from the watches, no failure counts. So another read must confirm
+        // the difference or end it.
         let recheck = state.recheck.as_ref();
         let failed = matches!(outcome, ProbeOutcome::Failed(_));
         let is_in_doubt = failed && recheck.is_some_and(|recheck| recheck.differs.is_some());
@@ -425,8 +428,8 @@ impl Judge {
         } else if after > 0 || is_in_doubt || is_own_fault(outcome) {
             self.suspect(FAILING_INTERVAL, effects);
         }
-        // Everything else is judged with the next sample, so that a path that always fails costs no
-        // more than one that works.
+        // Further failures are judged with the next sample, so that a path that always fails costs no more
+        // than one that works.
         if before != after && after <= SOON {
             effects.push(Effect::Log(Notice::Lane(outcome.name())));
             self.publish(effects);
@@ -436,7 +439,7 @@ impl Judge {
     /// After a failed probe: has the sentinel's parts checked, and the sentinel read uncached.
     fn suspect(&mut self, pause: Duration, effects: &mut Effects) {
         let accused = self.is_accused();
-        // A successor owns the parts.
+        // With a successor, nothing is checked here: the successor owns the parts.
         let Some(state) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
             return;
         };
@@ -449,10 +452,10 @@ impl Judge {
         if let Some(recheck) = &mut state.recheck
             && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
         {
-            // Probes passed since: count the differences from zero.
+            // Probes passed since the last check, so the back-off begins again.
             recheck.differed = 0;
         }
-        // A verdict that already holds needs no confirmation.
+        // A verdict that already accuses the node needs no confirmation.
         if let Some(recheck) = state.recheck.as_mut().filter(|_| !accused)
             && recheck
                 .asked
@@ -492,8 +495,8 @@ impl Judge {
         self.conclude_check();
     }
 
-    /// Failures accuse only after both a check of the sentinel's parts and an uncached read: passes
-    /// the earlier of the two times to the ledger.
+    /// Passes to the ledger up to which time failures may accuse the node. They need both a check of the
+    /// sentinel's parts and an uncached read, so the earlier of the two times counts.
     fn conclude_check(&mut self) {
         let accused = self.is_accused();
         let Some(state) = &self.sentinel else {

@@ -45,9 +45,9 @@ pub struct ViewState {
 struct Searched {
     /// Number of view changes at that time.
     changes: u64,
-    /// How the cluster uses one, as a sentence.
+    /// How the cluster uses one of the addresses, as a sentence.
     taken: Option<String>,
-    /// Where somebody else may answer at one.
+    /// Where somebody else may answer at one of these addresses.
     tries: Vec<SocketAddr>,
 }
 
@@ -68,7 +68,8 @@ pub(super) struct ViewPlanner {
     pub(super) conflicts_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
-    /// A successor has maintained the maps since the last plan here: they must be read before the next one.
+    /// A successor has maintained the maps since this agent's last plan, so they must be read before the
+    /// next plan.
     unread_maps: bool,
     /// The maps are being read; after that the whole view is planned.
     adopting: bool,
@@ -130,7 +131,7 @@ impl ViewPlanner {
                 let met = std::mem::take(&mut sample.met);
                 let planner = &self.planner;
                 self.programming.read(&sample.counts, &met, planner, now);
-                // A replay has no plan: the recorded values stay.
+                // A replay has no plan, so the recorded value stays.
                 if self.rule.is_some() {
                     sample.programming = Some(self.programming.seen(&self.planner));
                 }
@@ -139,7 +140,7 @@ impl ViewPlanner {
                     self.date(sighting);
                 }
                 // Any pod may dial the port of large transfers, so only failures of the pod probe count. A
-                // replay has no view: what was recorded is already checked.
+                // replay has no view, but recorded failures are already filtered.
                 if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
                     let probes = self.own_probes();
                     sample
@@ -147,7 +148,7 @@ impl ViewPlanner {
                         .large_transfer_failures
                         .retain(|failure| probes.contains(&failure.client));
                 }
-                // Connections to a deleted node prove nothing: the routes to it are removed with it.
+                // Connections to a deleted node prove nothing: the routes to it are removed with the Node.
                 if self.rule.is_some() {
                     let view = &self.view;
                     let departures = &mut sample.peers.departures;
@@ -211,9 +212,9 @@ impl ViewPlanner {
         }
     }
 
-    /// The Services whose health check node ports the agent answers, if they changed. While the
-    /// source of the view is silent, endpoints are out of date, and the proxy's answer must stay
-    /// reachable. So the proxy then answers for all Services that this node does not refuse.
+    /// The Services whose health check node ports the agent answers, if they changed. While the source of
+    /// the view is silent, endpoints are out of date. So the proxy's answer must stay reachable, except
+    /// for Services for which this node answers 503.
     pub(super) fn health_ports(&mut self, answers: &Answers, now: Mono) -> Option<PortTable> {
         let silent = |since| now.since(since) >= LEFT_TO_PROXY;
         let refused = |service: &ObjectName, family| !answers.serve(service, family);
@@ -277,7 +278,7 @@ impl ViewPlanner {
             self.adopting = true;
             effects.push(Effect::Maps(MapEffect::Read));
         } else {
-            // If pods are seen to dial frontends, their sockets are not translated.
+            // If pods dial frontends on the wire, their sockets are not translated.
             let seen = |at: Option<Mono>| at.is_some_and(|at| now.since(at) < PODS_SEEN);
             let hidden = self.pods_seen.map(|at| self.sockets && !seen(at));
             self.planner.watch_sockets(hidden);
@@ -371,7 +372,7 @@ impl ViewPlanner {
         }
     }
 
-    /// Whether the uncached sentinel differs from the one that the watches reported.
+    /// Whether an uncached read of the sentinel differs from the reports of the watches.
     fn differs(&self, changes: Vec<Change>) -> bool {
         let mut view = ClusterView::new();
         view.apply(changes);

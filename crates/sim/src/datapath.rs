@@ -1,5 +1,5 @@
-//! API objects, rules and pods of a simulated node. `ways` finds the way of a connection; no packet is sent
-//! here.
+//! API objects, rules and pods of a simulated node. `ways` decides where a connection goes; no packet is
+//! sent here.
 
 pub(super) mod addresses;
 mod claims;
@@ -52,7 +52,6 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Endpoints in the API.
     fn api_pods(&self) -> impl Iterator<Item = Pod> {
         self.pods.iter().chain(&self.foreign).copied()
     }
@@ -155,7 +154,7 @@ impl Datapath {
     fn make_pod(&mut self, local: bool) -> Pod {
         self.pods_made += 1;
         let made = self.pods_made;
-        // Clients have the first addresses.
+        // The first addresses belong to clients.
         let ips = match local {
             true => addresses::pod(self.number, 20 + (made % 230) as u8),
             false => addresses::remote_pod(made),
@@ -245,7 +244,6 @@ impl Datapath {
             .collect()
     }
 
-    /// Creates the Service.
     pub(super) fn create(&mut self, service: usize) -> Vec<Change> {
         let stack = self.stack;
         let Some(found) = self.services.get_mut(service) else {
@@ -309,7 +307,7 @@ impl Datapath {
         [service].into_iter().chain(slices).collect()
     }
 
-    /// The sentinel in an uncached reading.
+    /// The sentinel, as an uncached read returns it.
     pub(super) fn read_sentinel(&self) -> Vec<Change> {
         let mut changes = self.sentinel_changes();
         changes.push(Change::Synced);

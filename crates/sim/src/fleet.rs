@@ -1,9 +1,9 @@
 //! Simulates the effect of the fleet brake on fleets of any size, from one seed.
 //!
-//! The deciding parts are real: [`Brake`](pathproof_judge::brake::Brake), [`Census`](pathproof_rotator::census::Census),
-//! [`Rotation`](pathproof_rotator::rotation::Rotation) and the condition's
-//! [`Schedule`](pathproof_report::condition::Schedule). The evidence (a node fails from some time on), the API server,
-//! the rotator's pace and load balancers are models.
+//! The deciding parts are real: [`Brake`](pathproof_judge::brake::Brake),
+//! [`Census`](pathproof_rotator::census::Census), [`Rotation`](pathproof_rotator::rotation::Rotation) and the
+//! condition's [`Schedule`](pathproof_report::condition::Schedule). The evidence (a node fails from some time
+//! on), the API server, the rotator's pace and load balancers are models.
 
 mod agent;
 mod balancer;
@@ -127,7 +127,6 @@ fn wall(at: Mono) -> Wall {
     Wall(1_700_000_000_000_000_000 + i64::try_from(at.0).unwrap_or(0))
 }
 
-/// A fleet during a run.
 #[derive(Debug)]
 struct Run {
     now: Mono,
@@ -209,7 +208,8 @@ impl Run {
         }
     }
 
-    /// Plans the faults. Returns when the first node gets its verdict, if a wave without spread includes it.
+    /// Schedules the faults. Returns the time of the first node's verdict, if it fails in a wave without
+    /// spread.
     fn plan_faults(&mut self, scenario: &Scenario) -> Option<Mono> {
         let mut first = None;
         for wave in scenario.waves {

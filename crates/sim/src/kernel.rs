@@ -155,7 +155,7 @@ impl Kernel {
         }
     }
 
-    /// Opens the maps for another agent, for which earlier counts are no evidence.
+    /// Prepares the maps for the next agent, which does not get earlier counts.
     pub(super) fn open(&mut self) {
         self.evidence.get_mut().counts.clear();
         self.successes = Successes::default();

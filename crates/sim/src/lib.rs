@@ -4,7 +4,7 @@
 //! `pathproof_wire::classify`. The simulator acts as the shell around [`Node::step`]. It records the truth:
 //! which connections were answered. The same seed gives the same events and verdicts. Connections are TCP;
 //! probes also use UDP. [`cells`] contains the tables of uses, faults and innocent worlds. The simulator
-//! must not name anything outside of the core and `pathproof-wire`, nor a clock.
+//! must use only the core and `pathproof-wire`, and no real clock.
 
 pub mod cells;
 mod datapath;
@@ -42,7 +42,7 @@ pub use world::{
 
 /// Start of every simulation, long after boot.
 pub const BEGIN: Mono = Mono(1_000_000_000_000);
-/// Time by which the nodes of a fleet advance in turn.
+/// Simulated time that each node of a fleet runs before the next one continues.
 const TURN: Duration = ms(100);
 
 const fn ms(ms: u64) -> Duration {
@@ -106,7 +106,8 @@ pub struct SimNode {
     unreadable_until: Mono,
     damaged_until: Mono,
     port: u16,
-    /// Source port of streams that keep it, and the way of their last connection if it was not answered.
+    /// Source port of each stream that keeps its port, and the destination of its last connection, which
+    /// was not answered.
     kept: BTreeMap<usize, (u16, Way)>,
     truth: Truths,
     unanswered: Vec<Unanswered>,

@@ -1,6 +1,6 @@
 //! The sentinel's prober and its devices: rounds of probes on every lane of a family, each with a trace of
-//! its way through the modelled datapath. The pace is that of `agent`'s prober: slow while all lanes keep
-//! their result, fast after a change.
+//! its path through the modelled datapath. Like `agent`'s prober, it is slow while all lanes keep their
+//! result, and fast after a change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,8 @@ const TOLD_AFTER: Duration = ms(5);
 /// Observer flags that end a probe early.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
 
-/// Lanes of a family as in `agent`'s prober. The host has no UDP lane: only a SYN identifies its socket.
+/// Lanes of a family as in `agent`'s prober. The host has no UDP lane, because only a SYN identifies its
+/// socket.
 const LANES: [(ProbePath, Transport); 7] = [
     (ProbePath::Pod, Transport::Tcp),
     (ProbePath::Pod, Transport::Udp),
@@ -254,7 +255,7 @@ impl SimNode {
                 trip.leaves(PROBE_CLIENT, &back(Kind::Unreachable));
                 rejected = true;
             }
-            // A foreign endpoint ignores tokens.
+            // Another Service's endpoint receives the probe, and does not answer as the echo does.
             (Way::To(pod), None) => {
                 let device = self.datapath.devices.get(&pod.ip(family)).copied();
                 let to = SocketAddr::new(pod.ip(family), PORT);
@@ -315,7 +316,7 @@ impl SimNode {
         }
     }
 
-    /// The observer does not track datagrams of probes, so only stamps and refusals exist.
+    /// Datagrams of probes are not tracked by the observer, so the trace has only time stamps and refusals.
     fn follow_datagram(&self, trace: &mut ProbeTrace, now: Mono) {
         let hop = |hops: u32| Some(now.plus(super::traffic::HOP * hops));
         trace.data[Stage::Arrived as usize] = hop(1);
@@ -333,7 +334,7 @@ impl SimNode {
     }
 }
 
-/// The data takes the way of the handshake, a moment later.
+/// The data takes the same path as the handshake, a moment later.
 fn later(stamps: &Stamps, by: Duration) -> Stamps {
     stamps.map(|stamp| stamp.map(|at| at.plus(by)))
 }

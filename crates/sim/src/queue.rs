@@ -8,7 +8,6 @@ use pathproof_wire::service::Family;
 
 use super::traffic::Dialled;
 
-/// A pending task.
 #[derive(Debug)]
 pub(super) enum Task {
     /// An act of the world, by its index.
@@ -45,7 +44,7 @@ pub(super) enum AgentTask {
     Check,
     /// The agent checks the sentinel's devices.
     Look,
-    /// The answer to an uncached reading that began at this time.
+    /// The API server answers an uncached read that began at this time.
     Reread(Mono),
     /// A new watch lists everything.
     List,

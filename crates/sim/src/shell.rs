@@ -1,5 +1,5 @@
-//! The shell around a simulated node's agent: timers, view, the sentinel's keeper, and all effects. Like
-//! the real shell it decides nothing.
+//! The shell around a simulated node's agent: timers, view, the keeper that checks the sentinel's devices,
+//! and all effects. Like the real shell it decides nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +33,7 @@ const CHECK: Duration = Duration::from_secs(5);
 /// Interval of the keeper's checks, and minimum interval of requested checks.
 const LOOK: Duration = Duration::from_millis(5_100);
 const PAUSE: Duration = ms(100);
-/// Duration of a check, duration of an uncached reading, and its timeout.
+/// Duration of a check, duration of an uncached read, and the timeout of that read.
 const LOOKED: Duration = ms(3);
 const READ: Duration = ms(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -46,7 +46,6 @@ pub(super) struct Agent {
     made: bool,
     /// Time of the keeper's last check.
     looked: Mono,
-    /// Time of the next check.
     next_look: Option<Mono>,
     /// Whether the view was listed.
     listed: bool,

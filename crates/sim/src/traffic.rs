@@ -17,8 +17,8 @@ use super::{SimNode, Task, Unanswered, family_of};
 
 /// Time that a packet takes from one device to the next.
 pub(super) const HOP: Duration = Duration::from_micros(40);
-/// Size of a client's first data, in bytes. The number is odd enough that the sequence numbers of two
-/// connections hardly ever differ by it.
+/// Size of a client's first data, in bytes. It is large and irregular, so that the sequence numbers of two
+/// connections hardly ever differ by exactly this number.
 const REQUEST: u32 = 0x0bad_0001;
 /// Maximum number of unanswered connections that are recorded.
 const KEPT: usize = 4_000;
@@ -37,9 +37,9 @@ pub(super) struct Dialled {
     dialled: (FrontendKind, Family),
     ends: (SocketAddr, SocketAddr),
     isn: u32,
-    /// The way that conntrack has stored for it.
+    /// Where conntrack sends its packets, if it has an entry.
     way: Option<Way>,
-    /// Whether a tenant had taken the address when the way was chosen.
+    /// Whether a tenant had taken the dialled address at one of the attempts.
     taken: bool,
     tried: usize,
 }
@@ -127,8 +127,8 @@ impl SimNode {
             tried: 0,
         };
         let way = self.try_dial(dialled, now);
-        // A SYN from the same port gets a new conntrack entry if the last connection was closed. If it was
-        // unanswered, the old entry stays as long as SYNs come.
+        // If the last connection was closed, a SYN from the same port gets a new conntrack entry. If it was
+        // not answered, the old entry stays as long as SYNs arrive.
         match way {
             Some(way @ Way::To(_)) if keeps_port => drop(self.kept.insert(place, (port, way))),
             _ => drop(self.kept.remove(&place)),
@@ -150,11 +150,11 @@ impl SimNode {
         }
     }
 
-    /// Sends a SYN for the first time or again. Returns its way if it was not answered.
+    /// Sends a SYN for the first time or again. If it is not answered, returns where it went.
     pub(super) fn try_dial(&mut self, mut dialled: Dialled, now: Mono) -> Option<Way> {
         let (client, service) = (dialled.client, dialled.service);
         let way = match dialled.way {
-            // conntrack keeps nothing about dropped and refused SYNs.
+            // conntrack keeps no entry for dropped and refused SYNs.
             Some(way @ (Way::To(_) | Way::Untranslated)) => way,
             _ => {
                 let to = dialled.dialled;
@@ -295,8 +295,8 @@ impl SimNode {
                 false => UPLINK,
             };
             trip.leaves(by, &syn);
-            // Another node's endpoint answers the source that it saw. A client that dialled this node does
-            // not accept an answer from there.
+            // An endpoint on another node answers to the source that it saw. A client that dialled this
+            // node does not accept such a direct answer.
             let reached = routed && !pod.local && (masqueraded || !from_outside);
             return reached && self.answered(dialled, pod, (by, endpoint, seen_as), trip);
         };

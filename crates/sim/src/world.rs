@@ -310,7 +310,7 @@ pub enum Fault {
     Emptied(usize),
     /// The routes to this node's pods are gone, so packets to them leave by the uplink.
     PodRoutesGone,
-    /// The routes to the pods of other nodes are gone, with the same effect.
+    /// The routes to the pods of other nodes are gone, so packets to them leave by the uplink.
     RemoteRoutesGone,
     ForwardingOff,
     /// The connection table, which both families share, is full, so new connections are dropped.
@@ -328,7 +328,8 @@ pub enum Fault {
     OthersGone,
     /// A rule drops the data of connections but not their handshakes. The sentinel's data passes.
     DataDropped,
-    /// The rules of all Services but the sentinel's point to addresses that were never endpoints.
+    /// The rules of all Services but the sentinel's point to addresses that have long been without an
+    /// endpoint.
     Astray,
 }
 
@@ -367,7 +368,7 @@ pub enum Act {
     /// All endpoints of a Service leave its slice and are replaced. The old ones continue to answer for
     /// this long.
     Roll(usize, Duration),
-    /// Only the endpoint with this index in the Service leaves and is replaced in this way.
+    /// Like [`Act::Roll`], but only the Service's endpoint with this index leaves and is replaced.
     Replace(usize, usize, Duration),
     /// The current endpoints of a Service stop serving and stay in its slice.
     Sicken(usize, Sickness),

@@ -71,8 +71,7 @@ fn a_family_that_nobody_uses_is_a_finding_until_it_is_dialled(#[case] user: Stre
     assert_eq!(replayed.latest.expect("a verdict").update, last(&node));
 }
 
-/// The next agent remembers the clients of each family, because those of the broken one are gone since the
-/// 503.
+/// After the 503, the broken family has no clients any more. The next agent must remember that it had some.
 #[test]
 fn a_restart_forgets_no_user() {
     let both = Stream {

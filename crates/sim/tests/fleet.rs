@@ -68,7 +68,7 @@ fn a_single_fault_is_answered(
     }
 }
 
-/// The next rotator leads after 50 s, then counts at once.
+/// The next rotator becomes leader after 50 s and counts at once.
 #[rstest]
 fn a_rotator_that_is_killed_costs_a_minute(
     #[values(
@@ -83,7 +83,7 @@ fn a_rotator_that_is_killed_costs_a_minute(
     assert!(outcome.peak_after(s(65)) <= limit(&outcome), "{name}");
 }
 
-/// All nodes are counted again within two and a half minutes.
+/// After an outage of the API server, all nodes are counted again within two and a half minutes.
 #[rstest]
 fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.away.is_some()) {
@@ -101,7 +101,7 @@ fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
     }
 }
 
-/// Only the first count of a new rotator is written.
+/// Without a change, a rotator writes only its first count.
 #[rstest]
 fn nothing_is_written_without_a_change(#[values(3, 200, 1_000)] nodes: u32) {
     let (rotations, counts) = play(scenario("an hour without a fault"), nodes, 1).writes;

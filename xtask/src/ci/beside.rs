@@ -1,5 +1,5 @@
-//! Steps that run in parallel, and tools that are built in parallel, each in its own process.
-//! Output goes to a file; that of a step is shown as a whole once it has ended.
+//! Steps that run in parallel, and tools that are built in parallel, each in its own process. Output goes
+//! to a file. The whole output of a step is shown after the step has ended.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use crate::tally::{Counted, Tally};
 /// Processor time that a process gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Time {
-    /// As much as any other.
+    /// The same share as other processes.
     Shared,
     /// Only idle time. The process ends with the thread that started it.
     Idle,
@@ -35,7 +35,7 @@ fn command(words: &str, time: Time, target: Option<&str>) -> Result<Command> {
     let mut command = match time {
         Time::Idle if cfg!(target_os = "linux") => {
             let mut command = Command::new("setpriv");
-            // Programs that it starts inherit this class.
+            // Programs that it starts inherit this scheduling class.
             command.args(["--pdeathsig", "KILL", "chrt", "--idle", "0"]);
             command.arg(xtask);
             command
@@ -78,7 +78,8 @@ pub(super) fn build_tools(steps: Vec<&'static str>) -> Result<JoinHandle<()>> {
     }))
 }
 
-/// Waits until [`build_tools`] has ended: tests need tools, and nothing needs an idle step.
+/// Makes an idle step wait until [`build_tools`] has ended: tests need the tools, and nothing needs the
+/// step.
 pub(super) fn after_tools() -> Result<()> {
     run::alone(AHEAD).map(drop)
 }
@@ -90,7 +91,6 @@ fn build_tools_of(step: &str) -> Result<()> {
     Ok(())
 }
 
-/// A step that was started.
 pub(super) struct Running {
     name: &'static str,
     since: Instant,
@@ -110,7 +110,7 @@ impl Running {
     fn begin(name: &'static str, time: Time, target: Option<&str>) -> Result<Self> {
         let since = Instant::now();
         let mut command = command(name, time, target)?;
-        // A separate group for `stop_idle`, which Ctrl-C does not reach.
+        // Its own process group, so that `stop_idle` can kill all of it. Ctrl-C does not reach this group.
         if time == Time::Idle {
             command.process_group(0);
         }
@@ -129,12 +129,12 @@ impl Running {
         })
     }
 
-    /// Stops an unfinished idle step when nothing else is left to do: other processes on the
-    /// machine may leave no idle time. [`Running::end`] starts it again. All idle steps are stopped
-    /// first, since they wait for each other's locks.
+    /// Stops an unfinished idle step when nothing else is left to do, because other processes on the
+    /// machine may leave no idle time. [`Running::end`] starts the step again. All idle steps are stopped
+    /// before one is restarted, since they wait for each other's locks.
     pub(super) fn stop_idle(&mut self) {
         if !self.ended.is_finished() {
-            // SAFETY: takes numbers alone. The group is that of a process which was there just now.
+            // SAFETY: takes only numbers. The process of this group was running a moment ago.
             unsafe { libc::kill(-self.pid, libc::SIGKILL) };
             self.was_stopped = true;
         }
@@ -145,7 +145,7 @@ impl Running {
         let (name, since) = (self.name, self.since);
         if self.was_stopped {
             let _ = self.ended.join();
-            // With the parts that it has built so far.
+            // The new process continues with the parts that were already built.
             self = Self::begin(name, Time::Shared, Some(IDLE_TARGET))?;
         }
         let ended = self.ended.join();
@@ -162,7 +162,7 @@ impl Running {
     }
 }
 
-/// A step that succeeded has passed, or has reported with [`Counted::skip`] why it did not run.
+/// Counts a step that succeeded: as passed, or as skipped if it reported a reason with [`Counted::skip`].
 fn counted(name: &str, text: &str) -> Counted {
     let begin = format!("{name}: ");
     let skips = text
@@ -176,8 +176,8 @@ fn counted(name: &str, text: &str) -> Counted {
     }
 }
 
-/// The error of the process, and the conditions that it did not meet before. CI may show only the
-/// table of steps of a long output.
+/// The last error of the process, and the last conditions that it reported as not met. The table of steps
+/// must show them, because CI may show only the end of a long output.
 fn why(text: &str) -> Option<String> {
     let last = |begin| text.lines().rev().find_map(|line| line.strip_prefix(begin));
     let error = last("error: ")?;

@@ -32,7 +32,8 @@ impl Accepted {
     fn has(&self, line: &str) -> bool {
         let (name, why) = line.split_once(": ").unwrap_or((line, ""));
         let has = |(entry, reason): &(String, String)| {
-            // The name of a test is surrounded by the kernel, modules, and the case.
+            // The line also names the kernel, the modules and the case, so the entry is compared with each
+            // part.
             name.split([' ', ':']).any(|part| part == entry) && why.contains(reason)
         };
         self.0.iter().any(has)

@@ -93,13 +93,13 @@ pub(crate) const CI: &[Step] = &[
     step("gen-docs", Task("gen-docs --check")),
     step("core", One(core_is_pure)),
     step("test", Task("test --in-ci nodes")).needs(setup_cluster::for_nodes),
-    // Alone: in parallel with the storm's floods it misses a fault.
+    // Not in parallel: beside the storm's floods, the demo misses a fault.
     step("demo", Count(demo::for_ci)),
     step("storm", Count(storm::for_ci)).together(storm::build_for_ci),
     step("build-ebpf", One(ebpf))
         .needs(setup_ebpf::run)
         .together(setup_ebpf::run),
-    // Their tools take longest to build.
+    // This step and those below come last, because their tools take longest to build.
     step("clusters", Task("test --in-ci clusters")).needs(setup_cluster::for_clusters),
     step("deny", One(deny)).needs(|| CARGO_DENY.ready().map(drop)),
     step("advisories", Count(advisories)),
@@ -124,7 +124,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("sanitize", Task("test --sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),
-    // Today's seed with everybody, and two fixed ones with an ingress node's clients and with one pod.
+    // Three storms: today's seed with all users, and fixed seeds with clients outside and with one pod.
     step("storm", Task("storm --minutes 120 --api")),
     step(
         "storm-1",
@@ -154,8 +154,8 @@ fn fmt() -> Result<()> {
 
 /// Lints the host's crates; `build-ebpf --check` lints pathproof-ebpf with the eBPF compiler.
 fn clippy() -> Result<()> {
-    // `--all-targets` excludes tests that run only if named. The same packages have the same
-    // features; with others the tests' library would be checked twice.
+    // `--all-targets` excludes tests that run only if named. Both runs select the same packages, so that
+    // their features are equal and the tests' library is checked only once.
     let named = ["cluster", "deploy", "install", "worlds", "cilium"];
     let named = named.iter().flat_map(|name| ["--test", name]).collect();
     for targets in [vec!["--all-targets"], named] {

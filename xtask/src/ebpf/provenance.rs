@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    /// A debug build accepts such an object: only this check keeps it from a real kernel.
+    /// A debug build accepts an object of other sources, so only this check keeps it from a real kernel.
     #[test]
     fn an_object_of_other_sources_is_refused() {
         let error = provenance().insist_on_sources().expect_err("other sources");

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::SETUP;
 use crate::run;
 
-/// Source of a compiler with library sources. The two give different bytes.
+/// Source of a compiler with library sources. Compilers of the two sources give different bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
@@ -96,8 +96,8 @@ fn sysroot(toolchain: &str) -> Option<PathBuf> {
     run::first_line(&mut command).map(PathBuf::from)
 }
 
-/// Name under which rustup can install a nightly: it is published the day after its last commit,
-/// whose date is in the version. For Debian's compiler, the package.
+/// Name by which a compiler is installed: of rustup's toolchain, or of Debian's package. A nightly is named
+/// after the day that follows its last commit, whose date is in the version.
 pub(crate) fn rustup_name(way: Way, version: &str) -> String {
     let date = version.rsplit(' ').next().unwrap_or_default();
     let date = date.trim_end_matches(')').parse::<Date>();

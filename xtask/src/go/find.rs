@@ -19,7 +19,8 @@ pub(super) fn find() -> Result<PathBuf> {
         host::install("building programs in Go", &["golang-go"]).context(ADVICE)?;
     }
     let go = installed().context(ADVICE)?;
-    // From 1.21 on, go fetches the toolchain that a module requires, and has a setting for that.
+    // From 1.21 on, go fetches the toolchain that a module requires. Only such a go reports the setting
+    // GOTOOLCHAIN.
     let mut ask = Command::new(&go);
     ask.env("GOTOOLCHAIN", "local").args(["env", "GOTOOLCHAIN"]);
     let setting =
@@ -31,7 +32,7 @@ pub(super) fn find() -> Result<PathBuf> {
 }
 
 fn installed() -> Option<PathBuf> {
-    // Go's archive unpacks there, and the PATH of many shells lacks it.
+    // Go's archive is usually unpacked there, and the PATH of many shells lacks it.
     let own = PathBuf::from("/usr/local/go/bin/go");
     host::find("go").or_else(|| own.is_file().then_some(own))
 }

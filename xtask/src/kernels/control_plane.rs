@@ -1,6 +1,6 @@
-//! API server of the cluster tests in a machine. It runs on the host, because etcd and
-//! kube-apiserver take minutes on an emulated processor. It has its own network namespace, in which
-//! the machine's emulator runs too, so the guest reaches only that.
+//! API server of the cluster tests in a machine. It runs on the host, because etcd and kube-apiserver take
+//! minutes on an emulated processor. It has its own network namespace. The machine's emulator runs in the
+//! same namespace, so the guest reaches nothing outside of it.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::{run, setup_cluster};
 pub(super) struct Servers {
     /// Folder that also contains kube-proxy.
     pub(super) folder: PathBuf,
-    /// Program that starts them.
+    /// Program that starts the servers.
     program: PathBuf,
 }
 

@@ -1,6 +1,6 @@
-//! The first file system of a machine: busybox, the tools of the namespace worlds, a kernel's
-//! modules, and the tests. A machine has nothing else, and no network except to an API server. Only
-//! a machine with a whole Kubernetes has more programs, on a disk.
+//! The first file system of a machine: busybox, the tools of the namespace worlds, a kernel's modules, and
+//! the tests. A machine has no other files, and no network except to an API server. Only a machine with a
+//! whole Kubernetes has more programs, on a disk.
 //!
 //! It consists of two concatenated archives, which the kernel unpacks in turn: one of the kernel,
 //! and one of the tests, which are the same for all kernels of an architecture.
@@ -169,14 +169,13 @@ impl<'a> Tree<'a> {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The same, with its folder created.
+    /// Path here for a path in the machine, after its folder is created.
     fn place(&self, path: &Path) -> Result<PathBuf> {
         let place = self.inside(path);
         fs::create_dir_all(place.parent().context("a file in a folder")?)?;
         Ok(place)
     }
 
-    /// Writes a new file.
     pub(crate) fn file(&self, to: &str, text: &[u8], runs: bool) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         let to = self.place(Path::new(to))?;
@@ -207,7 +206,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The same without debug information, which is most of a test program.
+    /// [`Self::program`] without debug information, which is most of a test program.
     pub(crate) fn stripped(&self, from: &Path, to: &str) -> Result<()> {
         let copy = self.program(from, to)?;
         let strip = found(&self.userland.strip())?;
@@ -226,7 +225,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Writes a disk with all of it, and free space for the machine.
+    /// Writes a disk with the content of the folder, and free space for the machine.
     pub(crate) fn disk(&self, file: &Path) -> Result<()> {
         let _ = fs::remove_file(file);
         let mut make = Command::new(found("mkfs.ext4")?);

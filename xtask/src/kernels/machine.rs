@@ -19,13 +19,12 @@ use crate::{host, run};
 const MEMORY: &str = "1280";
 /// Maximum run time of one machine.
 const PATIENCE: Duration = Duration::from_secs(1800);
-/// The same limits with a whole Kubernetes.
+/// Memory and run time of a machine with a whole Kubernetes.
 const MEMORY_OF_KUBERNETES: &str = "4096";
 const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
 /// Maximum time from the start to the first test; seconds on an idle machine.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// A machine and its contents.
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
     /// The archives, which are concatenated.
@@ -45,7 +44,7 @@ pub(crate) enum Line {
     Job(String),
     /// A program ended with this status.
     Ended(String, i32),
-    /// The kernel reported an error in the kernel.
+    /// The kernel reported an internal error.
     Complaint(String),
     /// MiB in use at the end.
     Memory(u32),
@@ -77,7 +76,6 @@ impl Line {
     }
 }
 
-/// End of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Every program ran.
@@ -206,9 +204,9 @@ const KERNEL_OPTIONS: &str =
 const NETWORK: &str =
     "-netdev user,id=uplink,ipv6=off -device virtio-net-pci,netdev=uplink,romfile=";
 
-/// Differences between the machines of two architectures. First, QEMU options, with the serial line for
-/// results after the kernel's console. Second, the names of both on the kernel's command line. The first
-/// process finds `results` in its environment, where the kernel puts words that it does not know.
+/// What differs between the machines of two architectures: QEMU's options, and words on the kernel's
+/// command line. QEMU's first serial line is the kernel's console, the second carries the results. The
+/// kernel passes `results`, which it does not know, to the first process as an environment variable.
 fn hardware(arch: Arch) -> (&'static str, &'static str) {
     match arch {
         // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy machine,
@@ -217,8 +215,8 @@ fn hardware(arch: Arch) -> (&'static str, &'static str) {
             "-machine q35 -cpu max -serial stdio",
             "console=ttyS0 results=ttyS1",
         ),
-        // Not the processor max: emulated pointer authentication takes most of the time. This
-        // machine has a single serial line, of another kind.
+        // Not `-cpu max`: emulated pointer authentication takes most of the time. This machine has only one
+        // serial line, so the results need a PCI device.
         Arch::Arm64 => (
             "-machine virt,gic-version=3 -cpu neoverse-n1 \
              -chardev stdio,id=results -device pci-serial,chardev=results",

@@ -25,8 +25,8 @@ const fn kernel(name: &'static str, arch: Arch, meta: &'static str) -> Kernel {
     Kernel { name, arch, meta }
 }
 
-/// Debian 12 has two series. Its cloud kernels differ only in lacking drivers, and have a quarter
-/// of the size.
+/// Debian 12 has two series of kernels. Its cloud kernels only lack drivers, and have a quarter of the
+/// size.
 const KERNELS: [Kernel; 6] = [
     kernel("6.1-cloud", Amd64, "linux-image-cloud-amd64"),
     kernel("6.12-cloud", Amd64, "linux-image-6.12-cloud-amd64"),
@@ -108,7 +108,7 @@ impl Kernel {
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
         let version = apt.fetch(&package, folder, &folder.join("root"))?;
-        // Last: an incomplete kernel must not count.
+        // Written last, so that an incomplete folder does not count as a kernel.
         fs::write(folder.join("package"), format!("{package} {version}\n"))?;
         Ok(())
     }

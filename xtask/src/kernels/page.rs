@@ -98,7 +98,6 @@ fn render(found: &[KernelRun], date: &str) -> String {
     )
 }
 
-/// One row for each choice of tests.
 fn test_rows() -> Vec<String> {
     let row = |choice: Choice| {
         let Choice {
@@ -112,7 +111,6 @@ fn test_rows() -> Vec<String> {
     Choice::all().map(row).collect()
 }
 
-/// One row for each feature.
 fn feature_rows(found: &[KernelRun]) -> Vec<String> {
     let names = found.first().map(|one| &one.features);
     let row = |feature: &Feature| {

@@ -18,7 +18,7 @@ use crate::{ebpf, run, setup_cluster};
 pub(super) const FEATURES: &str = "features";
 /// Factor by which the guest is assumed to be slower than a workstation.
 const SLOWER: u32 = 4;
-/// The same factor for a machine that is always busy with Kubernetes.
+/// The same factor for a machine with a whole Kubernetes, which is always busy.
 const SLOWER_WITH_KUBERNETES: u32 = 10;
 
 /// Archive of the programs of one architecture, and the names of their tests.
@@ -56,7 +56,8 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
         if asks_api_server(program) && !arch.is_here() {
             continue;
         }
-        // This machine can run only its own programs; they have the same tests.
+        // Names come from a build for this machine, which can run only its own programs. The tests are the
+        // same.
         let what = ["test", "--no-run", "--test", program];
         let build = |arch| run::build_for(arch, &what, program);
         tests.push((program, names(&build(Arch::here()?)?)?));
@@ -64,7 +65,7 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     }
     if let Ok(servers) = &servers {
         tree.program(&servers.folder.join("kube-proxy"), "tests/kube-proxy")?;
-        // The tests search for these at tests/.., so that folder must exist too.
+        // The tests search for these files at paths below tests/.., so the folder tests must exist too.
         for part in ["deploy/base", "tests/Cargo.toml"] {
             let part = run::root().join(part);
             tree.folder(&part, &part)?;
@@ -120,8 +121,9 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path in UTF-8")
 }
 
-/// The agent under test. For another architecture it is the image's program, which nothing else runs. Under
-/// kubelet it is the same: an agent without optimisation takes minutes there until it listens.
+/// The agent under test. For another architecture it is the image's program, which no other test runs.
+/// Under kubelet it is the image's program too, because an agent without optimisation needs minutes to
+/// start there.
 fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
     if arch.is_here() && !install {
         return ebpf::agent("dev");

@@ -55,7 +55,7 @@ impl Userland {
             let _ = fs::remove_dir_all(&folder);
             fs::create_dir_all(&root)?;
             Apt::of(arch)?.fetch_whole(&PACKAGES, &root)?;
-            // Last: an incomplete set must not count.
+            // Written last, so that an incomplete folder does not count.
             fs::write(stamp, wanted)?;
         }
         Ok(Self { arch, root })

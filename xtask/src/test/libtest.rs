@@ -17,8 +17,9 @@ const IN_MACHINES_ONLY: [&str; 3] = [
     "a_full_conntrack_table_is_named_and_stays_503_until_there_is_room",
 ];
 
-/// `cargo test` whose programs report the time of each test, an unstable option of libtest that the stable
-/// compiler also has. Only the programs get the variable; with it, cargo would rebuild everything.
+/// `cargo test` whose programs report the time of each test. This option of libtest is unstable, but the
+/// stable compiler has it with RUSTC_BOOTSTRAP. Only the programs get this variable, because cargo itself
+/// would rebuild everything with it.
 pub(super) fn cargo_test() -> Command {
     let mut command = run::cargo();
     command.args(["--config", RUNNER, "test"]);

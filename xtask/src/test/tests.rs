@@ -18,7 +18,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Cargo runs test programs by name, so a new one would be silently skipped.
+/// The groups name their test programs, so a new program without a group would never run.
 #[test]
 fn every_test_program_is_named() {
     let groups = [&KERNEL, &NODE, &WORLDS, &CLUSTER, &CILIUM, &INSTALL];

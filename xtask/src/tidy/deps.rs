@@ -60,8 +60,8 @@ const ORDERS: [(&str, &str); 3] = [
 /// Crates that decide: no I/O and no clock.
 const PURE: &str = "facts plan witness judge node report rotator sim";
 
-/// Names that the core must not use: it is deterministic, and `now` is an argument. Its dependency
-/// tree excludes libraries.
+/// Names that the core must not use: it is deterministic, and `now` is an argument. CI's step `core` checks
+/// that its dependency tree has no library with I/O.
 const NOT_IN_CORE: &str = "std::fs TcpStream TcpListener UdpSocket Instant SystemTime";
 
 /// Libraries that only these modules of the agent may use.

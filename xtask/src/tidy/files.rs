@@ -33,7 +33,7 @@ pub(super) fn length(tree: &Tree, violations: &mut Vec<Violation>) {
     }
 }
 
-/// `name.rs` next to `name/`.
+/// A module with submodules is `name.rs` next to the folder `name`, not `name/mod.rs`.
 pub(super) fn names(tree: &Tree, violations: &mut Vec<Violation>) {
     for path in tree
         .paths()

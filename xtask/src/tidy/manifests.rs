@@ -47,7 +47,7 @@ pub(super) fn dependencies(text: &str) -> impl Iterator<Item = Entry<'_>> {
     entries(text).filter(|entry| entry.table.contains("dependencies"))
 }
 
-/// Manifests of members. The root's holds the table, and a manifest with its own table is not a member.
+/// Manifests of members. A manifest with a table `[workspace]` is a root and not a member.
 fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
     let is_member = |text: &str| !text.lines().any(|line| line == "[workspace]");
     let manifests = tree.ending("/Cargo.toml");

@@ -108,7 +108,7 @@ fn an_added_endpoint_is_measured_at_its_first_connection() {
     assert_eq!(web.news(), None);
 }
 
-/// Connections that are seconds apart show only when they come, not when the rules were written.
+/// If connections are seconds apart, the first one shows when it came, not when the rules were written.
 #[rstest]
 #[case::one_endpoint_a_connection_in_seven_seconds(1, 1, 7_000, None)]
 #[case::three_endpoints_ten_a_second(3, 3, 300, None)]
@@ -144,7 +144,8 @@ fn a_removed_endpoint_is_measured_at_its_last_connection() {
     assert_eq!(measured(&mut web), Some(1_100));
 }
 
-/// Connections went on, but none to the endpoint: the rules were updated before this node's receipt.
+/// Connections went on, but none to the endpoint: the rules were updated before this node received the
+/// change.
 #[rstest]
 #[case::busy(1_000, Some(0))]
 #[case::idle(0, None)]

@@ -72,7 +72,7 @@ impl Pseudonyms {
     }
 
     fn word(&mut self, word: &str) -> String {
-        // After an address, a sentence may end or continue with a colon.
+        // A dot or colon after an address belongs to the sentence around it.
         let bare = word.trim_end_matches(['.', ':']);
         let tail = &word[bare.len()..];
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -93,7 +93,7 @@ impl Pseudonyms {
         }
         let next = self.known.len() as u32 + 1;
         *self.known.entry(address).or_insert_with(|| match address {
-            // 198.18.0.0/15 has 131,072 addresses; further ones are shared, which changes no family.
+            // 198.18.0.0/15 has 131,072 addresses. If there are more to replace, several share one.
             IpAddr::V4(_) => Ipv4Addr::from_bits(0xc612_0000 | (next & 0x1_ffff)).into(),
             IpAddr::V6(_) => Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(next)).into(),
         })

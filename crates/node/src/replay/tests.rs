@@ -187,7 +187,8 @@ fn incident() -> Scene {
     scene
 }
 
-/// The sequence of verdicts and status codes in a replay, from those that the live node published.
+/// The changes among the verdicts and status codes that the live node published: a replay must have the
+/// same.
 fn changes(updates: &[VerdictUpdate]) -> Vec<(pathproof_judge::verdict::LastVerdict, u16, u16)> {
     let of = |update: &VerdictUpdate| {
         let answers = &update.answers;
@@ -268,7 +269,7 @@ fn the_ring_is_bounded_and_what_is_left_replays() {
         scene.run(20, round % 7 != 3);
         assert!(scene.node.recording().len() <= RING, "round {round}");
     }
-    // An hour does not fit: the oldest parts are gone.
+    // An hour of events does not fit, so the oldest parts are gone.
     let replayed = replay(&scene.node.recording(), None).unwrap();
     assert_eq!(replayed.differs, None);
     let last = replayed.latest.map(|moment| moment.update.verdict);
@@ -303,7 +304,7 @@ fn redacted_recordings_come_to_the_same() {
     let scene = incident();
     let file = scene.node.recording();
     let redacted = redact(&file).unwrap();
-    // Compressed as a whole, not line by line.
+    // The redacted file is compressed as a whole, not line by line.
     assert!(
         redacted.len() < 2 * file.len(),
         "{} of {}",

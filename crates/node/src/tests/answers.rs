@@ -128,7 +128,7 @@ fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {
     assert_eq!(effects.statuses()[0], 503, "eligibility is never held back");
 }
 
-/// All nodes fail at the same moment: the count follows after the 503.
+/// All nodes fail at the same moment, so the count of failing nodes arrives only after the 503.
 #[test]
 fn a_young_503_is_taken_back_by_the_count() {
     let mut scene = braked(FEW);
@@ -137,7 +137,7 @@ fn a_young_503_is_taken_back_by_the_count() {
         .later(900)
         .view(vec![counted(FIRST_GENERATION, Some(ALL))]);
     assert_eq!(effects.statuses(), [200, 200]);
-    // The next agent continues from there, before it has read the slices.
+    // The next agent continues with the held answer, before it has read the slices.
     let mut heir = scene.heir(1, |settings, _| settings.fleet_brake = Some(20));
     let effects = heir.feed(Event::Tick);
     let answers = &effects.verdict_update().answers;
@@ -169,7 +169,7 @@ fn audit_needs_no_brake() {
     assert!(answers.held.is_none() && answers.audit.is_some());
 }
 
-/// The annotations of an administrator, while the node answers 503.
+/// While the node answers 503, an administrator edits the annotations of Node and Service.
 #[test]
 fn a_switch_is_in_force_with_its_event() {
     let mut scene = Scene::probed();
@@ -225,7 +225,7 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     assert_eq!(families[0].last_updated, Some(moved));
 }
 
-/// Only changes that are logged count as a change.
+/// An update counts as a change only if it is logged.
 #[test]
 fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     let mut scene = Scene::probed();
@@ -265,7 +265,7 @@ fn a_service_may_fail_alone(#[case] outcome: Outcome) {
     for _ in 0..2 {
         assert_eq!(outside(&mut scene, &failed), NOBODY);
     }
-    // One of them got through, and the order is unknown.
+    // One connection got through in the same sample. The order is unknown, so the failures do not count.
     let both = [FORWARDED.as_slice(), &failed].concat();
     assert_eq!(outside(&mut scene, &both), NOBODY);
     for _ in 0..2 {
@@ -325,8 +325,8 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
     assert_eq!(is_broken, expected);
 }
 
-/// Three clients outside are sent to an endpoint removed 16 s before. Clients that reuse the source
-/// port of an earlier connection follow conntrack, whatever the rules are.
+/// Three clients outside are sent to an endpoint removed 16 s before. Clients that reuse the source port of
+/// an earlier connection are no evidence: conntrack sends them there, whatever the rules are.
 #[rstest]
 #[case::new_connections(false, true)]
 #[case::source_ports_that_are_used_again(true, false)]

@@ -85,7 +85,7 @@ fn leak(node: &mut Node, now: Mono, proven: bool) -> Effects {
     Effects(node.step(Event::Sample(Box::new(sample)), now))
 }
 
-/// With a sentinel that never worked, a young boot is Starting.
+/// If the sentinel never worked, a node is Starting for the first two minutes.
 #[rstest]
 #[case::young(20, State::Starting, [503, 200])]
 #[case::old(121, State::Unknown, [200, 200])]
@@ -146,7 +146,8 @@ fn a_restart_does_not_end_the_wait_of_a_boot(#[case] is_read: bool, #[case] stat
     assert_eq!(effects.told(), (State::Unknown, [503, 200]));
 }
 
-/// Nothing got through in one of two families. Only a sentinel in that family could show otherwise.
+/// Nothing got through in IPv6. The node waits for this family only if it has a node address and a
+/// sentinel.
 #[rstest]
 #[case::addressed(&["192.0.2.10", "2001:db8::10"], true, [503, 200])]
 #[case::not_addressed(&["192.0.2.10"], true, [200, 200])]
@@ -292,7 +293,8 @@ fn a_service_that_fails_does_not_end_the_wait_for_pods(
     assert_eq!(told.last(), Some(&(State::Degraded, statuses)), "{told:?}");
 }
 
-/// After a power failure every node is young, and their pod probes start one by one.
+/// After a power failure every node boots and the pod probes start one by one. A node that already accepts
+/// connections must not refuse them again.
 #[test]
 fn a_node_that_serves_waits_for_no_pod_probe() {
     let later = |seconds| YOUNG.plus(Duration::from_secs(seconds));
@@ -302,7 +304,8 @@ fn a_node_that_serves_waits_for_no_pod_probe() {
     assert_eq!(prove(&mut node, later(5)).state(), State::Proven);
 }
 
-/// The topology, which may hide connections of pods, may be read only after the first proof.
+/// The topology may be read only after the first proof. With netkit, it shows that connections of pods are
+/// hidden.
 #[rstest]
 #[case::nothing_does(0, State::Starting)]
 #[case::something_does(2, State::Proven)]

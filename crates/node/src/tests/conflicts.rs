@@ -1,4 +1,4 @@
-//! Services that use the destinations of the sentinel's probes, which must not accuse the node.
+//! Services that use ("claim") the destinations of the sentinel's probes, which must not accuse the node.
 
 use pathproof_facts::cause::State;
 use pathproof_facts::cluster::{Change, NodeFacts, ObjectName, Protocol};
@@ -101,7 +101,7 @@ fn a_claim_is_told_once_with_its_service() {
     assert!(effects.notices().is_empty());
 }
 
-/// The rules follow later, and earlier failures of the lane do not count.
+/// After a claim ends, the node's rules are updated later. Until then, failures of the lane do not count.
 #[test]
 fn a_lane_that_is_released_has_to_pass_first() {
     let mut scene = scene();
@@ -119,7 +119,8 @@ fn a_lane_that_is_released_has_to_pass_first() {
     assert_eq!(scene.state(), State::Broken);
 }
 
-/// The proxy may serve node ports on other addresses, or a filter may refuse both.
+/// Refused node ports accuse the node only if cluster IPs fail too. Otherwise a filter may refuse them, or
+/// the proxy may serve node ports on other addresses only.
 #[rstest]
 #[case::cluster_ips_are_claimed(true, false)]
 #[case::cluster_ips_fail_too(false, true)]
@@ -195,7 +196,7 @@ fn rounds(scene: &mut Scene, fault: Fault, rounds: u32) -> State {
     scene.state()
 }
 
-/// With all lanes claimed, only the absence of any rule is a fault.
+/// If every lane is claimed, only probes that no rule translates accuse the node.
 #[test]
 fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     let mut scene = scene();
@@ -205,7 +206,7 @@ fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     }
     assert_eq!(scene.state(), State::Unknown);
     assert_eq!(rounds(&mut scene, leaking, 6), State::Broken);
-    // Some rule took one probe, so the run ends.
+    // A rule translated one probe, so the series of leaks ends.
     assert_ne!(rounds(&mut scene, misrouted, 1), State::Broken);
     assert_ne!(rounds(&mut scene, leaking, 3), State::Broken);
 }
@@ -249,7 +250,7 @@ fn a_claim_that_leads_back_looks_like_no_rule() {
     assert_ne!(rounds(&mut scene, leaking, 20), State::Broken);
 }
 
-/// Neither a claim nor its end repairs a flushed node, nor does a restart in between.
+/// Neither a claim nor its end repairs a flushed node, so the node stays accused.
 #[test]
 fn claims_do_not_end_an_accusation() {
     let mut scene = scene();
@@ -261,8 +262,8 @@ fn claims_do_not_end_an_accusation() {
     assert_eq!(rounds(&mut scene, leaking, 200), State::Broken);
 }
 
-/// Connections from the moment when a claim began may have gone to either Service; later ones are
-/// not followed.
+/// A connection that arrives when a claim begins may go to either Service, so its failure does not count.
+/// Later connections to the claimed frontend are not followed.
 #[test]
 fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     let lost = [Outcome::Arrived, Outcome::Misrouted];
@@ -333,7 +334,8 @@ fn conflicts_are_known_by_their_owner() {
     assert_eq!(scene.rest(250).state(), State::Proven);
 }
 
-/// A Service with unknown frontends may use anything: no lane counts, and no misrouted connection does.
+/// A Service with unknown frontends may claim any address, so neither lanes nor misrouted connections
+/// count.
 #[test]
 fn claims_that_are_not_known_accuse_nobody() {
     let mut scene = scene();

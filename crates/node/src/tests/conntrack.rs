@@ -80,7 +80,8 @@ fn a_full_table_is_named_within_two_seconds_and_is_503() {
     assert!(reason.contains("1000 of 1000 entries"), "{reason}");
 }
 
-/// The load of a removed node may fill the tables of others, so the count of failing nodes comes first.
+/// After a node's removal, its load may fill the tables of others. So a 503 for a full table first waits
+/// for the count of failing nodes.
 #[test]
 fn a_full_table_waits_for_the_count_of_other_nodes() {
     let mut scene = Scene::probed_with(|settings, _| settings.fleet_brake = Some(20));
@@ -98,7 +99,7 @@ fn a_full_table_waits_for_the_count_of_other_nodes() {
     assert_eq!(answers.held.map(Held::name), Some("waiting"));
 }
 
-/// The first loss requests a read, and the next one has the cause.
+/// The first loss requests a read of the table. The next loss then has the cause.
 #[test]
 fn the_second_lost_probe_has_the_cause_conntrack_full() {
     let mut scene = scene();
@@ -120,7 +121,7 @@ fn the_second_lost_probe_has_the_cause_conntrack_full() {
     assert!(!second.has("read table"), "read just now");
 }
 
-/// Measured on a real node: 8 of 100 connections find room.
+/// Measured on a real node with a full table: 8 of 100 connections find room.
 #[test]
 fn connections_that_find_room_do_not_end_it() {
     let mut scene = scene();
@@ -186,7 +187,7 @@ fn other_losses_are_not_called_a_full_table(#[case] table: fn(u64) -> Table) {
     assert_eq!(scene.state(), State::Suspect);
 }
 
-/// Unanswered connections were evicted, or other clients' packets were dropped.
+/// The full table evicted unanswered connections, or dropped only other clients' packets.
 #[test]
 fn a_full_table_in_which_probes_find_room_is_no_fault() {
     let mut scene = scene();
@@ -199,7 +200,7 @@ fn a_full_table_in_which_probes_find_room_is_no_fault() {
     }
 }
 
-/// Real connections have the cause too; the verdict is the same as before.
+/// Users' lost connections have this cause too. It does not change the answer.
 #[rstest]
 #[case::full(full(9, 0), Cause::ConntrackFull)]
 #[case::with_room(Table { entries: 10, ..full(9, 0) }, Cause::Lost)]

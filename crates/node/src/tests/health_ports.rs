@@ -32,7 +32,8 @@ fn balanced() -> Vec<Change> {
     ]
 }
 
-/// The proxy may receive changes that this agent does not, but does not know the health of the datapath.
+/// Without the API server, the proxy may still receive changes, so it answers. But it does not know the
+/// health of the datapath, so the agent answers for a failing node.
 #[test]
 fn while_the_source_is_silent_the_proxy_answers_unless_the_node_fails() {
     let mut scene = Scene::probed();

@@ -114,7 +114,7 @@ fn every_client_has_to_be_blocked() {
     assert_eq!(shown(&mut scene, &both), State::Suspect);
 }
 
-/// An operator may give strangers no route, and anybody can forge source addresses.
+/// An operator may give unknown clients no route, and anybody can forge source addresses.
 #[test]
 fn a_client_that_was_never_served_accuses_nobody() {
     let mut scene = losing();
@@ -122,7 +122,8 @@ fn a_client_that_was_never_served_accuses_nobody() {
     assert_eq!(shown(&mut scene, &[stranger]), State::Suspect);
 }
 
-/// Packet marks may select other routes than the lookups find: then lookups are no evidence.
+/// Packet marks may select other routes than a lookup finds. So lookups count only if they showed open
+/// paths before.
 #[test]
 fn lookups_count_only_if_they_showed_open_ways_before() {
     let mut scene = served(DEVICE);
@@ -133,7 +134,8 @@ fn lookups_count_only_if_they_showed_open_ways_before() {
     );
 }
 
-/// Outside clients come by another interface, and may not depend on netfilter at a bridge.
+/// Clients outside arrive by another interface, and may not depend on netfilter at a bridge. So an open
+/// path of theirs does not show that lookups are right for pods.
 #[rstest]
 #[case::of_the_same_class(SourceClass::Pod, State::Broken)]
 #[case::of_another_class(SourceClass::External, State::Suspect)]
@@ -177,7 +179,7 @@ fn it_lasts_until_the_kernel_shows_that_it_is_over() {
     assert_ne!(scene.state(), State::Broken);
 }
 
-/// The pods may be gone, and without connections nothing would show that.
+/// The pods may be gone. Without connections nothing would show this, so the obstacle expires.
 #[test]
 fn it_ends_after_a_while_without_a_connection() {
     let mut scene = losing();

@@ -75,11 +75,12 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
     assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
 }
 
-/// An id rests after its Service is gone. The check that frees it also updates what is missing.
+/// An id is not used again for some time after its Service is gone. The check that frees the id also
+/// updates the number of missing entries.
 #[test]
 fn an_id_that_rested_is_used_at_a_check() {
     let mut scene = without_sentinel();
-    // As many Services as can be followed, in namespaces that each have few resting ids.
+    // As many Services as can be followed. Each namespace has few ids that are not yet free again.
     let name = |n: u32| ObjectName::new(&format!("n{:03}", n % 256), &format!("s{n:05}"));
     let made = |n: u32| {
         let [_, _, high, low] = n.to_be_bytes();

@@ -1,4 +1,4 @@
-//! The memory that is written: its content and its interval. A kill must lose little.
+//! The persisted state: its content, and how often it is written. A killed agent must lose little.
 
 use pathproof_facts::cause::State;
 use pathproof_judge::eligibility::Eligibility;
@@ -46,7 +46,7 @@ fn an_unknown_node_is_written_down_every_second() {
     assert_eq!(written, [1_000, 2_000]);
 }
 
-/// Failing probes are trouble even before they change the verdict.
+/// Failing probes shorten the interval even before they change the verdict.
 #[test]
 fn a_node_whose_probes_fail_is_written_down_every_second() {
     let mut scene = Scene::probed();

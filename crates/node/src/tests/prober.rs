@@ -130,8 +130,8 @@ fn damage_is_logged_again_once_the_parts_were_sound() {
     assert_eq!(scene.sentinel_changed(damaged()).notices().len(), 1);
 }
 
-/// The sentinel is off, and clients outside fail. Where only other interfaces forward, the answer
-/// is unknown, and an earlier one has expired.
+/// The sentinel is off, and clients outside fail. `None`: only some interfaces forward, so it is unknown
+/// whether the node does, and the earlier result no longer counts.
 #[rstest]
 #[case::it_does_not(Some(false), true)]
 #[case::it_does(Some(true), false)]
@@ -198,7 +198,8 @@ fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
     assert_eq!(scene.condition(), Condition::Off("e"));
 }
 
-/// Lanes stay armed while the sentinel is off, and failures before that do not count.
+/// Lanes stay armed while the sentinel is off. After that, failures count only once the sentinel was on for
+/// ten seconds.
 #[test]
 fn a_sentinel_that_was_off_has_to_settle() {
     let mut scene = Scene::probed();

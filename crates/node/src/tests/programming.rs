@@ -86,7 +86,7 @@ fn a_new_endpoint_is_measured_from_its_trigger_and_its_receipt() {
     assert_eq!(met(&mut scene, keys[0]), [added_after(Some(2_400))]);
 }
 
-/// The annotation stays in the slice when something else changes in it.
+/// The trigger's annotation stays in the slice when something else in it changes.
 #[test]
 fn a_trigger_counts_once() {
     let mut scene = Scene::probed();
@@ -95,7 +95,7 @@ fn a_trigger_counts_once() {
     assert_eq!(met(&mut scene, read(&effects)[0]), [added_after(None)]);
 }
 
-/// The pod's node becomes known only after its address: no rule changes.
+/// The pod's node becomes known later than its address. This changes no rule.
 #[test]
 fn an_endpoint_with_new_facts_is_not_new() {
     let mut scene = Scene::probed();

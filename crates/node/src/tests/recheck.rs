@@ -1,4 +1,4 @@
-//! The uncached sentinel: a lagging watch must not turn an edit into a broken node.
+//! Uncached reads of the sentinel: if a watch lags, an edit of the sentinel must not accuse the node.
 
 use pathproof_facts::cause::State;
 use pathproof_facts::cluster::Change;
@@ -67,7 +67,8 @@ fn a_difference_ends_with_the_next_reading() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
-/// A slice was read between its deletion and its new creation, of which the watches report neither.
+/// The uncached read found a slice deleted that was created again at once. The watches report neither
+/// change, so only another read can end the difference.
 #[test]
 fn a_difference_is_read_again_while_probes_fail() {
     let mut scene = Scene::probed();
@@ -80,7 +81,7 @@ fn a_difference_is_read_again_while_probes_fail() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
-/// When watches lag everywhere, every node reads from the same API server.
+/// If watches lag on all nodes, all of them read from the same API server. So the reads become rarer.
 #[test]
 fn a_difference_that_stays_is_read_ever_less_often() {
     let mut scene = Scene::probed();
@@ -139,7 +140,7 @@ fn a_difference_ends_with_what_the_watches_report() {
     assert_eq!(scene.idle().state(), State::Broken);
 }
 
-/// A recording has the result instead of the objects.
+/// A recording has the result of an uncached read instead of the objects.
 #[rstest]
 #[case::differs(Some(true), State::Proven)]
 #[case::same(Some(false), State::Broken)]

@@ -83,7 +83,8 @@ fn recorded_facts_are_judged_like_those_of_the_view() {
     assert_eq!(replay.sentinel().unwrap().condition(), live.condition());
 }
 
-/// A Service that failed loses its endpoints, and no later sample names it.
+/// A Service that failed loses its endpoints. No later sample has its id, but the judge still follows it,
+/// so the recording must contain the change.
 #[test]
 fn services_that_are_followed_are_named_as_they_change() {
     let mut scene = Scene::probed();

@@ -59,7 +59,7 @@ fn a_broken_node_stays_at_503() {
     assert_eq!(effects.told(), (State::Broken, [503, 503]));
 }
 
-/// An agent that continues from another one waits for nothing.
+/// An agent that continues from stored state needs no view for its first verdict.
 #[rstest]
 #[case::restarted(true, State::Proven)]
 #[case::first_of_its_boot(false, State::Unknown)]

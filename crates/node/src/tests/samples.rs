@@ -64,7 +64,7 @@ fn a_node_of_which_nothing_is_known_is_read_fast() {
     assert_eq!(scene.idle().pause(), BUSY);
 }
 
-/// The node is proven again but still answers 503, which should end soon.
+/// The node is proven again but still answers 503. Samples stay frequent, so that the 503 ends soon.
 #[test]
 fn a_node_that_is_answered_with_503_is_read_fast() {
     let mut scene = Scene::probed();
@@ -163,7 +163,7 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
     let to = left(&mut scene);
     let mut sighting = scene.later(20_000).sighting(Failure::Stale);
     sighting.destination = Some(to);
-    // It left a moment after it arrived.
+    // The age is counted until the connection arrived, not until its failure was seen.
     sighting.arrived = ms(scene.now() - 100);
     let effects = scene.sighted(sighting);
     let ages = effects.0.iter().filter_map(|effect| match effect {
@@ -209,8 +209,7 @@ fn a_date_that_is_known_is_kept() {
     assert!(!effects.has("stale"), "it says nothing of the rules' age");
 }
 
-/// Three connections of a pod to a removed endpoint, while the generation received with the removal
-/// is not met either.
+/// Three connections of a pod to a removed endpoint. The probes do not meet the current generation either.
 fn stale(scene: &mut Scene, to: SocketAddr) {
     for _ in 0..3 {
         let mut sighting = scene.sighting(Failure::Stale);

@@ -39,7 +39,6 @@ use crate::{Condition, Node, Settings, Start};
 const EPOCH_MS: u64 = 1_000_000;
 /// End of [`Scene::probed`]: the sentinel has been unchanged for long enough that failures count.
 pub(super) const PROBED: u64 = 12_250;
-/// No effect at all.
 pub(super) const NOTHING: [&str; 0] = [];
 /// Paths of a node without a reserved pod address.
 pub(super) const PATHS: [ProbePath; 3] =
@@ -116,7 +115,6 @@ impl Scene {
         heir
     }
 
-    /// Sets the time of the next events.
     pub(super) fn at(&mut self, ms: u64) -> &mut Self {
         self.now = ms;
         self
@@ -241,7 +239,6 @@ impl Scene {
         self.idle()
     }
 
-    /// A probe ends now.
     pub(super) fn probe(&mut self, trace: ProbeTrace) -> Effects {
         self.feed(Event::Trace(Box::new(trace)))
     }
@@ -271,7 +268,7 @@ impl Scene {
         self.idle()
     }
 
-    /// The uncached sentinel equals the one that the watches reported.
+    /// An uncached read of the sentinel equals the reports of the watches.
     pub(super) fn reread_same(&mut self) -> Effects {
         let objects = super::world::sentinel_objects();
         self.feed(Event::Reread(ms(self.now), Some(objects)))
@@ -328,13 +325,11 @@ impl Scene {
         id_of(&self.node, service)
     }
 
-    /// The latest failure.
     pub(super) fn latest(&self) -> &Sighting {
         let mut kept = self.node.judge().sightings.iter();
         kept.next().expect("one was seen")
     }
 
-    /// State of the last verdict.
     pub(super) fn state(&self) -> State {
         self.node.judge().last.expect("there was a verdict").state
     }
@@ -400,7 +395,6 @@ pub(super) fn void(path: ProbePath, sent: u64) -> ProbeTrace {
 pub(super) struct Effects(pub(super) Vec<Effect>);
 
 impl Effects {
-    /// Names of the effects, in order.
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(name).collect()
     }
@@ -433,7 +427,6 @@ impl Effects {
         (self.state(), self.statuses())
     }
 
-    /// Every change of the maps.
     pub(super) fn plan(&self) -> Vec<MapChange> {
         let changes = self.0.iter().filter_map(|effect| match effect {
             Effect::Maps(MapEffect::Program(plan)) => Some(plan),

@@ -75,7 +75,7 @@ fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec
     assert_ne!(scene.state(), State::Broken, "however long it was so");
 }
 
-/// The datapath has to follow an edit; a rotation is not an edit.
+/// After an edit the datapath gets time to follow, so failures do not count. A rotation is not an edit.
 #[rstest]
 #[case::another_node_port(sentinel_service(30_081), State::Proven)]
 #[case::rotated(sentinel_slice(FIRST_GENERATION + 1), State::Broken)]
@@ -98,7 +98,7 @@ fn the_devices_are_wanted_in_the_families_of_the_sentinel() {
     assert_eq!(effects.devices(), Some((false, &[][..])), "there is none");
 }
 
-/// An edit may be reverted.
+/// An edit may be reverted soon, so it does not remove the devices.
 #[rstest]
 #[case::deleted(gone())]
 #[case::altered(alteration())]
@@ -142,7 +142,7 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
     assert_eq!(scene.condition(), Condition::Probing);
 }
 
-/// The rotator, which knows all Nodes, says so beside its count.
+/// The rotator knows all Nodes. It reports such an address together with its count of failing nodes.
 #[test]
 fn addresses_that_a_node_of_the_cluster_uses_are_left_to_it() {
     let mut scene = Scene::probed();
@@ -204,7 +204,7 @@ fn a_rotation_measures_the_lag(#[case] lane: Lane, #[case] measured: Option<u128
     let mut meets = |at: u64, generation| {
         let mut trace = passed(lane, ms(PROBED + at));
         trace.generation = Some(generation);
-        // It leaves for the echo 20 us after it was sent.
+        // The probe leaves for the echo 20 us after it was sent.
         let (_, lag) = scene.at(PROBED + at + 1).probe(trace).probed();
         if at == 50 {
             scene.at(PROBED + 100).view(vec![sentinel_slice(rotated)]);

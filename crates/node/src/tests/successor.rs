@@ -73,7 +73,7 @@ fn maps_are_read_again_also_where_nothing_changed() {
     assert!(scene.check().has("read maps"));
 }
 
-/// The successor came and went before anything else happened.
+/// The successor started and ended before any other event.
 #[test]
 fn maps_of_a_successor_that_stayed_for_a_moment_are_read_again() {
     let mut scene = Scene::probed();
@@ -82,7 +82,8 @@ fn maps_of_a_successor_that_stayed_for_a_moment_are_read_again() {
     assert!(scene.check().has("read maps"));
 }
 
-/// The maps no longer have this agent's last plan.
+/// A Service is deleted while the successor maintains the maps. Then this agent reads the maps, which lack
+/// it.
 #[test]
 fn a_service_that_went_meanwhile_is_forgotten() {
     let mut scene = Scene::probed();

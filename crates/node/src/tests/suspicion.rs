@@ -51,7 +51,7 @@ fn a_fast_check_waits_for_its_interval() {
     assert!(check(1));
 }
 
-/// Void probes may be due to the sentinel's parts, and would then go on for ever.
+/// Void probes may be due to damage of the sentinel's parts, which only a check repairs.
 #[test]
 fn the_parts_are_checked_slowly_where_probes_say_nothing() {
     let mut scene = Scene::probed();
@@ -132,7 +132,8 @@ enum Without {
     Reading,
 }
 
-/// Without both, the failures are only a suspicion.
+/// Failures need both a check of the parts and an uncached read. With only one of them, the node is
+/// Suspect.
 #[rstest]
 #[case(Without::Check)]
 #[case(Without::Reading)]

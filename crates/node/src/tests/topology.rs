@@ -70,7 +70,7 @@ fn a_change_is_logged_once() {
     assert_eq!(scene.node.judge().topology.paths[0].owners, owners);
 }
 
-/// Readers of the log need it at the start, and when kube-proxy's mode changes.
+/// The log must show the owners at the start, and when kube-proxy's mode changes.
 #[test]
 fn the_owner_and_the_one_before_are_logged() {
     let mut scene = Scene::new();
@@ -192,7 +192,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     assert_eq!(verdict.why, Some(Why::DatapathChanged));
 }
 
-/// If Cilium may have replaced kube-proxy, probes from outside may not take the users' way.
+/// If Cilium may have replaced kube-proxy, probes from outside may not take the users' path.
 #[test]
 fn probes_that_take_another_way_accuse_nobody() {
     let mut scene = Scene::probed();

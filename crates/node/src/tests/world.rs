@@ -75,7 +75,7 @@ pub(super) fn taker() -> Change {
     service("taker", "198.18.0.2")
 }
 
-/// The resulting message.
+/// Reason of the sentinel's condition while [`taker`] exists.
 pub(super) const TAKEN: &str = "the sentinel's address 198.18.0.2 is a cluster IP of Service \
                                 default/taker: choose other sentinel addresses";
 
@@ -152,7 +152,7 @@ pub(super) fn conflicting(external_ip: &str, protocol: Protocol, number: u16) ->
     conflicting_as("claim", external_ip, protocol, number)
 }
 
-/// The same with another name.
+/// [`conflicting`] with another name.
 pub(super) fn conflicting_as(
     name: &str,
     external_ip: &str,
@@ -231,7 +231,7 @@ pub(super) fn alteration() -> Change {
     sentinel_slice(9_001)
 }
 
-/// Everything except the sentinel, not yet complete.
+/// All objects except the sentinel's. The view is not complete yet.
 pub(super) fn services() -> Vec<Change> {
     vec![
         tainted(&[]),
@@ -242,14 +242,13 @@ pub(super) fn services() -> Vec<Change> {
     ]
 }
 
-/// Everything except the sentinel, complete.
+/// All objects except the sentinel's, as a complete view.
 pub(super) fn synced_services() -> Vec<Change> {
     let mut changes = services();
     changes.push(Change::Synced);
     changes
 }
 
-/// The whole cluster.
 pub(super) fn cluster() -> Vec<Change> {
     let mut changes = services();
     changes.extend(sentinel_objects());

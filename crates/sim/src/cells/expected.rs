@@ -1,6 +1,7 @@
-//! Expected result of each fault in each use, derived from the clients that it affects and their scopes. It
-//! follows docs/internal/judgement.md: two scopes without a common innocent explanation, or a signature
-//! without any. Results of runs must not be used here.
+//! Expected result of each fault in each use, derived from the clients that it affects and their scopes. By
+//! docs/internal/judgement.md, the node must answer 503 if two scopes fail without a common innocent
+//! explanation, or if the failures have a signature without any. Results of runs must not be used here:
+//! they show what the judge does, not what it should do.
 
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ const BY_POD_PROBE: Duration = Duration::from_secs(6);
 
 pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
     let fails = Expected::Fails(row.within);
-    // Connections of the host itself are not forwarded, and are visible only at an uplink.
+    // The host's connections are not forwarded, and only those that leave by an uplink are visible.
     let by_host_alone = used.has_host();
     match row.felt {
         Felt::ByProbes => fails,
@@ -64,14 +65,14 @@ pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
         Felt::Data if by_host_alone => Expected::NotFelt,
         _ if by_host_alone => Expected::Unseen,
         Felt::Stale => fails,
-        // One Service, or one local endpoint, may have a problem of which the node is innocent.
+        // A problem of one Service, or of one local endpoint, may not be the node's fault.
         Felt::Routes if used.is_idle() => Expected::Noticed,
         Felt::Services { .. } | Felt::Data if used.dialled() < 2 => Expected::Noticed,
         Felt::Routes | Felt::Services { .. } | Felt::Data => fails,
     }
 }
 
-/// Policies may deny all pods except the pod probe, so only both together are two scopes.
+/// A policy may deny all pods except the pod probe. So only pods and pod probe together are two scopes.
 fn pods_addresses(used: &Use, fails: Expected) -> Expected {
     match (used.pod_probe, used.has_pods()) {
         (true, true) => fails,

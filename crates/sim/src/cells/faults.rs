@@ -17,7 +17,7 @@ pub struct FaultRow {
     pub within: Duration,
 }
 
-/// How it begins.
+/// How a fault begins.
 #[derive(Clone, Copy, Debug)]
 enum Breaks {
     By(&'static [Fault]),
@@ -94,7 +94,8 @@ impl FaultRow {
     }
 }
 
-/// Replaces an endpoint on another node, since the first Service may be the pod probe's.
+/// Freezes the proxy and replaces an endpoint of the first Service. The endpoint is on another node,
+/// because the Service may be the pod probe's.
 fn frozen(world: World, at: Duration) -> World {
     let first = world.services.first().map(|service| service.local);
     let world = world.with(at, Act::FreezeProxy);

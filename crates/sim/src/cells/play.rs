@@ -58,7 +58,7 @@ pub fn play(run: &Run) -> Outcome {
     }
 }
 
-/// A node that is watched from some time on.
+/// A node, and the time from which its answers are checked.
 struct Watch {
     node: SimNode,
     at: Mono,
@@ -147,8 +147,8 @@ impl Watch {
         None
     }
 
-    /// When three connections, to two endpoints, had found no route. Clients may dial too rarely for the
-    /// limit.
+    /// Arrival of the connection that completes the evidence: the third without a route, if there were two
+    /// endpoints. The limit counts from there, because clients may dial too rarely.
     fn routes_are_met(&self) -> Option<Mono> {
         let astray = || {
             let later = self
@@ -164,7 +164,7 @@ impl Watch {
         Some(third.max(second))
     }
 
-    /// When three connections had reached an endpoint that was removed long before.
+    /// Arrival of the third connection to an endpoint that was removed long before.
     fn removed_is_met(&self, first: Mono) -> Option<Mono> {
         let old = first.plus(Limits::default().stale_after);
         let mut met = (self.node.unanswered().iter())

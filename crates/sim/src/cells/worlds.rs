@@ -93,9 +93,9 @@ pub const WORLDS: [WorldRow; 41] = [
 ];
 
 impl WorldRow {
-    /// Whether it affects this use. Without pods or outside clients, policies deny nothing (a default deny
-    /// spares the pod probe), no data of real connections shows that an inline filter drops nothing else,
-    /// and a fault counts in every family.
+    /// Whether it affects this use. Some rows need pods or outside clients. Without them, policies deny
+    /// nothing (a default deny spares the pod probe). No users' data shows that an inline filter drops only
+    /// the sentinel's data. And no family counts as unused.
     pub(super) fn touches(&self, used: &Use) -> bool {
         let needs_users = [POLICY, BOTH, INSPECTED, UNUSED].contains(&self.covered_by);
         !needs_users || used.has_pods() || used.has_outsiders()
@@ -223,7 +223,7 @@ fn mischief(mut world: World, at: Duration) -> World {
 fn late(mut world: World, at: Duration, delay: Duration, grace: Duration) -> World {
     let services = world.services.len();
     for turn in 0..10 {
-        // The pod probe's pods are not replaced so often.
+        // The pod probe's pods are not replaced, because real ones move rarely.
         let service = turn as usize % services.max(1);
         let is_users = (world.services.get(service)).is_some_and(|service| !service.is_pod_probe());
         if is_users {
@@ -296,7 +296,7 @@ fn sick(mut world: World, at: Duration, sickness: Sickness) -> World {
     world
 }
 
-/// The rules of this family are gone on a dual-stack node where nobody uses it.
+/// The rules of this family are gone on a dual-stack node where no client uses the family.
 fn unused(mut world: World, at: Duration, family: Family) -> World {
     if world.stack != Stack::Dual {
         return world;

@@ -41,7 +41,6 @@ pub(super) fn pod(number: u32, last: u8) -> Both {
     [v4.into(), v6(0xfd10, number, last.into())]
 }
 
-/// Range of a node's pods.
 pub(super) fn pod_range(number: u32, family: Family) -> IpNet {
     match pod(number, 0)[family as usize] {
         IpAddr::V4(ip) => Ipv4Net::new_assert(ip, 24).into(),

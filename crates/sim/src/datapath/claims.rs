@@ -19,7 +19,7 @@ impl Datapath {
             Foreign::Node => self.address,
         };
         if !matches!(foreign, Foreign::PodOf(_)) {
-            // It never answers.
+            // An endpoint that is no simulated pod never answers.
             self.graves.insert(ips[0], Mono(0));
         }
         Some(Pod {
@@ -69,7 +69,7 @@ impl Datapath {
         })
     }
 
-    /// The endpoint of a Service that has taken a probe's frontend, if one has.
+    /// If a Service has taken a probe's frontend: its endpoint, if it has one.
     pub(super) fn thief(&self, frontend: &SocketAddr) -> Option<Option<Pod>> {
         let rules = self.services[*self.taken.get(frontend)?].rules.as_ref()?;
         Some(rules.first().copied())

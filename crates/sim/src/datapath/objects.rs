@@ -74,7 +74,6 @@ pub(super) fn service(
     }
 }
 
-/// The Node object.
 pub(super) fn node(number: u32, stack: Stack) -> NodeFacts {
     NodeFacts {
         name: format!("node-{number}").into(),
@@ -133,7 +132,6 @@ pub(super) fn sentinel_slices(
     slices.map(move |family| slice(&facts, generation, &[echo], family))
 }
 
-/// Name of a Service's slice in a family.
 pub(super) fn slice_name(service: &ObjectName, family: Family) -> ObjectName {
     let suffix = ["v4", "v6"][family as usize];
     ObjectName::new(&service.namespace, &format!("{}-{suffix}", service.name))

@@ -1,5 +1,5 @@
-//! The way of a new connection through the current rules, faults and policies of a simulated node. Nothing
-//! is changed or sent here.
+//! Where a new connection goes, by the current rules, faults and policies of a simulated node. Nothing is
+//! changed or sent here.
 
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{ProbePath, Transport};
@@ -79,8 +79,8 @@ impl Datapath {
         until.is_some_and(|until| *until > Mono(0) && now >= *until)
     }
 
-    /// Policy that denies this connection, if any. A rule for all clients spares the pod probe, which has a
-    /// separate NetworkPolicy.
+    /// Policy that denies this connection, if any. A policy for all clients spares the pod probe, which has
+    /// a separate NetworkPolicy.
     pub(crate) fn denial(&self, client: Client, service: usize) -> Option<Denial> {
         let spared = client == Client::PodProbe;
         let meant = |(from, to, _): &&(Option<Client>, Option<usize>, Denial)| {
@@ -89,7 +89,7 @@ impl Datapath {
         self.denials.iter().find(meant).map(|(.., denial)| *denial)
     }
 
-    /// Way of a connection through the rules.
+    /// Where the rules, faults and policies send a connection.
     pub(crate) fn way(
         &self,
         client: Client,
@@ -144,7 +144,7 @@ impl Datapath {
         rules.filter(|_| !gone)
     }
 
-    /// Way of a translated connection that a fault stops.
+    /// What stops a translated connection, if a fault does.
     fn stopped(&self, masqueraded: bool, family: Family) -> Option<Way> {
         if !self.forwards(family) || self.has(Fault::ForwardDropped, family) {
             return Some(Way::Dropped);
@@ -156,7 +156,7 @@ impl Datapath {
         denied.then_some(Way::Dropped)
     }
 
-    /// Way of a connection without rules.
+    /// What happens to a connection without rules.
     fn unruled(&self, client: Client, (kind, family): (FrontendKind, Family)) -> Way {
         let stopped = self.stopped(false, family);
         match kind {
@@ -166,7 +166,7 @@ impl Datapath {
         }
     }
 
-    /// Way of a probe, and the generation that it reaches.
+    /// Where a probe goes, and the generation that it reaches.
     pub(crate) fn way_of_probe(
         &self,
         (path, transport, family): (ProbePath, Transport, Family),

@@ -16,7 +16,7 @@ use crate::{BEGIN, ms};
 /// Interval between verdicts of a failing node.
 const VERDICTS: Duration = ms(500);
 
-/// The counted part of a condition at the API server.
+/// The part of a Node's condition that rotators count, as stored at the API server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportedCondition {
     pub(super) status: Status,
@@ -45,9 +45,9 @@ pub(super) struct Sent {
 pub(super) struct Agent {
     brake: Brake,
     schedule: Schedule,
-    /// Whether the evidence fails, and if so with a certain cause.
+    /// `Some` if the evidence shows a failure: whether its cause is certain.
     pub(super) fails: Option<bool>,
-    /// Whether the watches broke with the API server.
+    /// Whether the watches are broken because of an outage of the API server.
     pub(super) is_deaf: bool,
     /// Time of the pending verdict.
     pub(super) judged_next: Option<Mono>,

@@ -47,7 +47,8 @@ impl Balancer {
             .iter()
             .map(|answers| {
                 let phase = dice.between((Duration::ZERO, every));
-                // Nothing happens before the first 503, but each node has a different phase.
+                // Checks before the first 503 change nothing and are skipped. The phase of each node is
+                // random.
                 let first = answers.first().map_or(end, |answer| answer.0);
                 let passed = (first.since(begin).as_secs() / self.every).saturating_sub(1);
                 let from = begin.plus(every * u32::try_from(passed).unwrap_or(0) + phase);

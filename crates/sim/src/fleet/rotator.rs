@@ -92,7 +92,7 @@ pub(super) struct Rotator {
     leads: bool,
     census: Census,
     rotation: Rotation,
-    /// Whether its watch broke with the API server.
+    /// Whether its watch is broken because of an outage of the API server.
     is_deaf: bool,
     /// Whether a node started or stopped failing since the last evaluation.
     news: bool,

@@ -75,11 +75,12 @@ pub enum Rotators {
     None,
     /// One rotator.
     One,
-    /// It is killed when the first fault begins. The next one waits for the lease to expire.
+    /// The rotator is killed when the first fault begins. The next one waits for the lease to expire.
     Killed,
-    /// It is killed as soon as it has written its first count of the fault, which lacks most nodes.
+    /// The rotator is killed as soon as it has written its first count of the fault, which lacks most
+    /// nodes.
     KilledCounting,
-    /// Two write at the same time. The second one receives conditions late.
+    /// Two rotators write at the same time. The second one receives conditions late.
     Two {
         /// Delay in seconds.
         behind: u64,

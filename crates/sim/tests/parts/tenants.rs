@@ -72,7 +72,7 @@ fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> 
     )
 }
 
-/// Connections of the tenant's pods, and of others to the tenant's Services.
+/// Connections of the tenant's pods to all Services, and of other pods to the tenant's Services.
 fn stream(his: std::ops::Range<usize>) -> impl Strategy<Value = Stream> {
     let all = 0..his.end;
     let every = prop_oneof![3 => 100..2_000_u64, 1 => 5..20_u64];
@@ -87,7 +87,7 @@ fn stream(his: std::ops::Range<usize>) -> impl Strategy<Value = Stream> {
         (Just((pod, service, every)), any::<bool>(), begins)
     })
     .prop_map(|((pod, service, every), keeps_port, begins)| {
-        // A thousand connections are enough for a flood.
+        // A thousand connections are enough to simulate a flood.
         let lasts = ms(every * 1_000).min(s(40));
         Stream {
             keeps_port,

@@ -1,6 +1,6 @@
 //! Recordings of real nodes (network namespaces, real rules and packets) from tests/node and
 //! tests/worlds: real faults that must have a cause, and harmless worlds that must not be accused.
-//! They are the first tests to fail if a change of the rules affects one of them.
+//! If a change of the judge's rules affects a recorded node, these tests fail first.
 //!
 //! After a change of the judge's data, `PATHPROOF_BLESS=1 cargo test -p pathproof-node --lib recordings`
 //! rewrites them. The recorded events stay; the outcomes and the judge at the start of each part are taken
@@ -36,7 +36,8 @@ fn recorded(name: &str) -> Replayed {
 fn played(name: &str) -> (State, Option<Cause>, bool, State) {
     let replayed = recorded(name);
     let moments = &replayed.moments;
-    // The last of the worst moments: causes change while a fault begins.
+    // Of several moments with the worst state, the last one counts, because causes change while a fault
+    // begins.
     let worst = moments
         .iter()
         .max_by_key(|moment| moment.update.verdict.state)
@@ -79,7 +80,8 @@ fn a_fault_in_one_family_is_a_fault_of_the_node() {
     );
 }
 
-/// A filter of the sentinel's range would have the same effect, and there were no other connections.
+/// Lost answers of probes alone are not enough for a 503: a filter of the sentinel's address range has the
+/// same effect. There were no other connections.
 #[test]
 fn lost_answers_alone_are_no_503() {
     let (state, cause, failed, _) = played("fault-answers-lost");
@@ -122,7 +124,8 @@ fn a_fault_under_traffic_is_named(
     assert_eq!(played(name), (state, Some(cause), true, end));
 }
 
-/// Worlds of other software: 200 for the whole observation; then the Service rules are flushed.
+/// Nodes with other software that changes rules or packets. The answer is 200 until the Service rules are
+/// flushed.
 #[rstest]
 #[case("world-mirrored", 60)]
 #[case("world-denied-on-a-quiet-node", 60)]
@@ -181,7 +184,7 @@ fn write_anew(path: &str) {
             }
         }
     }
-    // Another test may be reading it.
+    // Replaces the file atomically, because another test may be reading it.
     let new = format!("{path}.new");
     std::fs::write(&new, crate::record::compress(&text)).unwrap();
     std::fs::rename(&new, path).unwrap();
