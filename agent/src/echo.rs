@@ -54,7 +54,7 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    // Other nodes still use this endpoint for a moment.
+    // Keep answering: other nodes use this endpoint until they learn of its removal.
     let _ = timeout(LEAVING, answers).await;
     Ok(())
 }

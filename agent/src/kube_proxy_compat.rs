@@ -42,7 +42,7 @@ pub enum DropInError {
     /// The last word is a flag that lacks its value.
     #[error("--{0} needs a value: give --{0}=VALUE")]
     NoValue(&'static str),
-    /// A word beside the flags.
+    /// A word that is neither a flag nor its value.
     #[error("kube-proxy takes no arguments, but {0:?} is one: give flags as --NAME=VALUE")]
     Argument(String),
     /// A flag, its invalid value, and what it accepts.

@@ -116,8 +116,8 @@ fn has_nf_tables(modules: &str, is_built_in: impl FnOnce() -> bool) -> bool {
     modules.is_empty() || lines.any(|line| line.starts_with("nf_tables ")) || is_built_in()
 }
 
-/// Whether nf_tables is built in. The symbols are 10 MB, so they are read once. If they cannot be
-/// read it counts as built in: an unnecessary module is the smaller harm.
+/// Whether nf_tables is built in. The symbols are 10 MB, so they are read once. If they cannot be read,
+/// it counts as built in: loading an unnecessary module is the smaller harm.
 fn is_built_in() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let read =

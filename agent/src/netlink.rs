@@ -35,7 +35,7 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
 
 /// Index of the interface with this name, if it exists.
 pub(crate) fn index_of(name: &CStr) -> Option<u32> {
-    // SAFETY: a string with its end.
+    // SAFETY: the string ends with NUL.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
 }

@@ -1,10 +1,10 @@
-//! Keeps the observer attached to every wanted device, in both directions, before every other
-//! program: Cilium's programs end the chain (docs/internal/design/evidence.md#matching).
+//! Keeps the observer attached to every wanted device, in both directions, and before every other program,
+//! because Cilium's programs end the chain (docs/internal/design/evidence.md#matching).
 //!
-//! A link that is gone or no longer first is attached again, but at most once per device in
-//! [`REPAIR_PAUSE`]: two programs that both insist on being first must not fight at full speed.
-//! The old link is removed just before the new one is attached, since the kernel accepts a program
-//! only once per hook. Packets missed in between are not counted (see `app`'s coverage).
+//! A link that is gone or no longer first is attached again, but at most once per device in [`REPAIR_PAUSE`].
+//! Otherwise two programs that both require the first place would replace each other continuously. The old
+//! link is removed just before the new one is attached, since the kernel accepts a program only once per
+//! hook. Packets missed in between are not counted (see `app`'s coverage).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -58,8 +58,8 @@ pub(super) struct Company {
 }
 
 impl Company {
-    /// Records one check of each hook; `None` is an unknown result, which changes nothing. The others count
-    /// as gone after two such checks in a row find none.
+    /// Records one check of each hook; `None` is an unknown result. Foreign programs count as gone after two
+    /// checks found none. Checks with unknown results do not count.
     fn note(&mut self, found: &[Option<bool>]) {
         if found.contains(&Some(true)) {
             (self.is_there, self.alone) = (true, 0);
@@ -96,7 +96,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Whether it is too new to be attached, which is no fault.
+    /// Whether the device is too new to be attached to, which is no fault.
     pub fn is_new(&self) -> bool {
         self.left_to == Some(LeftTo::Plugins)
     }
@@ -181,7 +181,7 @@ impl Attachment {
             match hook {
                 Ok(hook) => {
                     if hook.mechanism() == Mechanism::Tcx {
-                        // Left by a previous agent, whose last filter is gone now.
+                        // A qdisc that a previous agent added has lost its last filter now.
                         with.added.delete(device.index);
                     }
                     *slot = Some(hook);
@@ -239,7 +239,7 @@ impl With {
 pub struct Attacher {
     with: With,
     attachments: BTreeMap<u32, Attachment>,
-    /// The interfaces present at start-up are attached.
+    /// Whether the interfaces present at start-up were attached.
     began: bool,
     /// Number of links attached again because they were gone or not first.
     pub repairs: u64,
@@ -271,8 +271,8 @@ impl Attacher {
     /// Attaches to the `wanted` devices and detaches from all others. If a device cannot be attached,
     /// perhaps because it just vanished, the problem is recorded and the next check retries.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
-        // If a previous agent's qdiscs exist, an interface without one was too new for that agent, and may
-        // still be too new.
+        // If a previous agent's qdiscs exist, an interface without one was too new for that agent, so it
+        // counts as new here too.
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let mut keep: BTreeMap<u32, &str> = wanted.iter().map(Device::identity).collect();

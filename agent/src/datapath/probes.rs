@@ -222,7 +222,7 @@ fn attach(
     direction: Direction,
     mode: Mode,
 ) -> Result<Hook, HookError> {
-    // The observer is not attached at the far ends.
+    // At the far ends, where the observer is not attached, the program becomes the first.
     let observer = classifier(ebpf, direction.program(Link::Ethernet))?.info();
     let spot = Spot {
         index,

@@ -4,8 +4,8 @@
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.
 //!
-//! Ports of UDP Services are marked before their entries are installed. Long after the last entry of a port
-//! was removed, the port is unmarked; the content of the maps decides which. Another agent may mark and
+//! The agent marks the ports of UDP Services in a map. It marks a port before it installs entries with that
+//! port, and unmarks it long after the last such entry was removed from the maps. Another agent may mark and
 //! unmark at the same time. So an agent that installs entries marks their ports again afterwards, and an
 //! agent that unmarks reads the maps again afterwards.
 
@@ -43,9 +43,9 @@ pub struct Programmer {
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
-    /// Marked ports may belong to no Service: entries were removed, or a previous agent marked them.
+    /// Whether marked ports may belong to no Service: entries were removed, or a previous agent marked them.
     has_leftovers: bool,
-    /// Time at which such ports are unmarked.
+    /// Time at which ports of no Service are unmarked.
     unmark_at: Option<Mono>,
 }
 

@@ -2,8 +2,8 @@
 //! and a program in the network namespace selects them at the kernel's listener lookup
 //! (docs/internal/design/shell.md#port-takeover).
 //!
-//! Never pinned: however the process ends, the program ends with it, and the next connection goes to the
-//! port's owner again.
+//! The program is never pinned: however the process ends, the program ends with it, and the next connection
+//! goes to the port's owner again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -72,7 +72,7 @@ pub struct Steering {
     /// Closing these would empty the map, even though the program holds it as well.
     _sockets: SockMap<MapData>,
     rules: Array<MapData, SteerRule>,
-    /// The rule of the healthz port, while another listener answers load balancers.
+    /// The rule of the healthz port, held back while another listener answers load balancers.
     held: Option<SteerRule>,
 }
 
@@ -144,7 +144,7 @@ impl Steering {
         Ok((steering, owners, ports))
     }
 
-    /// Steers load balancers' connections to this agent, if they are not yet.
+    /// Steers load balancers' connections to this agent, if that is not done yet.
     ///
     /// # Errors
     /// The rule cannot be written: the connections are not redirected.
@@ -152,7 +152,7 @@ impl Steering {
         if let Some(rule) = self.held {
             set(&mut self.rules, HEALTHZ, rule)?;
             self.held = None;
-            // Only now: a predecessor ends when it finds the mark.
+            // After the rule is written, because a predecessor ends when it finds this mark.
             self.succession.answer();
         }
         Ok(())
@@ -234,7 +234,7 @@ impl Owners {
     /// The kernel does not list them, or the map cannot be written: the previous content is kept.
     pub fn look(&mut self) -> io::Result<bool> {
         let found = listeners(self.port)?;
-        // Insert before removing: until both are done a connection may find either.
+        // Insert before removing, so that a connection in between finds an old or a new address.
         for address in found.difference(&self.known) {
             self.map.insert(address, 1, 0).map_err(io::Error::other)?;
         }

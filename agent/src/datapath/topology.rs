@@ -27,8 +27,8 @@ pub struct Seen<'a> {
     pub owners: OwnersRead,
 }
 
-/// Reads the current facts. `ours` returns the ids of pathproof's programs, and runs after the hooks
-/// were read.
+/// Reads the current facts. `ours` returns the ids of pathproof's programs. It runs after the hooks were
+/// read, because agents record their programs before they attach them.
 pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> TopologyFacts {
     let devices = &seen.interfaces.devices;
     let telling = devices
@@ -96,7 +96,8 @@ impl AttachedPrograms {
     }
 }
 
-/// A kernel without TCX supports only filters, and an interface without the qdisc has no filters.
+/// Treats EINVAL as an empty list: a kernel without TCX supports only filters, and an interface without the
+/// qdisc has no filters.
 fn or_none<T>(found: io::Result<Vec<T>>) -> Option<Vec<T>> {
     match found {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(Vec::new()),

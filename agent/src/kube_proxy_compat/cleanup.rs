@@ -23,7 +23,7 @@ use rules::{TABLES, Table};
 use crate::netfilter::{self, Name, Nft, has_legacy};
 use crate::netlink::index_of;
 
-/// A table of 100,000 chains takes long.
+/// Timeout of a request: deleting a table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Table of kube-proxy's nftables mode, in both families.
 const TABLE: &str = "kube-proxy";
@@ -157,7 +157,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// Old releases know only the legacy kind, and do not print it.
+/// Old releases support only the legacy kind, and do not print it.
 fn is_legacy(version: &str) -> bool {
     !version.contains("nf_tables")
 }
@@ -192,13 +192,13 @@ impl Program {
 
     /// Removes chains of kube-proxy's iptables mode. Returns what was removed.
     fn clean(&self, table: &Table) -> Result<Option<String>, CleanupError> {
-        // Naming a legacy table creates it.
+        // A command that names a legacy table creates it.
         if self.is_legacy && !has_legacy(self.family, table.name) {
             return Ok(None);
         }
         let fail = |source| CleanupError::Program(self.to_string(), table.name, source);
         let saved = self.save(table.name).map_err(fail)?;
-        // A single rule that only nft can create has this effect.
+        // A single rule that only nft can create makes iptables-save omit the table.
         if !self.is_legacy && !rules::shows(table, &saved) && has_sign(self.family, table) {
             let family = netfilter::name(self.family);
             return Err(CleanupError::NotShown(self.to_string(), family, table.name));

@@ -80,11 +80,11 @@ impl Default for HttpStats {
             turned: Family::default(),
             as_kube_proxy: Default::default(),
         };
-        // A rate needs a first value.
+        // Create the counters at zero, because a rate needs a first value.
         for (check, code) in ANSWERS {
             new.answer(check, code).inc_by(0);
         }
-        // Not every node has health check node ports.
+        // Services' health check node ports start without series, because not every node has them.
         for listener in [Listener::Healthz, Listener::Admin] {
             new.gauge(listener).set(0);
             new.event(listener, TURNED[Turned::Accepted as usize])

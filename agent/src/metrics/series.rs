@@ -181,7 +181,7 @@ impl Connections {
         for trouble in named {
             confirmations.insert((&trouble.service, trouble.family), trouble.confirmed);
         }
-        // Build names only if there are any to compare.
+        // Build names only if the verdict names any Services.
         let confirmed = |tally: &Tally| {
             let name = (!named.is_empty()).then(|| tally.info.label())?;
             confirmations.get(&(&*name, tally.info.family)).copied()

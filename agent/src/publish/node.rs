@@ -18,7 +18,7 @@ use crate::metrics::WriteResult;
 
 const NODES: &str = "/api/v1/nodes";
 const MANAGER: &str = "pathproof";
-/// Answers to writes contain only metadata: a Node is tens of kilobytes, and none are needed.
+/// Requests answers to writes with only metadata: a whole Node is tens of kilobytes, and is not needed.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 #[derive(Clone)]

@@ -81,16 +81,16 @@ impl Role {
         format!("{prefix}-{suffix}")
     }
 
-    /// Hardware address: locally administered, "path" and a byte per end. It is fixed and set when the
-    /// device is created, so udev's persistent policy leaves it alone, and static neighbours stay
-    /// correct.
+    /// Hardware address: 0x02 (locally administered), "path", and a byte for each end. It is set when the
+    /// device is created, so udev's persistent policy leaves it alone. It never changes, so static neighbours
+    /// stay correct.
     pub fn mac(self) -> Mac {
         mac([0xc0, 0xc1, 0xe0, 0xe1][self as usize])
     }
 
-    /// Hardware address of the neighbours behind the pair. It differs from that of the far end: packets
-    /// there count as another host's, and without pathproof's programs the kernel drops them,
-    /// independent of forwarding.
+    /// Hardware address of the neighbours behind the pair. No device has it, so a packet that reaches the far
+    /// end counts as another host's. Without pathproof's programs the kernel therefore drops it, even if
+    /// forwarding is on.
     fn behind(self) -> Mac {
         mac([0xce, 0xce, 0xee, 0xee][self as usize])
     }
@@ -145,7 +145,7 @@ pub enum DeviceError {
         operation: String,
         source: io::Error,
     },
-    /// A device or route of another owner is in the way; a sentence with the remedy.
+    /// A device or route of another owner prevents the operation. The text is a sentence with the remedy.
     #[error("{0}")]
     Foreign(String),
 }

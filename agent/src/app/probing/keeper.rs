@@ -1,5 +1,6 @@
-//! Keeps the sentinel's devices: creates them on demand, checks and repairs them, and finally removes them.
-//! It is a separate task because netlink waits. It reports to the main loop and decides nothing.
+//! Maintains the sentinel's devices: creates them on demand, checks and repairs them, and finally removes
+//! them. It is a separate task because netlink requests take time. It reports to the main loop and decides
+//! nothing.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -123,8 +124,9 @@ impl Keeper {
         }
     }
 
-    /// Who else answers at the sentinel's addresses. They are tried before the first devices are made, after
-    /// other Services claimed them, and again while somebody answers.
+    /// Returns a sentence if somebody else answers at the sentinel's addresses. The addresses are tried
+    /// before the first devices are made, when claims of other Services to these addresses change, and again
+    /// while somebody answers.
     async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
         let is_current = |tried: &&Tried| {
             let is_young = clock::mono().since(tried.at) < AGAIN;

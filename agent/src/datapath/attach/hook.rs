@@ -41,7 +41,7 @@ impl Direction {
         ["ingress", "egress"][self as usize]
     }
 
-    /// The observer's program for this direction, by the header before the network header.
+    /// The observer's program for this direction and kind of link-layer header.
     pub(in crate::datapath) fn program(self, link: packet::Link) -> &'static str {
         match link {
             packet::Link::Ethernet => [program::INGRESS, program::EGRESS][self as usize],
@@ -88,7 +88,7 @@ pub enum HookError {
          clsact"
     )]
     OtherQdisc(String),
-    /// A qdisc that is added too early makes a CNI plugin fail.
+    /// The interface is new: a qdisc that is added now can make a CNI plugin fail.
     #[error(
         "it is new, and no qdisc is added to a new interface for 15 s, in which plugins of the CNI \
          may add theirs"
@@ -139,7 +139,7 @@ pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) device: &'a str,
     pub(in crate::datapath) direction: Direction,
     pub(in crate::datapath) place: Place,
-    /// A missing qdisc may be added for filters.
+    /// Whether a missing qdisc may be added for filters.
     pub(in crate::datapath) may_add_qdisc: bool,
     pub(in crate::datapath) added_qdisc: Cell<bool>,
 }
@@ -176,7 +176,8 @@ impl Link {
         };
         let folder = pin.parent().unwrap_or(&pin);
         if let Err(error) = access(folder, AccessFlags::W_OK) {
-            // The file system became read-only, for example. An attempt to pin would detach the program.
+            // For example, the file system became read-only. An attempt to pin would fail and detach the
+            // program.
             self.not_pinned = not_pinned(&io::Error::from(error));
             return true;
         }
@@ -300,8 +301,8 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // Dropping a filter's link deletes the filter in its place, whoever added it. One filter too
-        // many does less harm than a successor without one.
+        // Dropping a filter's link deletes any filter in its place, even a successor's. So the link is leaked
+        // unless this program is there: a leftover filter does less harm than a successor without a filter.
         if self.mechanism() == Mechanism::Clsact
             && self.is_first() != Some(true)
             && let Held::Clsact(link) = &mut self.held
@@ -349,8 +350,8 @@ fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, Hoo
     }
 }
 
-/// Retries and pause while an old link is still attached. The kernel keeps it until its last reference
-/// is gone (a pin's inode, a child between fork and exec). Until then it refuses the same program.
+/// Retries and pause while an old link is still attached. The kernel keeps a link until its last reference is
+/// gone (a pin's inode, a child between fork and exec), and until then refuses to attach its program again.
 const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
 
 fn link(

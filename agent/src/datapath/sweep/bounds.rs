@@ -1,5 +1,6 @@
-//! Limits of the map of connections, per client and per Service. Clients and Services with the most
-//! entries lose those beyond the limits: a flood evicts itself, and light Services keep theirs.
+//! Limits of the map of connections, per client and per Service. Clients and Services with the most entries
+//! lose those beyond the limits. So a flood evicts its own entries, and Services with few connections keep
+//! theirs.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
     if entries.len() <= CROWDED && waiting <= PER_CLIENT {
         return Vec::new();
     }
-    // Per client or Service the newest stay, and above all those whose outcome is open.
+    // Order by preference: entries whose outcome is open, and the newest first.
     entries.sort_unstable_by_key(|entry| (entry.is_settled, Reverse(entry.arrived_ns)));
     let waiting = entries.iter().filter(|entry| entry.is_waiting);
     let mut evicted = beyond(waiting, PER_CLIENT, PER_SERVICE);

@@ -52,7 +52,8 @@ FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balance
     },
 ];
 
-/// Whether iptables-save printed this table. For one with rules that it cannot read, it prints a remark.
+/// Whether iptables-save printed this table. If the table has rules that it cannot read, it prints a remark
+/// instead.
 pub(super) fn shows(table: &Table, saved: &str) -> bool {
     saved
         .lines()
@@ -111,7 +112,7 @@ pub(super) fn plan(table: &Table, saved: &str) -> Plan {
     }
 }
 
-/// Target of a rule. Only the last such option counts, because a comment may contain the same words.
+/// Target of a rule. Only the last -j or -g counts, because a comment may contain the same words.
 fn target(rule: &str) -> Option<&str> {
     let mut words = rule.rsplit(' ');
     // Options of a target follow it; a jump to a chain has none.

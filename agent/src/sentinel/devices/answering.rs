@@ -1,9 +1,9 @@
 //! Whether somebody beyond this node answers at the sentinel's addresses.
 //!
-//! A pod or a machine that is reached by a default route leaves no trace in this node's routes or neighbours,
-//! and the sentinel's routes would cut this node off from it. So a TCP handshake is tried there first, by each
-//! interface of a default route. Only an answer of the address itself counts: a router may well refuse to
-//! forward there. Nothing is sent over a connection that is accepted.
+//! A pod or machine behind a default route leaves no trace in this node's routes or neighbours, and the
+//! sentinel's routes would cut this node off from it. So the agent tries TCP handshakes with these addresses,
+//! by each interface of a default route. Only an answer from the address itself counts, because a router that
+//! does not forward there may also answer. The agent sends no data over an accepted connection.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -24,14 +24,16 @@ use tokio::time::timeout;
 use crate::config::SentinelConfig;
 use crate::sentinel::kernel::uplinks;
 
-/// A machine behind the default route answers in milliseconds, after its address is resolved.
+/// Timeout of a try. A machine behind the default route answers within milliseconds once its hardware address
+/// is resolved.
 const WAIT: Duration = Duration::from_millis(300);
-/// Ports that are tried at every address: the kubelet's, and one that hardly anybody listens on, so that a
-/// machine without a filter refuses. Not 80 or 443: transparent proxies answer there for every address.
+/// Ports that are tried at every address: the kubelet's, and one on which hardly anything listens, so that a
+/// machine without a filter answers with a RST. Ports 80 and 443 are unsuitable: transparent proxies accept
+/// connections there for every address.
 const PORTS: [u16; 2] = [10_250, 9];
 
-/// Tries the sentinel's addresses in `families`, and what other Services claim there. Returns a sentence with
-/// the remedy if one answers.
+/// Tries the sentinel's addresses in `families`, and the endpoints of other Services there (`claimed`).
+/// Returns a sentence with the remedy if one answers.
 pub async fn answering(
     config: &SentinelConfig,
     families: &[Family],
@@ -65,8 +67,8 @@ pub async fn answering(
     ))
 }
 
-/// Whether the address accepts or refuses a TCP connection by this interface. The interface is given because
-/// the sentinel's own route may exist already.
+/// Whether the address accepts or refuses a TCP connection by this interface. The socket is bound to the
+/// interface because the sentinel's own route to the address may exist already.
 async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;

@@ -127,7 +127,7 @@ pub(super) fn errno(error: &rtnetlink::Error) -> Option<i32> {
     }
 }
 
-/// The error of an operation, which is text that follows "cannot".
+/// Converts an error of rtnetlink. `operation` is the text that follows "cannot" in the message.
 pub(super) fn failed(operation: impl Into<String>, error: rtnetlink::Error) -> DeviceError {
     let operation = operation.into();
     let source = match errno(&error) {

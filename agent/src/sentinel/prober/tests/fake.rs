@@ -326,7 +326,7 @@ impl Socket for FakeSocket {
             return Err(io::Error::from_raw_os_error(error));
         }
         if matches!(state.path, Path::Sound | Path::HandshakeOnly) {
-            // The program that finds the cookie does the same.
+            // The eBPF program does the same when it finds the socket's cookie.
             let seen = HostProbe {
                 token: HOST_ISN,
                 seen: 1,
