@@ -106,8 +106,8 @@ fn maps_want_more() -> bool {
     scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
 }
 
-/// Adds the folders that are needed to read manifests. Those around the manifests folder are among them,
-/// because it may be replaced by another folder of the same name, and so are the targets of links in it.
+/// Adds the folder above the manifests folder, because the latter may be replaced by another of the same
+/// name, and the folders with the targets of links in it.
 fn of_folder(needs: &mut Needs, folder: &Path) -> Vec<PathBuf> {
     needs.read.extend(folders(folder));
     let mut named = vec![folder.to_owned()];

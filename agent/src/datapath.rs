@@ -1,6 +1,6 @@
-//! The kernel side of the agent: it loads and attaches the observer, writes plans into its maps and
-//! reads evidence from them. All use of aya is in here, and it does I/O only: the core
-//! interprets the evidence. It must not name `cluster` or `http`.
+//! The kernel side of the agent: it loads and attaches the observer, writes plans into its maps and reads
+//! evidence from them. Only this module uses aya. It does only I/O: the core interprets the evidence. It must
+//! not name `cluster` or `http`.
 
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
@@ -176,7 +176,7 @@ impl Observer {
 
     /// Reads the current topology of the datapath.
     pub fn topology(&self, seen: &topology::Seen<'_>) -> TopologyFacts {
-        // Somebody may have removed the marks of pathproof's programs.
+        // Repeated here, because somebody may have removed the records of pathproof's programs.
         self.claim();
         topology::read(seen, || {
             let mut ours = load::ids(&self.ebpf);

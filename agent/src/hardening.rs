@@ -163,8 +163,8 @@ type Job = Box<dyn FnOnce() + Send>;
 #[error("the thread that loads BPF programs ended early: this is a defect in pathproof")]
 pub struct LoaderError;
 
-/// The only thread that may load programs into the kernel: it waits for one piece of work, and
-/// ends. When dropped, it ends without any.
+/// The only thread that may load programs into the kernel. It waits for one job, does it, and ends. If this
+/// handle is dropped, the thread ends without a job.
 #[derive(Default)]
 pub struct Loader(
     /// `None` if the caller's thread does the work.

@@ -5,8 +5,8 @@
 //! words ─flags::read─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config
 //! ```
 //!
-//! This module touches only the configuration file and what `--cleanup` removes; the agent itself
-//! is the usual one.
+//! This module only reads the configuration file and performs `--cleanup`. The agent itself is that of
+//! `pathproof run`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -127,7 +127,7 @@ pub fn resolve(
     let words = options::of(&effective, is_set);
     let args = Args::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
-        // The rest is the usage of `pathproof run`, which the user did not call.
+        // Omit the usage of `pathproof run`, which the user did not call.
         let said = text.lines().map(str::trim);
         let said =
             said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

@@ -179,8 +179,8 @@ pub(crate) struct Succeeded {
 }
 
 impl Succeeded {
-    /// The current successor, by the kernel's record if connections are steered. A successor steers
-    /// them before it touches anything else of this agent.
+    /// The current successor. If connections are steered, the kernel's record shows it. Steering is a
+    /// successor's first step, before it changes anything else of this agent.
     pub(crate) fn ask(&self) -> Successor {
         match self.succession.as_ref().map(|succession| succession.ask()) {
             Some(Behind::Agent { plans: true, .. }) => Successor::Plans,
@@ -288,7 +288,7 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Directs load balancers' connections to the agent from now on: its answers are valid.
+    /// Directs load balancers' connections to the agent from now on, because its answers are valid now.
     pub(crate) fn ready(&self) {
         self.ready
             .send_if_modified(|ready| !std::mem::replace(ready, true));

@@ -5,7 +5,7 @@
 //! state, also after the API server was unreachable. A failure to write is logged once, and is in the report
 //! for as long as it lasts.
 //!
-//! When the agent ends the condition stays as it is: its heartbeat shows its age.
+//! When the agent ends, the condition stays as it is. Its heartbeat shows how old it is.
 
 mod node;
 mod outcome;
@@ -183,7 +183,7 @@ impl Publisher {
             regarding: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
-                // The same as kubelet writes; `kubectl describe node` searches for it.
+                // The same uid as in kubelet's Events; `kubectl describe node` searches for it.
                 uid: Some(name.clone()),
                 name: Some(name),
                 ..ObjectReference::default()

@@ -148,8 +148,8 @@ impl Agent {
         }
     }
 
-    /// Checks that the hooks are attached and first; called every few seconds. If there is a successor, it
-    /// maintains the hooks: two agents that both require the first place would replace each other's hooks.
+    /// Checks that the hooks are attached and first; called every few seconds. A successor maintains the
+    /// hooks instead: two agents that both require the first place would replace each other's hooks.
     pub(super) fn check(&mut self) {
         // Before the check, because a successor takes over some of its work.
         let succeeded = self.follow_successor();

@@ -1,4 +1,4 @@
-//! All listeners, on a separate thread.
+//! All listeners, on a separate thread with its own runtime.
 //!
 //! The main loop may wait for a second or more: for the kernel's lock of network interfaces, or for a plan of
 //! ten thousand Services. A load balancer waits for an answer for one second. On a shared runtime, even one
@@ -130,7 +130,7 @@ pub(super) fn all(
     let allow = &agent.config.admin.allow;
     let router = admin::router(state);
     serve(Listener::Admin, listeners.admin, router, allow, limits);
-    // Detach them from the main runtime; the thread registers them with its own.
+    // Detach the listeners from the main runtime; the thread registers them with its own.
     let moved = served.into_iter().map(|(listener, router, rules)| {
         let listener = listener.into_std()?;
         Ok((listener, router, rules))

@@ -53,7 +53,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Company {
     pub(super) is_there: bool,
-    /// Consecutive checks that found none.
+    /// Consecutive checks that found no foreign programs.
     alone: u32,
 }
 
@@ -70,7 +70,7 @@ impl Company {
     }
 }
 
-/// Why the agent leaves a device without its qdisc.
+/// Why the agent adds no qdisc to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeftTo {
     /// A CNI plugin may still add one.
@@ -87,7 +87,7 @@ pub struct Attachment {
     pub first: [Option<bool>; 2],
     pub(super) company: Company,
     pub problem: Option<String>,
-    /// Time at which it appeared; `None` if it was there when the agent started.
+    /// Time at which the device appeared; `None` if it was there when the agent started.
     came: Option<Mono>,
     /// Why it is left unattached: a qdisc that another program added or may add.
     left_to: Option<LeftTo>,
@@ -223,7 +223,7 @@ struct With {
 }
 
 impl With {
-    /// The pins, if links can be pinned.
+    /// Restores the pins, and returns them if links can be pinned.
     fn restore_pins(&mut self) -> Option<&KeptPins> {
         let kept = self.pins.as_mut()?;
         kept.restore().then_some(kept)
@@ -354,7 +354,8 @@ impl Attacher {
                 }
             }
             if replaced == 2 {
-                // The qdisc went with the filters. A qdisc that is there now may be another program's.
+                // The qdisc was removed together with the filters. A qdisc that exists now may be another
+                // program's.
                 self.with.added.forget(attachment.device.index);
             }
             if replaced > 0 {

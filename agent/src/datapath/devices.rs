@@ -1,4 +1,4 @@
-//! The interfaces, followed by netlink, and which of them have default routes.
+//! Follows the node's interfaces by netlink, and which of them have default routes.
 //!
 //! Each notification of an interface or a default route leads to a full list after a short pause.
 //! Notifications are lost when the socket's buffer is full, but a list is always complete, and a burst of 250
@@ -47,7 +47,7 @@ pub struct Device {
     pub name: String,
     /// Header before the network header.
     pub link: Link,
-    /// It has a default route.
+    /// Whether the interface has a default route.
     pub uplink: bool,
     /// A veth or netkit pair whose other end is in another network namespace.
     pub leads_elsewhere: bool,

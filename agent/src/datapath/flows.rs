@@ -55,7 +55,7 @@ pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     Ok(counted)
 }
 
-/// Timeout in seconds after a packet, by state.
+/// Timeout of an entry in seconds after its last packet, by state.
 struct Lasts {
     open: [(u8, u32); OPEN.len()],
     unacknowledged: u32,

@@ -1,5 +1,5 @@
-//! Loads the checked-in object (docs/internal/design/building.md#checked-in-object). It reuses the maps that
-//! a previous agent pinned, if any.
+//! Loads the checked-in eBPF object (docs/internal/design/building.md#checked-in-object). It reuses the maps
+//! that a previous agent pinned, if any.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -175,7 +175,7 @@ pub fn load_with(
         // Pinned maps can be unusable: their layout differs from its version number, or a crash
         // left them incomplete. Then counting restarts with new maps.
         Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
-            // Only if the pinned maps are the cause: not if the kernel refuses fresh ones as well.
+            // Give up if the kernel refuses new maps as well: then the pinned maps are not the cause.
             drop(create(None, capacities).map_err(LoadError::of)?);
             tracing::warn!(%error, "the pinned maps could not be reused; creating new ones");
             if let Some(pins) = pins {

@@ -25,7 +25,7 @@ mod kept;
 pub(super) use kept::KeptPins;
 
 const LINKS: &str = "links";
-/// Beside the versions' directories, shared by all of them.
+/// Folder of claims, beside the versions' directories and shared by all versions.
 const CLAIMS: &str = "programs";
 /// Records of the qdiscs that agents added, beside the claims.
 const QDISCS: &str = "qdiscs";

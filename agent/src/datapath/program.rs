@@ -1,5 +1,5 @@
-//! Applies plans to the maps, in order, and reads back their content. Consecutive changes of
-//! one kind that write endpoints or frontends share a system call. If it fails, each is tried by itself.
+//! Applies plans to the maps, in order, and reads back their content. Consecutive changes of one kind that
+//! write endpoints or frontends share a system call. If that call fails, each change is tried by itself.
 //!
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.
@@ -201,7 +201,7 @@ impl Programmer {
 
     fn change(&mut self, change: &MapChange) -> Result<(), MapError> {
         match change {
-            // The sampler resets counts, before the plan (`Observer::apply`).
+            // The sampler resets counts before the plan is applied (`Observer::apply`).
             MapChange::ResetCounts { .. } => Ok(()),
             MapChange::PutSource { prefix, class } => {
                 self.sources.insert(&key(prefix), *class as u32, 0)

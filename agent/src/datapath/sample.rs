@@ -49,7 +49,7 @@ pub struct Sampler {
     connections: Sweeper,
     datagrams: Sweeper,
     arrivals: Arrivals,
-    /// The last sweep of datagrams failed, which was logged.
+    /// Whether the last sweep of datagrams failed; only the first of several failures is logged.
     datagrams_refused: bool,
     /// Connections that were reported as failed and may still be answered.
     pending_reports: PendingReports,
@@ -92,8 +92,8 @@ impl Sampler {
         self.arrivals.uplinks = uplinks;
     }
 
-    /// Sets the names of the current devices. A device that is created again has the same name and
-    /// another index.
+    /// Sets the names of the current devices. A device that is created again keeps its name, but gets another
+    /// index.
     pub(super) fn set_devices(&mut self, devices: &[Device]) {
         let named = devices.iter();
         let named = named.map(|device| (device.index, Arc::from(device.name.as_str())));

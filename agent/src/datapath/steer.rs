@@ -77,9 +77,9 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Attaches the program behind those already attached: the choice of the last one counts. Other
-    /// listeners at `port` are read before that. Connections to Services' health check node ports
-    /// go to the listener `services`, once [`ServicePorts::set`] has set the ports.
+    /// Attaches the program behind those already attached: the choice of the last one counts. Other listeners
+    /// at `port` are read before the program is attached. Connections to Services' health check node ports go
+    /// to the listener `services`, once [`ServicePorts::set`] has set the ports.
     ///
     /// If a predecessor or the port's owner already answers load balancers, their connections stay
     /// there until [`Steering::answer`].
@@ -223,7 +223,7 @@ pub struct Owners {
     port: u16,
     rule: SteerRule,
     known: BTreeSet<Address>,
-    /// The kernel does not list listeners: one is assumed at every address.
+    /// Whether a listener is assumed at every address, because the kernel does not list listeners.
     assumed: bool,
 }
 

@@ -51,7 +51,8 @@ const KEPT: usize = 16;
 /// refuses names with a dot. The target names the boot: the kernel assigns a program id once per boot.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Marks are written to all of these and read from all, because a successor may use other folders.
+    /// Marks are written to all of these folders and read from all, because a successor may use other
+    /// folders.
     folders: Vec<PathBuf>,
     /// `None` if nothing can be pinned.
     pins: Option<Pins>,
@@ -260,7 +261,7 @@ fn behind(programs: &[u32], own: u32, says: impl Fn(&str, u32) -> bool) -> Behin
 struct Name(OnceLock<UnixDatagram>);
 
 impl Name {
-    /// Binds the name. Retries at the next call if that fails.
+    /// Binds the name. A failed attempt is repeated at the next call.
     fn bear(&self, mark: &str, program: u32) {
         if self.0.get().is_some() {
             return;

@@ -35,19 +35,19 @@ mod evicted;
 /// Time for which an answered entry is kept. A client retransmits an answered SYN only if the answer was
 /// lost, and then after one second. After this time the next datagram of an answered flow is followed again.
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
-/// An unanswered connection that should be forwarded is kept for as long as Linux retransmits its
-/// SYN (6 times, 127 s), within [`bounds`]. One that should be dropped or rejected is never judged,
+/// Time for which an unanswered connection that should be forwarded is kept: as long as Linux retransmits its
+/// SYN (6 times, 127 s), within [`bounds`]. A connection that should be dropped or rejected is never judged,
 /// and is evicted after its loss window.
 const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
-/// An unanswered datagram waits this long for its answer. The map is sized for the datagrams that
-/// arrive in that time (`abi::MAX_UDP_PENDING`).
+/// Time for which an unanswered datagram is kept. The map is sized for the datagrams that arrive in that time
+/// (`abi::MAX_UDP_PENDING`).
 const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
 /// Time for which entries of the sentinel's probes are kept. Probes are not retransmitted, and are judged
 /// within their timeout. The second entry (alias) of a connection whose SYN has a payload is kept for this
 /// long too.
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
-/// A program reads the clock before it inserts an entry. When an arrival time is this old, its entry is in
-/// the map.
+/// Minimum age of an arrival time whose entry is certainly in the map: a program reads the clock before it
+/// inserts the entry.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
 #[derive(Debug, Default)]
@@ -64,9 +64,9 @@ pub(super) struct Swept {
 
 /// How a sweep treats an entry.
 pub(super) struct Met {
-    /// This sweep removes it.
+    /// Whether this sweep removes the entry.
     pub(super) is_over: bool,
-    /// An earlier entry of the same connection was evicted.
+    /// Whether an earlier entry of the same connection was evicted.
     is_again: bool,
 }
 
@@ -287,8 +287,8 @@ fn is_owed_nothing(pending: &Pending) -> bool {
     !ExpectedHandling::from_byte(pending.owed).is_forward()
 }
 
-/// An entry that can be evicted. Probes cannot, nor can an entry so new that [`Arrivals`] has not
-/// seen it.
+/// An entry that can be evicted. Probes are never evicted, and neither are entries so new that [`Arrivals`]
+/// has not read them.
 fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     let is_answered = pending.state & state::ANSWER_OUT != 0;
@@ -303,7 +303,7 @@ fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> 
     })
 }
 
-/// Failure of a connection or datagram; the prober reports the result of a probe.
+/// Failure of a connection or datagram. Probes are left out, because the prober reports their results.
 fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     failed(pending, age).filter(|_| !is_probe)

@@ -1,5 +1,6 @@
-//! System calls, by seccomp: calls that an agent never makes fail with an error, and never with a signal.
-//! All others stay allowed. Why the refused calls are listed: docs/internal/design/shell.md#privileges.
+//! System calls, by seccomp: calls that an agent never makes fail with an error, and never with a signal. All
+//! others stay allowed. docs/internal/design/shell.md#privileges explains why the refused calls are listed,
+//! and not the allowed ones.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +53,7 @@ fn install(refused: Vec<Refusal>, with: i32) -> Result<(), Refused> {
     Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
-/// Numbers of a call: an x86-64 kernel may accept a second one, that of the x32 ABI.
+/// Numbers of a call. An x86-64 kernel may also accept the call's number in the x32 ABI.
 fn numbers(call: c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);

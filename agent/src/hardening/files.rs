@@ -15,8 +15,8 @@ const RIGHTS: ABI = ABI::V5;
 
 const KERNEL: [&str; 4] = ["/proc", "/sys", "/dev/null", "/dev/urandom"];
 
-/// Paths that are read to resolve host names and to verify certificates: settings, authorities, and
-/// the C library's modules for both.
+/// Paths that are read to resolve host names and to verify certificates: settings, certificate authorities,
+/// and modules of the C library.
 pub const SYSTEM: [&str; 8] = [
     "/etc",
     "/usr",

@@ -115,7 +115,7 @@ fn remove_table(family: Family) -> Result<Option<String>, CleanupError> {
     Ok(deleted.then(|| format!("table {name} {TABLE}")))
 }
 
-/// Result if there is no program to clean with.
+/// Result if there is no iptables program of this kind: an error if kube-proxy's chains may exist.
 fn nothing_to_clean(family: Family, is_legacy: bool) -> Result<Option<String>, CleanupError> {
     let is_there = |table: &&Table| match is_legacy {
         true => has_legacy(family, table.name),

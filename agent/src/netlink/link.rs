@@ -32,7 +32,7 @@ pub(crate) struct Link {
 /// Reads one interface.
 ///
 /// # Errors
-/// It is gone, or the kernel refuses.
+/// The interface is gone, or the kernel refuses the request.
 pub(crate) fn read(index: u32) -> io::Result<Link> {
     let mut question = [0; HEADER];
     question[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::netlink;
 
-/// `RTM_GETROUTE`, and the length of the `struct rtmsg` that it and its answers begin with.
+/// `RTM_GETROUTE`, and the length of `struct rtmsg`, with which the request and its answers begin.
 const GET: u16 = 26;
 const HEADER: usize = 12;
 /// `RTA_DST`.

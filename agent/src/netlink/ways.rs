@@ -64,7 +64,7 @@ fn way((client, is_unfiltered): (&Client, bool), endpoint: IpAddr, other: IpAddr
         },
         RouteAnswer::Unclear => return Way::Unclear,
     };
-    // Without a route to the client, the operator may have blocked it on purpose.
+    // If the node has no route to the client, the operator may have blocked the client on purpose.
     let RouteAnswer::Route(home) = route(client.address, None) else {
         return Way::Unclear;
     };
@@ -112,7 +112,8 @@ fn filters_strictly(client: &Client) -> bool {
 }
 
 /// Whether the client dials by a bridge that passes packets from port to port without netfilter. If another
-/// pod behind the same bridge answers, the answer is not translated back, and the client refuses it.
+/// pod behind the same bridge answers, the answer is not translated back. The client refuses it, because it
+/// dialled another address.
 fn is_unfiltered_bridge(client: &Client) -> bool {
     let (family, tables) = match client.address {
         IpAddr::V4(_) => (0, "iptables"),

@@ -1,5 +1,5 @@
-//! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules.
-//! They are read, never written, and do not show whether anything works.
+//! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules. This
+//! module only reads these settings. They do not show whether anything works.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

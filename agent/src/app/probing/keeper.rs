@@ -74,7 +74,7 @@ struct Keeper {
 struct Tried {
     at: Mono,
     desired: DesiredDevices,
-    /// Who answers, as a sentence.
+    /// A sentence about who answers; `None` if nobody does.
     in_use: Option<String>,
 }
 
@@ -144,7 +144,7 @@ impl Keeper {
         in_use
     }
 
-    /// Leaves the addresses to whoever uses them.
+    /// Removes the devices, because something else uses the sentinel's addresses, and reports why.
     async fn leave(&mut self, why: String) -> Option<Mono> {
         if self.touched != Some(false) {
             self.remove().await;

@@ -58,7 +58,7 @@ impl Direction {
         0xffff_fff2 + self as u32
     }
 
-    /// The attach type for `bpf(2)`; egress follows ingress.
+    /// The attach type for `bpf(2)`; the number of egress follows that of ingress.
     pub(in crate::datapath) fn tcx(self) -> u32 {
         BPF_TCX_INGRESS + self as u32
     }
@@ -102,7 +102,7 @@ pub enum HookError {
 /// the same purpose.
 #[derive(Clone, Copy)]
 pub(in crate::datapath) struct Place {
-    /// Program right before the link. The link is first if this is `None` or not attached.
+    /// Program right before the link. If there is none, or if it is not attached, the link is first.
     behind: Option<u32>,
     pub(super) handle: u32,
     pub(super) priority: u16,
@@ -302,7 +302,8 @@ impl Hook {
 impl Drop for Hook {
     fn drop(&mut self) {
         // Dropping a filter's link deletes any filter in its place, even a successor's. So the link is leaked
-        // unless this program is there: a leftover filter does less harm than a successor without a filter.
+        // unless the filter still has this program: a leftover filter does less harm than a successor without
+        // a filter.
         if self.mechanism() == Mechanism::Clsact
             && self.is_first() != Some(true)
             && let Held::Clsact(link) = &mut self.held
@@ -408,7 +409,7 @@ fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, Hoo
         classifier.attach_with_options(device, attach_type, TcAttachOptions::Netlink(options))
     };
     let id = add().or_else(|_| {
-        // A previous agent's filter is there: dropping a link of its place deletes it.
+        // Probably a previous agent's filter is there. Dropping a link for its place deletes that filter.
         let handle = TcHandle::from(place.handle);
         let priority = place.priority;
         drop(SchedClassifierLink::attached(

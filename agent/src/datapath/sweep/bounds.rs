@@ -27,15 +27,16 @@ pub(super) struct Candidate {
     pub(super) client: Address,
     pub(super) service: u32,
     pub(super) arrived_ns: u64,
-    /// Its outcome is already judged.
+    /// Whether its outcome is judged already.
     pub(super) is_settled: bool,
-    /// Its loss window is over without an answer: it is kept to recognise retransmitted SYNs.
+    /// Whether its loss window is over without an answer. Such an entry is kept only to recognise
+    /// retransmitted SYNs.
     pub(super) is_waiting: bool,
 }
 
 pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
     let waiting = entries.iter().filter(|entry| entry.is_waiting).count();
-    // Most entries of a busy node are answered connections: do not sort them.
+    // Return early, because most entries of a busy node are answered connections, which need no sorting.
     if entries.len() <= CROWDED && waiting <= PER_CLIENT {
         return Vec::new();
     }

@@ -8,7 +8,7 @@ use pathproof_wire::evidence::PendingKey;
 
 /// Bits per generation: 2 MiB, allocated at the first eviction.
 const BITS: usize = 1 << 24;
-/// With more bits set too many new connections would count as evicted ones.
+/// With more bits set, too many new connections would count as evicted ones.
 const MOST: usize = BITS / 4;
 
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! Removal of kube-proxy's rules and chains: converts the text of iptables-save to text for
 //! iptables-restore, in one transaction for each table.
 //!
-//! Chains that kubelet creates (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are
-//! excluded, as are chains of other programs, whatever their names. Of the jumps, exactly those
-//! that kube-proxy writes are removed.
+//! Chains that kubelet creates (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are excluded, as are
+//! chains of other programs, whatever their names. A jump is removed only if it is exactly a rule that
+//! kube-proxy writes.
 
 /// Chains and rules of kube-proxy 1.36 in a table.
 pub(super) struct Table {

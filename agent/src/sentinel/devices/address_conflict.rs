@@ -105,9 +105,9 @@ pub async fn address_conflict(
     Ok(None)
 }
 
-/// Whether a route uses one of the sentinel's addresses. A route to exactly this address does. For an address
-/// in a benchmarking range, so does every route into that range. For another address, so does a route to its
-/// network on a device of this node. A route that only drops packets to a wider range, as bogon filters do,
+/// Whether a route uses one of the sentinel's addresses. A route to exactly this address uses it. If the
+/// address is in a benchmarking range, every route into that range uses it. Otherwise, a route to its network
+/// on a device of this node uses it. A route that only drops packets to a wider range, as bogon filters do,
 /// is harmless: the sentinel's route is more specific.
 fn uses(route: &Route, address: IpAddr) -> bool {
     if route.is_exactly(address) {

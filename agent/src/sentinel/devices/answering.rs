@@ -79,7 +79,7 @@ async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
     }
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
-        // No route by this interface, for example.
+        // For example, the interface has no route to the address.
         result => return Ok(result.is_ok()),
     }
     let socket = TcpStream::from_std(socket.into())?;

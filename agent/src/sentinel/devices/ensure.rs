@@ -14,8 +14,8 @@ use super::netlink::{
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
 
-/// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. This is
-/// the only way by netlink: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
+/// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. Netlink has no
+/// other way to disable IPv6: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
 const FAR_MTU: u32 = 1279;
 const IPV6_MIN_MTU: u32 = 1280;
 /// MTU to restore on a near end whose MTU was set below the IPv6 minimum, which removed IPv6 from it.
@@ -228,7 +228,7 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
         let what = format!("turn off unneeded features of {}", link.name);
         not_needed(done.map_err(|error| failed(what, error)))?;
     }
-    // A separate message, after the one with that attribute. In a joint message the kernel would set the
+    // Sent after the message with `spare`, not together with it: in a joint message the kernel would set the
     // device up first, and create an address.
     let up = LinkUnspec::new_with_index(link.index).up();
     for message in [change.build(), up.build()] {

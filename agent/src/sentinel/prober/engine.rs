@@ -45,7 +45,7 @@ pub(super) struct Engine<K: Kernel, N: Network> {
     tools: Tools<K, N>,
     courses: [Option<Course<N::Socket>>; FAMILIES],
     results: UnboundedSender<ProbeTrace>,
-    /// Finished traces, delivered at the end of a turn: the reader wakes once, and not while other
+    /// Finished traces, delivered at the end of a turn, so that the reader wakes once, and not while other
     /// probes are sent.
     known: Vec<ProbeTrace>,
 }
@@ -158,7 +158,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         let together = now.plus(TOGETHER);
         let courses = self.courses.iter_mut().flatten();
         for course in courses.filter(|course| course.is_due(together)) {
-            // A round that starts early must not count as late.
+            // A round that starts early counts as due now.
             let due = course.due.min(now);
             // Missed rounds are not made up for.
             course.begun = Some(now);
@@ -293,7 +293,7 @@ struct Pace {
     hurried: u32,
     /// Port that the endpoint moved to.
     wanted: Option<u16>,
-    /// A probe of the last round reached another port.
+    /// Whether a probe of the last round reached another port.
     behind: bool,
 }
 

@@ -115,7 +115,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         }
     }
 
-    /// Whether it timed out, or the observer saw how it failed.
+    /// Whether the probe timed out, or the observer saw how it failed.
     pub(super) fn is_over(&self, flight: &mut Flight, now: Mono) -> bool {
         flight.times.is_over(now)
             || flight.is_looked_at()
@@ -156,7 +156,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 sequence: flight.sequence,
                 acknowledged: flight.acknowledged,
             };
-            // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
+            // A RST that cannot be sent leaves a connection-tracking entry behind. The next probe reports the
+            // reason.
             let _ = self.send(Side::Client, flight.ends(), reset);
         }
         self.unregister(&flight.key);
@@ -356,7 +357,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 sequence: isn.wrapping_add(1),
                 acknowledged: None,
             };
-            // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
+            // A RST that cannot be sent leaves a connection-tracking entry behind. The next probe reports the
+            // reason.
             let _ = self.send_own(ends, reset);
         }
         if let Some(key) = known {

@@ -44,7 +44,7 @@ pub(super) fn errands(targets: &SentinelAddresses) -> impl Iterator<Item = Erran
         (OffCluster, Udp, outside, udp),
         (NodePort, Tcp, outside, targets.node_port),
         (NodePort, Udp, outside, targets.node_port_udp),
-        // Not by UDP: only a SYN identifies its socket's cookie.
+        // Only TCP: the eBPF program finds a probe's socket, by its cookie, only on a SYN.
         (Host, Tcp, None, tcp),
     ]
     .into_iter()

@@ -206,7 +206,7 @@ fn unanswered_probes_end_at_their_timeout(#[values(Path::Silent, Path::Handshake
 }
 
 /// With a delay of every packet, handshake and data together take longer than one timeout. The probe passes,
-/// because each has a timeout of its own.
+/// because each has a separate timeout.
 #[test]
 fn data_has_the_same_timeout_as_the_handshake() {
     let mut bench = Bench::new(Path::Sound);

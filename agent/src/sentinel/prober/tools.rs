@@ -173,8 +173,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         sent.map_err(|error| format!("cannot send to {}: {error}", ends.1))
     }
 
-    /// Whether the observer saw how a handshake failed, so that waiting is useless. It is not if the probe
-    /// went elsewhere and reached the echo.
+    /// Whether waiting for a handshake is useless, because the observer saw how it failed. A probe that went
+    /// elsewhere and reached the echo may still be answered.
     pub(super) fn is_told(&self, key: Option<ProbeKey>, seen: u32) -> bool {
         let reached = || {
             let probe = key.and_then(|key| self.kernel.read(&key).ok().flatten());

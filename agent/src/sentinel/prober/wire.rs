@@ -51,10 +51,10 @@ pub(super) trait Network {
 
 /// Operations on a TCP socket for the host's path.
 pub(super) trait Socket: AsRawFd {
-    /// Cookie by which the programs identify it.
+    /// Cookie by which the eBPF programs identify the socket.
     fn cookie(&self) -> io::Result<u64>;
     fn connect(&self, to: SocketAddr) -> io::Result<()>;
-    /// Whether it is connected; an error if it never will be.
+    /// Whether the socket is connected; an error if it never will be.
     fn is_connected(&self) -> io::Result<bool>;
     fn local(&self) -> Option<SocketAddr>;
     /// The sequence number of the next byte to send.
@@ -101,8 +101,8 @@ impl Network for Sockets {
     }
 
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
-        // With this protocol the caller supplies the header, in both families. The socket is opened for each
-        // packet, because it is needed only after failures.
+        // With this protocol the caller supplies the IP header, in both families. The socket is opened for
+        // each packet, because it is needed only after failures.
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let kind = Type::RAW.nonblocking().cloexec();
         let socket = socket2::Socket::new(Domain::for_address(to), kind, Some(protocol))?;

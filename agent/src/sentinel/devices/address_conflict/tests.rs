@@ -20,8 +20,7 @@ fn config() -> SentinelConfig {
     }
 }
 
-/// Parses a route such as "198.18.0.0/16 eth0". "via" stands for a gateway; a type name such as "blackhole"
-/// comes first.
+/// Parses a route such as "198.18.0.0/16 eth0". "via" adds a gateway. A type such as "blackhole" comes first.
 fn route(text: &str) -> Route {
     let words: Vec<_> = text.split(' ').collect();
     let kind = match words.first() {

@@ -221,7 +221,7 @@ impl Network for World {
         }
         let (seen, key) = parse(state.now, side, frame);
         state.frames.push(seen);
-        // A reset carries no token.
+        // A reset carries no token, so nothing answers it.
         key.into_iter().for_each(|key| state.answer(&seen, key));
         Ok(())
     }
