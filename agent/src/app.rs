@@ -156,7 +156,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         state_dir: agent.config.kept.state_dir.clone(),
         now: clock::mono,
     };
-    // Attaching takes long on a node with many pods; the loop has not stalled.
+    // Attaching takes long on a node with many pods, and the loop must not count as stalled meanwhile.
     heartbeat.beat(clock::mono().0);
     let served = serving::all(&agent, listeners, admin)?;
     let serving = Serving::start(served, ended).await?;

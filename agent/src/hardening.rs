@@ -40,9 +40,9 @@ pub struct Needs {
     pub programs: Option<&'static str>,
 }
 
-/// Drops everything but `needs` in this thread and in those that it starts, and reports the result.
-/// Only the loader, which does one piece of work, keeps `needs.loading`, may load programs into the
-/// kernel, and may write anywhere.
+/// Drops everything but `needs` in this thread and in those that it starts, and reports the result. Only the
+/// loader, which does one job, keeps `needs.loading`, may load programs into the kernel, and may write
+/// anywhere.
 pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let mut missing = Missing::default();
     missing.unless("no_new_privs cannot be set", no_new_privileges());

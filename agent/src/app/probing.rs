@@ -201,7 +201,7 @@ impl Probing {
     }
 }
 
-/// Reads the sentinel on request, in a task that ends with the requester.
+/// Reads the sentinel on request, in a task that ends when the returned sender is dropped.
 fn follow_requests(uncached: ApiServer, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {

@@ -48,7 +48,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const KEPT: usize = 16;
 
 /// Marks of agents' programs: symlinks `<program>-<mark>`, since a BPF file system has no plain files and
-/// refuses names with a dot. The target names the boot: the kernel assigns a program id once per boot.
+/// refuses names with a dot. The target names the boot, because program ids are unique only within a boot.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Marks are written to all of these folders and read from all, because a successor may use other

@@ -267,8 +267,8 @@ fn is_unanswered(pending: &Pending) -> bool {
     pending.state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
 }
 
-/// Time for which an entry is kept; `unanswered` is the time without an answer. The flow of a datagram is an
-/// alias too, but is kept as long as the datagram.
+/// Time for which an entry is kept; `unanswered` is the time without an answer. The entry of a flow is an
+/// alias of its datagram's entry, but is kept as long as the datagram.
 fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     let is_other_name = pending.state & state::ALIAS != 0 && !is_flow(key);
     if is_other_name || pending.flags & frontend_flag::SENTINEL != 0 {

@@ -36,8 +36,8 @@ pub struct Cleaned {
     pub problems: Vec<CleanupError>,
 }
 
-/// An object that remains, or may remain. Families are named as in nft, and programs as they print
-/// themselves.
+/// An object that remains, or may remain. Families are named as in nft, and iptables programs by path and
+/// kind.
 #[derive(Debug, Error)]
 pub enum CleanupError {
     /// An nftables table, by its family.

@@ -143,7 +143,7 @@ fn address(settings: &Settings, listener: &str, usual: u16) -> Option<String> {
     })
 }
 
-/// Log filter for klog's levels. -v=2 is common, and means the usual log.
+/// Log filter for a level of klog. Levels below 4, such as the common -v=2, change nothing.
 fn filter(settings: &Settings) -> Option<String> {
     let level = match settings.get("v")?.parse() {
         Ok(0..4) => return None,

@@ -81,9 +81,9 @@ impl Role {
         format!("{prefix}-{suffix}")
     }
 
-    /// Hardware address: 0x02 (locally administered), "path", and a byte for each end. It is set when the
-    /// device is created, so udev's persistent policy leaves it alone. It never changes, so static neighbours
-    /// stay correct.
+    /// Hardware address: 0x02 (locally administered), "path", and a byte that differs for each end. It is set
+    /// when the device is created, so udev's persistent policy leaves it alone. It never changes, so static
+    /// neighbours stay correct.
     pub fn mac(self) -> Mac {
         mac([0xc0, 0xc1, 0xe0, 0xe1][self as usize])
     }

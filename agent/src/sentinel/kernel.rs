@@ -72,8 +72,8 @@ fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool 
     legacy && !of_others.load(Ordering::Relaxed)
 }
 
-/// Whether the node forwards packets that enter by the sentinel's near ends, which have this prefix.
-/// `None` if the kernel has no such switches. Also `None` if an interface of a default route forwards
+/// Whether the node forwards packets that enter by the sentinel's near ends, whose names have this prefix.
+/// `None` if the kernel has no forwarding switches. Also `None` if an interface of a default route forwards
 /// and the near ends do not: pods may still be served. Pods' interfaces are no evidence: Calico enables
 /// forwarding on each that it creates.
 ///

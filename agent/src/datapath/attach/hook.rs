@@ -109,8 +109,8 @@ pub(in crate::datapath) struct Place {
 }
 
 impl Place {
-    /// Place of the observer: before every other program. Cilium can leave priority 1 free
-    /// (`bpf-filter-priority`).
+    /// Place of the observer: before every other program. Its filters have priority 1, which Cilium can leave
+    /// free (`bpf-filter-priority`).
     pub(super) const FIRST: Self = Self {
         behind: None,
         handle: 0x7070,

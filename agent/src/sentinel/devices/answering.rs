@@ -68,7 +68,7 @@ pub async fn answering(
 }
 
 /// Whether the address accepts or refuses a TCP connection by this interface. The socket is bound to the
-/// interface because the sentinel's own route to the address may exist already.
+/// interface, because a route by the sentinel's devices may exist already.
 async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;

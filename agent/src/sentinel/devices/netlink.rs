@@ -261,8 +261,9 @@ impl Netlink {
         }
     }
 
-    /// Looks up the node's route to an address: the matching table entry, with policy rules applied.
-    /// With `from`, for a packet that enters by that device from that address; mark 0 is no mark.
+    /// Requests the route to an address: the matching table entry, with policy rules applied. With `from`,
+    /// the lookup is for a packet that enters by that device from that address, otherwise for a packet of the
+    /// node itself. Mark 0 is no mark.
     pub(super) async fn lookup(
         &self,
         address: IpAddr,

@@ -133,7 +133,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         let now = self.tools.now();
         self.go_on(now);
         self.begin_rounds(now);
-        // Most answers arrive before the call that sent the probe returns.
+        // Take events again: most answers arrive before the call that sent the probe returns.
         self.take_events();
         let now = self.tools.now();
         self.go_on(now);

@@ -148,8 +148,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     /// matters: the program at an uplink lets the RST of an unregistered probe out. That program sees the RST
     /// before the call that sends it returns (before Linux 6.5 not if softirqs wait for their thread).
     pub(super) fn close(&mut self, flight: Flight) {
-        // A refused handshake left no entry, or one that the refusal closed; a RST would only be
-        // misrouted.
+        // A refused handshake left no connection-tracking entry, or the refusal closed it. A RST would only
+        // be misrouted.
         let refused = flight.refused && flight.acknowledged.is_none();
         if flight.trace.lane.transport == Transport::Tcp && !refused {
             let reset = Packet::Reset {
@@ -346,7 +346,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         let unseen = isn.filter(|_| call.key.is_none());
         let unseen = unseen.map(|isn| key(isn, call.trace.lane.family, Transport::Tcp));
         if let Some(key) = unseen {
-            // If this fails, an uplink lets the RST out, which is only a useless packet.
+            // If this fails, the program at an uplink lets the RST out, which is only a useless packet.
             let _ = self.kernel.register(key, probe_flag::HOST);
         }
         let known = call.key.or(unseen);

@@ -134,8 +134,8 @@ fn a_rotation_every_15_s_costs_a_few_rounds_more(#[case] lag: u64, #[case] perce
     );
 }
 
-// The observer knows the endpoint only from the view. So a probe that it reports as stale or misrouted may
-// have reached the echo at another generation, and may still come back.
+// The observer knows the endpoint only from the view. So a probe can reach the echo at another generation, be
+// reported as stale or misrouted, and still come back.
 #[rstest]
 #[case(state::STALE, TIMEOUT)]
 #[case(state::MISROUTED, TIMEOUT)]
