@@ -88,7 +88,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         metrics.http().as_kube_proxy();
     }
     // The view is read while the observer is loaded. If the loader has no separate thread, loading blocks
-    // this one. A task spawned here starts only after this task yields, so yield first.
+    // this one. The tasks that read the view start only after this task yields, so yield first.
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
@@ -141,7 +141,8 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     });
     let last = agent.node.judge().last;
     if last.is_some_and(|last| last.state.fails()) {
-        // No previous responder can have a worse verdict, so there is no need to wait for the view.
+        // Take over at once if the verdict fails: no previous responder can have a worse one, so there is no
+        // need to wait for the view.
         takeover.ready();
     }
     let (ending, ended) = watch::channel(());
@@ -155,7 +156,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         state_dir: agent.config.kept.state_dir.clone(),
         now: clock::mono,
     };
-    // Attaching takes long on a node with many pods; the loop has not stalled.
+    // Attaching takes long on a node with many pods, and the loop must not count as stalled meanwhile.
     heartbeat.beat(clock::mono().0);
     let served = serving::all(&agent, listeners, admin)?;
     let serving = Serving::start(served, ended).await?;
@@ -232,7 +233,8 @@ impl Inputs {
         let counted = OptionFuture::from(self.counted.as_mut().map(Receiver::recv));
         tokio::select! {
             biased;
-            // First: after the machine was paused, nothing may be judged by older evidence.
+            // Samples come first: after the machine was paused, no other input may be judged by evidence from
+            // before the pause.
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.follow_view(update),
             Some(event) = inbox => agent.feed(event),

@@ -79,13 +79,15 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         Source::Folder(folder) => of_folder(&mut needs, folder),
         Source::Api { api, .. } => of_api(&mut needs, api),
     };
-    // A rule needs an existing path. If a folder cannot be created, the code that writes there reports why.
+    // A Landlock rule needs an existing path. If a folder cannot be created, the code that writes there
+    // reports why.
     if let Some(dir) = &config.kept.pin_dir
         && Pins::make_root(dir).is_ok()
     {
         needs.written.push(dir.clone());
-        // Removed pins are restored together with their folder, if need be in another file system. A rule
-        // for a folder that a mount covers has no effect, so the folder above the mount gets one as well.
+        // The agent restores removed pins together with their folder, even after another file system was
+        // mounted in its place. A rule for the folder does not cover that file system, so the folder above
+        // the mount point gets a rule too.
         let folders = [dir.parent(), pins::above_mount(dir)].into_iter();
         needs.made.extend(folders.flatten().map(Path::to_owned));
     }
@@ -97,14 +99,15 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
     needs
 }
 
-/// Whether reading open maps needs CAP_BPF. CAP_SYS_ADMIN would do as well.
+/// Whether reading open maps needs CAP_BPF or CAP_SYS_ADMIN.
 fn maps_want_more() -> bool {
     let privileges = [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
     // An agent that cannot create a map cannot load programs either, and reports why.
     scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
 }
 
-/// A manifests folder may be replaced by another of the same name, and its files may be links.
+/// Adds the folder above the manifests folder, because the latter may be replaced by another of the same
+/// name, and the folders with the targets of links in it.
 fn of_folder(needs: &mut Needs, folder: &Path) -> Vec<PathBuf> {
     needs.read.extend(folders(folder));
     let mut named = vec![folder.to_owned()];

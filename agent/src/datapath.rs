@@ -1,6 +1,6 @@
-//! The kernel side of the agent: it loads and attaches the observer, writes plans into its maps and
-//! reads evidence from them. All use of aya is in here, and it does I/O only: the core
-//! interprets the evidence. It must not name `cluster` or `http`.
+//! The kernel side of the agent: it loads and attaches the observer, writes plans into its maps and reads
+//! evidence from them. Only this module uses aya. It does only I/O: the core interprets the evidence. It must
+//! not name `cluster` or `http`.
 
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
@@ -176,7 +176,7 @@ impl Observer {
 
     /// Reads the current topology of the datapath.
     pub fn topology(&self, seen: &topology::Seen<'_>) -> TopologyFacts {
-        // Somebody may have removed the claims.
+        // Repeated here, because somebody may have removed the records of pathproof's programs.
         self.claim();
         topology::read(seen, || {
             let mut ours = load::ids(&self.ebpf);
@@ -191,7 +191,7 @@ impl Observer {
     /// successor by marks among the pins and below `state_dir`.
     ///
     /// # Errors
-    /// The kernel cannot do it.
+    /// The kernel cannot steer connections.
     pub fn steer(
         &mut self,
         port: u16,
@@ -243,7 +243,8 @@ impl Observer {
 
     /// Writes a plan to the maps. See [`Programmer::apply`].
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        // Before the maps: ids are reused, and a Service port must not inherit the counts of another one.
+        // Reset counters before the maps change: ids are reused, and a Service port must not inherit the
+        // counts of another one.
         for change in plan {
             if let MapChange::ResetCounts { service } = change
                 && let Err(error) = self.sampler.reset(*service)
@@ -282,9 +283,9 @@ impl Observer {
         }
     }
 
-    /// Detaches what is not pinned and would outlive this process, filters included. Unless a
-    /// `successor` has filters in place, nothing observes from then on. The pins then record the
-    /// gap, so that the next agent does not take the pinned maps for complete.
+    /// Detaches everything that is not pinned and would outlive this process, filters included. If no
+    /// `successor` has filters in place, nothing observes after that. The pins record this gap, so that the
+    /// next agent does not take the pinned maps for complete.
     pub fn release(&mut self, successor: bool) {
         let filters = |attachment: &Attachment| attachment.mechanism() == Some(Mechanism::Clsact);
         let is_gap = !successor && self.attacher.attachments().any(filters);

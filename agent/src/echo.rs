@@ -1,10 +1,10 @@
 //! `pathproof echo`: the pod probe. A small pod on every node dials its own Service, as any pod
 //! dials any Service, and answers the pods of the other nodes.
 //!
-//! The pod probe and the agent exchange nothing. The observer follows its connections like all
-//! others, and the Service's slices show which nodes they go to. It needs no rights, no privileges
-//! and no configuration but the Service's name. It uses TCP only: with UDP, a forged source address
-//! could direct answers to others.
+//! The pod probe and the agent exchange nothing. The observer follows the pod probe's connections like all
+//! others, and the Service's slices show which nodes they go to. The pod probe needs no rights, no privileges
+//! and no configuration but the Service's name. It uses TCP only: with UDP, a forged source address could
+//! direct answers to others.
 //!
 //! This module must not judge; its log lines are for people.
 
@@ -54,7 +54,7 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    // Other nodes still use this endpoint for a moment.
+    // Keep answering: other nodes use this endpoint until they learn of its removal.
     let _ = timeout(LEAVING, answers).await;
     Ok(())
 }

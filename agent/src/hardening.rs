@@ -2,8 +2,8 @@
 //! (docs/internal/design/shell.md#privileges). It must run before there are threads, so that every thread
 //! starts without them.
 //!
-//! It never fails: a restriction that the kernel or the container does not allow is skipped and
-//! reported. Nothing here knows what the agent is; `confine` states what it needs.
+//! It never fails: a restriction that the kernel or the container does not allow is skipped and reported.
+//! This module does not depend on the agent: `confine` lists what the agent needs.
 
 use std::error::Error;
 use std::io;
@@ -36,14 +36,13 @@ pub struct Needs {
     pub written: Vec<PathBuf>,
     /// Folders in which folders and files are created, without changes to existing ones.
     pub made: Vec<PathBuf>,
-    /// Reason why other programs are started, if they are: the files and calls that they may need
-    /// stay allowed.
+    /// `Some` with the reason if other programs are started. Files and calls that they may need stay allowed.
     pub programs: Option<&'static str>,
 }
 
-/// Drops everything but `needs` in this thread and in those that it starts, and reports the result.
-/// Only the loader, which does one piece of work, keeps `needs.loading`, may load programs into the
-/// kernel, and may write anywhere.
+/// Drops everything but `needs` in this thread and in those that it starts, and reports the result. Only the
+/// loader, which does one job, keeps `needs.loading`, may load programs into the kernel, and may write
+/// anywhere.
 pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let mut missing = Missing::default();
     missing.unless("no_new_privs cannot be set", no_new_privileges());
@@ -109,15 +108,15 @@ fn report(files: FilesReport, missing: Vec<String>) -> HardeningReport {
 
 /// Prevents started programs from gaining privileges, whatever their files grant.
 fn no_new_privileges() -> io::Result<()> {
-    // SAFETY: takes numbers alone.
+    // SAFETY: the call takes only numbers.
     match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Keeps those of `wanted` that this thread has, and no other, in any set. The bounding set is
-/// cleared if that is allowed (CAP_SETPCAP); otherwise the container's set stays in force.
+/// Drops all capabilities of this thread except `wanted`, and adds none. The bounding set is cleared if that
+/// is allowed (CAP_SETPCAP); otherwise the container's bounding set stays in force.
 fn keep(wanted: &[Capability]) -> Result<(), CapsError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         caps::clear(None, CapSet::Bounding)?;
@@ -164,8 +163,8 @@ type Job = Box<dyn FnOnce() + Send>;
 #[error("the thread that loads BPF programs ended early: this is a defect in pathproof")]
 pub struct LoaderError;
 
-/// The only thread that may load programs into the kernel: it waits for one piece of work, and
-/// ends. When dropped, it ends without any.
+/// The only thread that may load programs into the kernel. It waits for one job, does it, and ends. If this
+/// handle is dropped, the thread ends without a job.
 #[derive(Default)]
 pub struct Loader(
     /// `None` if the caller's thread does the work.
@@ -179,7 +178,7 @@ impl Loader {
         std::thread::Builder::new()
             .name("loader".to_owned())
             .spawn(move || {
-                // On a kernel without Landlock, loading takes longer and nothing else changes.
+                // An error is ignored: without Landlock, loading only takes longer.
                 let _ = files::confine_loader();
                 if let Ok(job) = work.recv() {
                     job();

@@ -5,8 +5,8 @@
 //! words ─flags::read─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config
 //! ```
 //!
-//! This module touches only the configuration file and what `--cleanup` removes; the agent itself
-//! is the usual one.
+//! This module only reads the configuration file and performs `--cleanup`. The agent itself is that of
+//! `pathproof run`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ pub enum DropInError {
     /// The last word is a flag that lacks its value.
     #[error("--{0} needs a value: give --{0}=VALUE")]
     NoValue(&'static str),
-    /// A word beside the flags.
+    /// A word that is neither a flag nor its value.
     #[error("kube-proxy takes no arguments, but {0:?} is one: give flags as --NAME=VALUE")]
     Argument(String),
     /// A flag, its invalid value, and what it accepts.
@@ -127,7 +127,7 @@ pub fn resolve(
     let words = options::of(&effective, is_set);
     let args = Args::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
-        // The rest is the usage of `pathproof run`, which the user did not call.
+        // Omit the usage of `pathproof run`, which the user did not call.
         let said = text.lines().map(str::trim);
         let said =
             said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

@@ -105,7 +105,7 @@ impl Metrics {
             ..
         } = &mut *current;
         for delta in counts {
-            // The family of a Service that disappeared since the count is unknown.
+            // A Service that disappeared since the count is skipped, because its family is unknown.
             if let Some(info) = directory.service(delta.service) {
                 let counted = match info.udp {
                     true => &mut datagrams.counted,
@@ -214,7 +214,7 @@ impl Current {
         (self.connections).shown(self.which, series::TCP, named, self.now())
     }
 
-    /// UDP Services with series. The verdict covers only connections.
+    /// UDP Services with series. The verdict names none of them, because it covers only connections.
     fn udp_services(&self) -> Shown<'_> {
         let datagrams = &self.datagrams.counted;
         datagrams.shown(self.which, series::UDP, &[], self.now())

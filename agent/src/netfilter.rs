@@ -88,7 +88,7 @@ fn number(family: Family) -> u8 {
     }
 }
 
-/// Encodes a message with nfgenmsg and strings.
+/// Encodes a message with `struct nfgenmsg` and string attributes.
 fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str)]) -> Vec<u8> {
     let mut body = vec![family, 0];
     body.extend(resource.to_be_bytes());
@@ -101,7 +101,7 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str
     netlink::message(kind, flags, &body)
 }
 
-/// The kernel answers with the object, or with `ENOENT` if there is none.
+/// Whether the answer shows that the object exists. If it does not, the kernel answers with `ENOENT`.
 fn is_there(answer: &[u8]) -> io::Result<bool> {
     match netlink::messages(answer, &mut |_| Ok(())) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -109,15 +109,15 @@ fn is_there(answer: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Whether the kernel has nf_tables already: a request to it would load the module. A kernel
-/// without modules has nothing to load; one with modules may have this one built in, as Talos does.
+/// Whether the kernel has nf_tables already: a request to it would load the module. A kernel without modules
+/// has nothing to load. A kernel with modules may have nf_tables built in, as Talos does.
 fn has_nf_tables(modules: &str, is_built_in: impl FnOnce() -> bool) -> bool {
     let mut lines = modules.lines();
     modules.is_empty() || lines.any(|line| line.starts_with("nf_tables ")) || is_built_in()
 }
 
-/// Whether nf_tables is built in. The symbols are 10 MB, so they are read once. If they cannot be
-/// read it counts as built in: an unnecessary module is the smaller harm.
+/// Whether nf_tables is built in. The symbols are 10 MB, so they are read once. If they cannot be read,
+/// it counts as built in: loading an unnecessary module is the smaller harm.
 fn is_built_in() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let read =
@@ -125,7 +125,7 @@ fn is_built_in() -> bool {
     *KNOWN.get_or_init(|| read().unwrap_or(true))
 }
 
-/// Whether symbols in the format of /proc/kallsyms contain one of nf_tables that belongs to no module.
+/// Whether symbols in the format of /proc/kallsyms contain a symbol of nf_tables that belongs to no module.
 fn names_nf_tables(mut symbols: impl BufRead) -> io::Result<bool> {
     let mut line = String::new();
     while symbols.read_line(&mut line)? > 0 {
@@ -137,7 +137,7 @@ fn names_nf_tables(mut symbols: impl BufRead) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether this legacy table exists. Any other request would create it.
+/// Whether this legacy table exists. Any other request would create the table.
 pub fn has_legacy(family: Family, table: &str) -> bool {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",

@@ -16,7 +16,7 @@ pub(crate) mod ways;
 const HEADER: usize = 16;
 pub(crate) const REQUEST: u16 = 1;
 const ACK: u16 = 4;
-/// Flag of a request whose notification is also sent to the requester.
+/// Flag that sends the notification of a change also to its requester (`NLM_F_ECHO`).
 pub(crate) const ECHO: u16 = 8;
 const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
@@ -35,7 +35,7 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
 
 /// Index of the interface with this name, if it exists.
 pub(crate) fn index_of(name: &CStr) -> Option<u32> {
-    // SAFETY: a string with its end.
+    // SAFETY: the string ends with NUL.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
 }
@@ -114,7 +114,7 @@ pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Parses one datagram of an answer; returns whether more follow.
+/// Parses one datagram of an answer; returns whether more datagrams follow.
 pub(crate) fn messages(
     mut bytes: &[u8],
     each: &mut impl FnMut(&[u8]) -> io::Result<()>,

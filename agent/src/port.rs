@@ -1,4 +1,4 @@
-//! Steers connections to the healthz port to the agent, and in the end to the next responder: a
+//! Steers connections to the healthz port to the agent and, when the agent ends, to the next responder: a
 //! successor, or the port's owner (docs/internal/design/shell.md#port-takeover).
 
 use std::collections::BTreeSet;
@@ -35,10 +35,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_millis(50);
 /// Maximum time for which the previous responder keeps the port, while the agent reads the cluster.
 const SETTLE: Duration = Duration::from_secs(15);
-/// Interval between checks during that time.
+/// Interval between checks while the previous responder keeps the port.
 const WATCH: Duration = Duration::from_millis(200);
-/// Maximum wait for handshakes that began before the agent released the port: a client whose
-/// SYN-ACK was lost gets it again after a second.
+/// Maximum wait for handshakes that began before the agent released the port. If a SYN-ACK was lost, the
+/// kernel sends it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
 /// Name of the healthz port in the readiness report.
 const PART: &str = "healthz port";
@@ -179,8 +179,8 @@ pub(crate) struct Succeeded {
 }
 
 impl Succeeded {
-    /// The current successor, by the kernel's record if connections are steered. A successor steers
-    /// them before it touches anything else of this agent.
+    /// The current successor. If connections are steered, the kernel's record shows it. Steering is a
+    /// successor's first step, before it changes anything else of this agent.
     pub(crate) fn ask(&self) -> Successor {
         match self.succession.as_ref().map(|succession| succession.ask()) {
             Some(Behind::Agent { plans: true, .. }) => Successor::Plans,
@@ -229,7 +229,7 @@ fn steer(
 ) -> Result<(Steering, Owners, ServicePorts), SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
     let mut steers = Vec::new();
-    // The admin port is steered as well as bound: of two agents at once the later one answers.
+    // The admin port is steered as well as bound: while two agents run, the later one answers.
     for (index, listener, address, flags) in [
         (HEALTHZ, &listeners.healthz, config.healthz.address, 0),
         (
@@ -280,7 +280,7 @@ fn inode(listener: &TcpListener) -> Option<u32> {
     u32::try_from(file.metadata().ok()?.ino()).ok()
 }
 
-/// Handle of the task that keeps the steering until it is closed.
+/// Handle of the task that maintains the steering until [`Takeover::close`].
 pub(crate) struct Takeover {
     /// Dropping it ends the task.
     ready: watch::Sender<bool>,
@@ -288,7 +288,7 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Directs load balancers' connections to the agent from now on: its answers are valid.
+    /// Directs load balancers' connections to the agent from now on, because its answers are valid now.
     pub(crate) fn ready(&self) {
         self.ready
             .send_if_modified(|ready| !std::mem::replace(ready, true));
@@ -341,7 +341,7 @@ impl PortSteering {
                 },
                 () = tokio::time::sleep(pause) => {}
             }
-            // The previous responder may be gone.
+            // Answer if nothing else does, once the agent is ready, or after [`SETTLE`].
             if !self.look() || *ready.borrow() || Instant::now() >= end {
                 self.answer();
             }
@@ -387,7 +387,7 @@ impl PortSteering {
                 let answers = later || stranger || before || owners.answer_outsiders();
                 (owner, later, answers)
             }
-            // Other processes cannot share the port, so a sharer is another agent.
+            // If the port is bound, only another agent can share it.
             None => {
                 let later = self.bound.as_ref().is_some_and(|bound| {
                     let shared = sharers(self.port, bound.inode);
@@ -421,7 +421,7 @@ impl PortSteering {
     /// Stops taking connections, and waits for handshakes in progress. Returns whether there is a
     /// successor, even if it does not answer yet.
     async fn give_up(mut self) -> bool {
-        // The state cannot be read afterwards.
+        // Read the state first: it is not available once `steered` is dropped.
         self.look();
         let Some((steering, _)) = &self.steered else {
             return self.report.borrow().succeeded;

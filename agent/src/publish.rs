@@ -1,11 +1,11 @@
 //! Writes the verdict to the API server: the Node's condition and Events about it.
 //!
-//! It takes published reports and a client, and decides nothing: `pathproof_report::condition` decides
-//! what is written and when. Nothing waits for it, and nothing is queued: it always writes the
-//! current state, also after the API server was unreachable. A failure to write is logged once, and
-//! is in the report for as long as it lasts.
+//! It takes published reports and a client, and decides nothing: `pathproof_report::condition` decides what
+//! is written and when. The main loop never waits for it. Nothing is queued: it always writes the current
+//! state, also after the API server was unreachable. A failure to write is logged once, and is in the report
+//! for as long as it lasts.
 //!
-//! When the agent ends the condition stays as it is: its heartbeat shows its age.
+//! When the agent ends, the condition stays as it is. Its heartbeat shows how old it is.
 
 mod node;
 mod outcome;
@@ -105,7 +105,7 @@ pub fn start(
             found = find(&node, settings.pace) => found,
             () = async { while ended.changed().await.is_ok() {} } => return,
         };
-        // Separate tasks, so that neither waits for an answer to the other.
+        // Two publishers, so that neither waits for an answer to the other's request.
         let publisher = |condition, events| {
             let part = Settings {
                 condition: condition && settings.condition,
@@ -121,8 +121,8 @@ pub fn start(
     Publishing { outcomes, task }
 }
 
-/// Reads the condition that an earlier agent wrote, once. Only an unreachable API server is
-/// retried, since nothing can be written then either.
+/// Reads the condition that an earlier agent wrote, once. The read is retried only after faults that may
+/// pass, such as an unreachable API server: meanwhile nothing can be written either.
 async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     let mut pause = pace.retry;
     loop {
@@ -183,7 +183,7 @@ impl Publisher {
             regarding: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
-                // The same as kubelet writes; `kubectl describe node` searches for it.
+                // The same uid as in kubelet's Events; `kubectl describe node` searches for it.
                 uid: Some(name.clone()),
                 name: Some(name),
                 ..ObjectReference::default()
@@ -199,8 +199,8 @@ impl Publisher {
     /// Writes what is due, or waits. Returns false once the reports end.
     async fn turn(&mut self, reports: &mut Reports) -> bool {
         let mut report = reports.borrow_and_update().clone();
-        // Another agent now answers on this node, or shares the port, and writes the condition. If
-        // it ends, the condition that it wrote is unknown.
+        // Write nothing while another agent answers on this node or shares the port, because that agent
+        // writes the condition. If it ends, the condition that it wrote is unknown.
         let succeeded = report.take_if(|report| report.port.succeeded).is_some();
         if let Some(schedule) = self.schedule.as_mut().filter(|_| succeeded) {
             schedule.doubt();
@@ -281,7 +281,7 @@ impl Publisher {
     }
 
     async fn announce(&mut self, report: &Report, condition: ConditionState) {
-        // Recovery and leaving are expected states.
+        // Recovery and leaving are expected, so they are no warnings.
         let type_ = match condition.status {
             Status::False => EventType::Warning,
             Status::True | Status::Unknown => EventType::Normal,

@@ -56,7 +56,7 @@ pub(super) struct Agent {
     pub(super) open_count: OpenCount,
     pub(super) output: Output,
     interfaces: Interfaces,
-    /// Interfaces changed, and their hooks were not followed yet.
+    /// Whether interfaces changed since their hooks were last updated.
     unfollowed: bool,
     /// Time until the next sample.
     next_sample: Duration,
@@ -136,7 +136,7 @@ impl Agent {
         }
     }
 
-    /// Feeds a change of interfaces. If there is a successor, it keeps their hooks.
+    /// Feeds a change of interfaces. If there is a successor, that agent maintains their hooks.
     pub(super) fn follow_interfaces(&mut self, interfaces: Interfaces) {
         self.interfaces = interfaces;
         self.unfollowed = true;
@@ -148,8 +148,8 @@ impl Agent {
         }
     }
 
-    /// Every few seconds, checks that the hooks are attached and come first. Two agents that both
-    /// insist on being first would fight, so a successor keeps them.
+    /// Checks that the hooks are attached and first; called every few seconds. A successor maintains the
+    /// hooks instead: two agents that both require the first place would replace each other's hooks.
     pub(super) fn check(&mut self) {
         // Before the check, because a successor takes over some of its work.
         let succeeded = self.follow_successor();
@@ -167,8 +167,8 @@ impl Agent {
         }
     }
 
-    /// Attaches to the devices that the configuration selects, and repairs hooks if it `checks`.
-    /// The sentinel's far ends are excluded: the node does not route what crosses them.
+    /// Attaches to the devices that the configuration selects. With `checks`, also repairs hooks. The
+    /// sentinel's far ends are excluded, because the node does not route packets that cross them.
     fn follow_hooks(&mut self, checks: bool) {
         let Some(observer) = &mut self.observer else {
             return;
@@ -250,7 +250,7 @@ impl Agent {
     fn perform(&mut self, effect: Effect, events: &mut VecDeque<Event>) {
         match effect {
             Effect::Maps(effect) => self.perform_on_maps(effect, events),
-            // A successor takes these over.
+            // A successor checks the devices and writes the state instead.
             Effect::Sentinel(SentinelEffect::Check) | Effect::Write(WriteEffect::State(_))
                 if self.succeeded.ask().exists() => {}
             Effect::Sentinel(effect) => {

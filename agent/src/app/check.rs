@@ -63,8 +63,8 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     Ok((report, time))
 }
 
-/// Runs the agent's loop until the time is up, or no probe can be expected. Returns when the first
-/// probe was due.
+/// Runs the agent's loop until the time is up, or no probe can be expected. Returns when probing began, if it
+/// did.
 async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<Instant> {
     let mut begun = None;
     let mut end = Instant::now() + SETUP;

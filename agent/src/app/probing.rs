@@ -1,4 +1,4 @@
-//! Holds the sentinel's parts: its devices (kept by a task), programs, prober and uncached reader.
+//! Holds the sentinel's parts: its devices (maintained by a task), programs, prober and uncached reader.
 //! Their results become events of the node, and the node's effects are performed here.
 
 use std::time::Duration;
@@ -54,8 +54,8 @@ pub(super) struct Probing {
 }
 
 impl Probing {
-    /// Starts the keeper, which does nothing yet. `uncached` reads the sentinel past the watches,
-    /// if it comes from an API server.
+    /// Starts the keeper, which does nothing yet. `uncached` reads the sentinel without the watches' cache,
+    /// if the sentinel comes from an API server.
     pub(super) fn new(config: SentinelConfig, uncached: Option<ApiServer>) -> (Self, Inbox) {
         let (desired, desires) = watch::channel(DesiredState::default());
         let (made, ready) = watch::channel(None);
@@ -84,7 +84,7 @@ impl Probing {
         self.rereads.is_some()
     }
 
-    /// Names of the devices that the observer skips: the node does not route what crosses them.
+    /// Names of the devices that the observer skips, because the node does not route packets that cross them.
     pub(super) fn far_ends(&self) -> [String; 2] {
         [Role::ClientFar, Role::ServerFar].map(|role| role.name(&self.config.devices))
     }
@@ -163,7 +163,7 @@ impl Probing {
         let Some(devices) = ready.filter(|_| !self.runs()) else {
             return Ok(());
         };
-        // Stop the old ones first: two echoes would answer twice.
+        // Stop the old programs first: two echoes would answer twice.
         self.stop();
         let hooks = observer.open_sentinel(&ProbeEnds {
             client_near: devices.index(Role::ClientNear),
@@ -201,7 +201,7 @@ impl Probing {
     }
 }
 
-/// Reads the sentinel on request, in a task that ends with the requester.
+/// Reads the sentinel on request, in a task that ends when the returned sender is dropped.
 fn follow_requests(uncached: ApiServer, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {

@@ -1,9 +1,9 @@
-//! All listeners, on a separate thread.
+//! All listeners, on a separate thread with its own runtime.
 //!
-//! The main loop may wait for a second or more: for the kernel's lock of network interfaces, or for
-//! a plan of ten thousand Services. A load balancer waits for one second. On a runtime of several
-//! threads tokio may run both on one thread. A worker that picks up a task while it owns the driver
-//! of sockets and timers keeps the driver until that task yields (tokio issue 4730).
+//! The main loop may wait for a second or more: for the kernel's lock of network interfaces, or for a plan of
+//! ten thousand Services. A load balancer waits for an answer for one second. On a shared runtime, even one
+//! with several threads, the main loop may delay answers: a worker that picks up a task while it owns the
+//! driver of sockets and timers keeps the driver until that task yields (tokio issue 4730).
 //!
 //! Nothing here may request anything but a recording from the main loop.
 
@@ -108,7 +108,7 @@ pub(super) fn all(
         metrics: Arc::clone(&metrics),
         loopback: agent.config.drop_in.then_some(alive),
     });
-    // Raise the limit: the healthz port is open to unauthenticated clients.
+    // Raise the limit of open files, because the healthz port is open to unauthenticated clients.
     let open_files = raise_open_files();
     let limits = Limits::default().within(open_files / 4 * 3);
     let allow = &agent.config.healthz.allow;
@@ -130,7 +130,7 @@ pub(super) fn all(
     let allow = &agent.config.admin.allow;
     let router = admin::router(state);
     serve(Listener::Admin, listeners.admin, router, allow, limits);
-    // Detach them from the main runtime; the thread registers them with its own.
+    // Detach the listeners from the main runtime; the thread registers them with its own.
     let moved = served.into_iter().map(|(listener, router, rules)| {
         let listener = listener.into_std()?;
         Ok((listener, router, rules))

@@ -1,10 +1,10 @@
-//! Keeps the observer attached to every wanted device, in both directions, before every other
-//! program: Cilium's programs end the chain (docs/internal/design/evidence.md#matching).
+//! Keeps the observer attached to every wanted device, in both directions, and before every other program,
+//! because Cilium's programs end the chain (docs/internal/design/evidence.md#matching).
 //!
-//! A link that is gone or no longer first is attached again, but at most once per device in
-//! [`REPAIR_PAUSE`]: two programs that both insist on being first must not fight at full speed.
-//! The old link is removed just before the new one is attached, since the kernel accepts a program
-//! only once per hook. Packets missed in between are not counted (see `app`'s coverage).
+//! A link that is gone or no longer first is attached again, but at most once per device in [`REPAIR_PAUSE`].
+//! Otherwise two programs that both require the first place would replace each other continuously. The old
+//! link is removed just before the new one is attached, since the kernel accepts a program only once per
+//! hook. Packets missed in between are not counted (see `app`'s coverage).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -53,13 +53,13 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Company {
     pub(super) is_there: bool,
-    /// Consecutive checks that found none.
+    /// Consecutive checks that found no foreign programs.
     alone: u32,
 }
 
 impl Company {
-    /// Records one check of each hook; `None` is an unknown result, which changes nothing. The others count
-    /// as gone after two such checks in a row find none.
+    /// Records one check of each hook; `None` is an unknown result. Foreign programs count as gone after two
+    /// checks found none. Checks with unknown results do not count.
     fn note(&mut self, found: &[Option<bool>]) {
         if found.contains(&Some(true)) {
             (self.is_there, self.alone) = (true, 0);
@@ -70,7 +70,7 @@ impl Company {
     }
 }
 
-/// Why the agent leaves a device without its qdisc.
+/// Why the agent adds no qdisc to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeftTo {
     /// A CNI plugin may still add one.
@@ -87,7 +87,7 @@ pub struct Attachment {
     pub first: [Option<bool>; 2],
     pub(super) company: Company,
     pub problem: Option<String>,
-    /// Time at which it appeared; `None` if it was there when the agent started.
+    /// Time at which the device appeared; `None` if it was there when the agent started.
     came: Option<Mono>,
     /// Why it is left unattached: a qdisc that another program added or may add.
     left_to: Option<LeftTo>,
@@ -96,7 +96,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Whether it is too new to be attached, which is no fault.
+    /// Whether the device is too new to be attached to, which is no fault.
     pub fn is_new(&self) -> bool {
         self.left_to == Some(LeftTo::Plugins)
     }
@@ -181,7 +181,7 @@ impl Attachment {
             match hook {
                 Ok(hook) => {
                     if hook.mechanism() == Mechanism::Tcx {
-                        // Left by a previous agent, whose last filter is gone now.
+                        // A qdisc that a previous agent added has lost its last filter now.
                         with.added.delete(device.index);
                     }
                     *slot = Some(hook);
@@ -223,7 +223,7 @@ struct With {
 }
 
 impl With {
-    /// The pins, if links can be pinned.
+    /// Restores the pins, and returns them if links can be pinned.
     fn restore_pins(&mut self) -> Option<&KeptPins> {
         let kept = self.pins.as_mut()?;
         kept.restore().then_some(kept)
@@ -239,7 +239,7 @@ impl With {
 pub struct Attacher {
     with: With,
     attachments: BTreeMap<u32, Attachment>,
-    /// The interfaces present at start-up are attached.
+    /// Whether the interfaces present at start-up were attached.
     began: bool,
     /// Number of links attached again because they were gone or not first.
     pub repairs: u64,
@@ -271,8 +271,8 @@ impl Attacher {
     /// Attaches to the `wanted` devices and detaches from all others. If a device cannot be attached,
     /// perhaps because it just vanished, the problem is recorded and the next check retries.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
-        // If a previous agent's qdiscs exist, an interface without one was too new for that agent, and may
-        // still be too new.
+        // If a previous agent's qdiscs exist, an interface without one was too new for that agent, so it
+        // counts as new here too.
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let mut keep: BTreeMap<u32, &str> = wanted.iter().map(Device::identity).collect();
@@ -354,7 +354,8 @@ impl Attacher {
                 }
             }
             if replaced == 2 {
-                // The qdisc went with the filters. A qdisc that is there now may be another program's.
+                // The qdisc was removed together with the filters. A qdisc that exists now may be another
+                // program's.
                 self.with.added.forget(attachment.device.index);
             }
             if replaced > 0 {

@@ -1,8 +1,9 @@
-//! The interfaces, followed by netlink, and which of them have default routes.
+//! Follows the node's interfaces by netlink, and which of them have default routes.
 //!
 //! Each notification of an interface or a default route leads to a full list after a short pause.
-//! Notifications can be lost (a full socket), a full list cannot, and a burst of 250 new pods costs a
-//! few lists. Notifications of other routes are filtered out: on a router they come many times a second.
+//! Notifications are lost when the socket's buffer is full, but a list is always complete, and a burst of 250
+//! new pods causes only a few lists. Notifications of other routes are filtered out: on a router they come
+//! many times a second.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -46,7 +47,7 @@ pub struct Device {
     pub name: String,
     /// Header before the network header.
     pub link: Link,
-    /// It has a default route.
+    /// Whether the interface has a default route.
     pub uplink: bool,
     /// A veth or netkit pair whose other end is in another network namespace.
     pub leads_elsewhere: bool,
@@ -174,8 +175,8 @@ fn without_other_routes() -> [SockFilter; 7] {
     ]
 }
 
-/// Sends the interfaces with the known uplinks, and again if the uplinks have changed: a new pod must
-/// not wait until a router's routes are listed.
+/// Sends the interfaces with the known uplinks first, and again if the uplinks have changed. A router's
+/// routes take long to list, and a new pod must not wait for them.
 async fn look(
     uplinks: &mut BTreeSet<u32>,
     sender: &watch::Sender<Interfaces>,
@@ -421,7 +422,8 @@ mod tests {
         }
     }
 
-    /// Returns whether the filter passes a message. Filters of all sockets work alike.
+    /// Returns whether the filter passes a message. It is tried on a Unix socket, since filters work alike on
+    /// all sockets.
     fn passes(message: &[u8]) -> bool {
         let (from, to) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
         SockRef::from(&to)

@@ -47,7 +47,7 @@ pub enum DropsError {
 pub struct Drops {
     counts: HashMap<MapData, DropKey, u64>,
     layout: Array<MapData, SkbLayout>,
-    /// Read at the first loss.
+    /// Names of reasons; `None` until the first loss.
     reasons: Option<BTreeMap<u32, String>>,
     link: Option<RawTracePointLink>,
     seen: Seen<DropKey, u64>,

@@ -1,5 +1,5 @@
-//! Connections in the kernel's connection table (ctnetlink), read on demand and never kept. It is read only
-//! while the node is being removed: a table has up to a million entries, and a request may load a module.
+//! Connections in the kernel's connection table (ctnetlink), read on demand and not stored. The table is read
+//! only while the node is being removed: it has up to a million entries, and a request may load a module.
 
 use std::time::Duration;
 use std::{fs, io};
@@ -55,7 +55,7 @@ pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     Ok(counted)
 }
 
-/// Timeout in seconds after a packet, by state.
+/// Timeout of an entry in seconds after its last packet, by state.
 struct Lasts {
     open: [(u8, u32); OPEN.len()],
     unacknowledged: u32,

@@ -1,5 +1,5 @@
-//! Loads the checked-in object (docs/internal/design/building.md#checked-in-object). It reuses the maps that
-//! a previous agent pinned, if any.
+//! Loads the checked-in eBPF object (docs/internal/design/building.md#checked-in-object). It reuses the maps
+//! that a previous agent pinned, if any.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -33,8 +33,8 @@ pub enum LoadError {
         remedy: &'static str,
         source: Box<EbpfError>,
     },
-    /// The kernel would refuse the object: without CAP_PERFMON the verifier rejects the pointer arithmetic
-    /// that reading packets needs, but only after most of a minute.
+    /// CAP_PERFMON is missing, so loading is not tried. Without it the verifier rejects the pointer
+    /// arithmetic that reading packets needs, but only after most of a minute.
     #[error("{}: {}", NO_PRIVILEGES.0, NO_PRIVILEGES.1)]
     NotTrusted,
     /// The object lacks a program or map that this agent was built for.
@@ -175,7 +175,7 @@ pub fn load_with(
         // Pinned maps can be unusable: their layout differs from its version number, or a crash
         // left them incomplete. Then counting restarts with new maps.
         Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
-            // Only if the pinned maps are the cause: not if the kernel refuses fresh ones as well.
+            // Give up if the kernel refuses new maps as well: then the pinned maps are not the cause.
             drop(create(None, capacities).map_err(LoadError::of)?);
             tracing::warn!(%error, "the pinned maps could not be reused; creating new ones");
             if let Some(pins) = pins {
@@ -208,9 +208,9 @@ fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// Retries for all maps and programs together, and the pause before each if memory is short: 20 s
-/// at most, since the agent answers nobody in the meantime. An agent that stops retrying observes
-/// nothing until its restart.
+/// Number of retries for all maps and programs together, and the pause before a retry if memory is short.
+/// They take 20 s at most, since the agent answers nobody in the meantime. An agent that stops retrying
+/// observes nothing until its restart.
 static TRIES: AtomicUsize = AtomicUsize::new(100);
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -318,8 +318,8 @@ fn permission_denied(error: Cause<'_>) -> bool {
     codes(error).any(|(code, _)| code == libc::EPERM)
 }
 
-/// Whether more memory would help. The verifier returns `EFAULT` as well if it has no memory for
-/// one more branch (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
+/// Whether more memory would help. The verifier also returns `EFAULT` if it has no memory for one more branch
+/// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
 fn out_of_memory(error: Cause<'_>) -> bool {
     codes(error).any(|code| code.0 == libc::ENOMEM || code == (libc::EFAULT, true))
 }
@@ -335,8 +335,8 @@ fn codes<'a>(error: Cause<'a>) -> impl Iterator<Item = (i32, bool)> + 'a {
     })
 }
 
-/// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. True if unknown, so
-/// that privileges are not blamed.
+/// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. True if unknown, so that an
+/// error does not wrongly name privileges.
 fn is_trusted() -> bool {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
     has(Capability::CAP_PERFMON) || has(Capability::CAP_SYS_ADMIN)

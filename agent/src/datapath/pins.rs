@@ -4,12 +4,12 @@
 //! A directory of another layout version is never read; [`Pins::sweep_other_versions`] removes it
 //! once the programs of this version are attached.
 //!
-//! `DIR/programs` records which programs are pathproof's, whichever agent loaded them, as symlinks
-//! named by program id. Reading names and tags of programs needs CAP_SYS_ADMIN, and during an
-//! upgrade another agent's programs must not be taken for Cilium's. An agent claims its programs
-//! before it attaches them. So a reader that lists the hooks first and the claims second finds
-//! every pathproof program claimed. The kernel assigns an id once per boot, so claims of a killed
-//! agent never match another program.
+//! `DIR/programs` records which programs are pathproof's, whichever agent loaded them. These records, the
+//! *claims*, are symlinks named by program id. They are needed because reading names and tags of programs
+//! needs CAP_SYS_ADMIN, and during an upgrade another agent's programs must not be taken for Cilium's. An
+//! agent claims its programs before it attaches them, so a reader that lists the hooks first and the claims
+//! second finds every pathproof program claimed. The kernel assigns an id once per boot, so claims of a
+//! killed agent never match another program.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -25,14 +25,14 @@ mod kept;
 pub(super) use kept::KeptPins;
 
 const LINKS: &str = "links";
-/// Beside the versions' directories, shared by all of them.
+/// Folder of claims, beside the versions' directories and shared by all versions.
 const CLAIMS: &str = "programs";
 /// Records of the qdiscs that agents added, beside the claims.
 const QDISCS: &str = "qdiscs";
 /// Number of newest claims that are kept: enough for a dozen agents. A running agent renews its claims at
 /// every check.
 const KEPT: usize = 128;
-/// Target of records, which is never read.
+/// Target of the symlinks that are used as records; it is never read.
 const OWNER: &str = "pathproof";
 
 /// Nothing can be pinned. The agent runs without pins, and an upgrade then leaves a gap in observation.
@@ -109,7 +109,8 @@ impl Pins {
         self.found
     }
 
-    /// Records a gap: nothing observes until the next agent starts, which [`Pins::were_found`] reports.
+    /// Records that nothing observes until the next agent starts. For that agent [`Pins::were_found`] is
+    /// false.
     pub fn interrupt(&self) {
         // Otherwise the next agent would take old proofs for current ones.
         let _ = fs::remove_file(self.map(map::PROOFS));

@@ -32,8 +32,8 @@ pub struct ProbeMaps {
 }
 
 impl ProbeMaps {
-    /// Opens them. `pending` is the map of connections, which is no longer in the object once a
-    /// sampler took it.
+    /// Opens the maps. `pending` is the map of connections, which is no longer in the object once a sampler
+    /// took it.
     pub fn open(ebpf: &Ebpf, pending: BorrowedFd<'_>) -> Result<Self, MapsError> {
         let connections = handle(map::PENDING, pending, Map::HashMap)?;
         Ok(Self {
@@ -159,7 +159,7 @@ impl ProbeEnds {
 
 #[derive(Debug, Error)]
 pub enum ProbeHooksError {
-    /// They could not be loaded. The observer is not affected.
+    /// The programs could not be loaded. The observer is not affected.
     #[error("the sentinel's programs cannot be loaded: {0}")]
     Load(String),
     #[error("the sentinel's device with index {index} cannot be found: {source}")]
@@ -222,7 +222,7 @@ fn attach(
     direction: Direction,
     mode: Mode,
 ) -> Result<Hook, HookError> {
-    // The observer is not attached at the far ends.
+    // At the far ends, where the observer is not attached, the program becomes the first.
     let observer = classifier(ebpf, direction.program(Link::Ethernet))?.info();
     let spot = Spot {
         index,
@@ -230,7 +230,7 @@ fn attach(
         direction,
         place: Place::behind(observer.ok().map(|info| info.id())),
         may_add_qdisc: true,
-        // Not read: the qdisc goes with its device.
+        // Not used: the qdisc is removed with its device.
         added_qdisc: Cell::default(),
     };
     Hook::attach(classifier(ebpf, program)?, &spot, mode, None)

@@ -1,11 +1,11 @@
-//! Applies plans to the maps, in order, and reads back their content. Consecutive changes of
-//! one kind that write endpoints or frontends share a system call. If it fails, each is tried by itself.
+//! Applies plans to the maps, in order, and reads back their content. Consecutive changes of one kind that
+//! write endpoints or frontends share a system call. If that call fails, each change is tried by itself.
 //!
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.
 //!
-//! Ports of UDP Services are marked before their entries are installed. Long after the last entry of a port
-//! was removed, the port is unmarked; the content of the maps decides which. Another agent may mark and
+//! The agent marks the ports of UDP Services in a map. It marks a port before it installs entries with that
+//! port, and unmarks it long after the last such entry was removed from the maps. Another agent may mark and
 //! unmark at the same time. So an agent that installs entries marks their ports again afterwards, and an
 //! agent that unmarks reads the maps again afterwards.
 
@@ -43,9 +43,9 @@ pub struct Programmer {
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
-    /// Marked ports may belong to no Service: entries were removed, or a previous agent marked them.
+    /// Whether marked ports may belong to no Service: entries were removed, or a previous agent marked them.
     has_leftovers: bool,
-    /// Time at which such ports are unmarked.
+    /// Time at which ports of no Service are unmarked.
     unmark_at: Option<Mono>,
 }
 
@@ -76,8 +76,8 @@ impl Programmer {
         self.mark_ports(plan, &mut outcome);
         for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
             for changes in run.chunks(BATCH) {
-                // The map may be full, or the kernel may lack the call. Single updates then show
-                // which changes fit; repeating one that is installed changes nothing.
+                // The map may be full, or the kernel may lack the batch call. Single updates then show which
+                // changes fit; repeating one that is installed changes nothing.
                 if self.change_together(changes).is_err() {
                     self.change_each(changes, &mut outcome);
                 }
@@ -201,7 +201,7 @@ impl Programmer {
 
     fn change(&mut self, change: &MapChange) -> Result<(), MapError> {
         match change {
-            // The sampler resets counts, before the plan (`Observer::apply`).
+            // The sampler resets counts before the plan is applied (`Observer::apply`).
             MapChange::ResetCounts { .. } => Ok(()),
             MapChange::PutSource { prefix, class } => {
                 self.sources.insert(&key(prefix), *class as u32, 0)

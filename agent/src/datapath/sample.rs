@@ -49,7 +49,7 @@ pub struct Sampler {
     connections: Sweeper,
     datagrams: Sweeper,
     arrivals: Arrivals,
-    /// The last sweep of datagrams failed, which was logged.
+    /// Whether the last sweep of datagrams failed; only the first of several failures is logged.
     datagrams_refused: bool,
     /// Connections that were reported as failed and may still be answered.
     pending_reports: PendingReports,
@@ -92,8 +92,8 @@ impl Sampler {
         self.arrivals.uplinks = uplinks;
     }
 
-    /// Sets the names of the current devices. A device that is created again has the same name and
-    /// another index.
+    /// Sets the names of the current devices. A device that is created again keeps its name, but gets another
+    /// index.
     pub(super) fn set_devices(&mut self, devices: &[Device]) {
         let named = devices.iter();
         let named = named.map(|device| (device.index, Arc::from(device.name.as_str())));
@@ -109,8 +109,8 @@ impl Sampler {
         let connections = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, answers) = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
-        // Only connections have anomalies. Datagrams accuse no node: they are counted, and show that their
-        // family is used.
+        // Only connections have anomalies. Datagrams are no evidence against the node: they are counted, and
+        // show that their family is used.
         let mut sightings = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);
@@ -122,7 +122,8 @@ impl Sampler {
         for (key, pending, failed) in &connections.failed {
             sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
-        // A datagram to a departed endpoint is no fault of the node. It is reported like a connection to one.
+        // A datagram to a departed endpoint is no fault of the node. It is reported like a connection to a
+        // departed endpoint.
         for (key, pending, failed) in datagrams
             .failed
             .iter()
@@ -266,8 +267,8 @@ fn read<T: aya::Pod>(
     array.get(&index, 0).map_err(refused("read", map))
 }
 
-/// The increase of a counter. A counter that decreased was reset by another agent, which gave the
-/// id to another Service: 2^31 connections do not come between two samples.
+/// The increase of a counter. Fewer than 2^31 connections come between two samples. So a counter that
+/// decreased was reset by another agent, which gave the id to another Service.
 fn counted_since(before: u32, now: u32) -> u32 {
     let by = now.wrapping_sub(before);
     if by <= u32::MAX / 2 { by } else { now }
@@ -275,7 +276,7 @@ fn counted_since(before: u32, now: u32) -> u32 {
 
 /// A record of a ring buffer; `None` if it is too short.
 pub(super) fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
-    // SAFETY: long enough, read unaligned, and `Pod` takes any bytes.
+    // SAFETY: there are enough bytes, the read may be unaligned, and `Pod` accepts any bytes.
     let read = || unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
     (bytes.len() >= size_of::<T>()).then(read)
 }

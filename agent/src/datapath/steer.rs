@@ -2,8 +2,8 @@
 //! and a program in the network namespace selects them at the kernel's listener lookup
 //! (docs/internal/design/shell.md#port-takeover).
 //!
-//! Never pinned: however the process ends, the program ends with it, and the next connection goes to the
-//! port's owner again.
+//! The program is never pinned: however the process ends, the program ends with it, and the next connection
+//! goes to the port's owner again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -72,14 +72,14 @@ pub struct Steering {
     /// Closing these would empty the map, even though the program holds it as well.
     _sockets: SockMap<MapData>,
     rules: Array<MapData, SteerRule>,
-    /// The rule of the healthz port, while another listener answers load balancers.
+    /// The rule of the healthz port, held back while another listener answers load balancers.
     held: Option<SteerRule>,
 }
 
 impl Steering {
-    /// Attaches the program behind those already attached: the choice of the last one counts. Other
-    /// listeners at `port` are read before that. Connections to Services' health check node ports
-    /// go to the listener `services`, once [`ServicePorts::set`] has set the ports.
+    /// Attaches the program behind those already attached: the choice of the last one counts. Other listeners
+    /// at `port` are read before the program is attached. Connections to Services' health check node ports go
+    /// to the listener `services`, once [`ServicePorts::set`] has set the ports.
     ///
     /// If a predecessor or the port's owner already answers load balancers, their connections stay
     /// there until [`Steering::answer`].
@@ -144,7 +144,7 @@ impl Steering {
         Ok((steering, owners, ports))
     }
 
-    /// Steers load balancers' connections to this agent, if they are not yet.
+    /// Steers load balancers' connections to this agent, if that is not done yet.
     ///
     /// # Errors
     /// The rule cannot be written: the connections are not redirected.
@@ -152,7 +152,7 @@ impl Steering {
         if let Some(rule) = self.held {
             set(&mut self.rules, HEALTHZ, rule)?;
             self.held = None;
-            // Only now: a predecessor ends when it finds the mark.
+            // After the rule is written, because a predecessor ends when it finds this mark.
             self.succession.answer();
         }
         Ok(())
@@ -223,7 +223,7 @@ pub struct Owners {
     port: u16,
     rule: SteerRule,
     known: BTreeSet<Address>,
-    /// The kernel does not list listeners: one is assumed at every address.
+    /// Whether a listener is assumed at every address, because the kernel does not list listeners.
     assumed: bool,
 }
 
@@ -234,7 +234,7 @@ impl Owners {
     /// The kernel does not list them, or the map cannot be written: the previous content is kept.
     pub fn look(&mut self) -> io::Result<bool> {
         let found = listeners(self.port)?;
-        // Insert before removing: until both are done a connection may find either.
+        // Insert before removing, so that a connection in between finds an old or a new address.
         for address in found.difference(&self.known) {
             self.map.insert(address, 1, 0).map_err(io::Error::other)?;
         }

@@ -1,9 +1,9 @@
 //! Succession of agents on one node: which programs were attached behind this agent's steering
 //! program, and whether one of them is another agent's (docs/internal/design/fleet.md#succession).
 //!
-//! The kernel reports a program's owner only with CAP_SYS_ADMIN. So each agent marks its program in
-//! a folder that only the host's root can write. Three marks exist: it steers, it answers load
-//! balancers, and it keeps the maps of expectations. A mark counts while the program is attached,
+//! The kernel reports a program's owner only with CAP_SYS_ADMIN. So each agent marks its program in a folder
+//! that only the host's root can write. There are three marks: the agent steers, the agent answers load
+//! balancers, and the agent maintains the maps of expectations. A mark counts while the program is attached,
 //! and the attachment ends with the process in every case.
 
 use std::collections::BTreeSet;
@@ -27,10 +27,10 @@ pub enum Behind {
     Stranger,
     /// Another agent's program: the successor.
     Agent {
-        /// Load balancers' connections go to the successor; until then they still come here.
+        /// Whether load balancers' connections go to the successor already, and no longer to this agent.
         answers: bool,
-        /// The successor knows the cluster and keeps the maps of expectations, with different ids;
-        /// until then this agent keeps them.
+        /// Whether the successor knows the cluster and maintains the maps of expectations, with different
+        /// ids. Until then this agent maintains them.
         plans: bool,
     },
 }
@@ -48,10 +48,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const KEPT: usize = 16;
 
 /// Marks of agents' programs: symlinks `<program>-<mark>`, since a BPF file system has no plain files and
-/// refuses names with a dot. The target names the boot: the kernel assigns a program id once per boot.
+/// refuses names with a dot. The target names the boot, because program ids are unique only within a boot.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Marks are written to all of these and read from all: a successor may have other folders.
+    /// Marks are written to all of these folders and read from all, because a successor may use other
+    /// folders.
     folders: Vec<PathBuf>,
     /// `None` if nothing can be pinned.
     pins: Option<Pins>,
@@ -72,7 +73,7 @@ impl Marks {
     }
 
     /// # Errors
-    /// No folder accepts it.
+    /// No folder accepts the mark.
     fn set(&self, mark: &str, program: u32) -> io::Result<()> {
         let mut set = Err(io::ErrorKind::NotFound.into());
         for folder in &self.folders {
@@ -126,8 +127,8 @@ impl Marks {
         }
     }
 
-    /// Whether a version without marks may have loaded the program: such a program has no mark but
-    /// a claim among the pins. Without pins this is unknown, and the answer is yes.
+    /// Whether a version without marks may have loaded the program: such a program has no mark but a claim
+    /// among the pins. Without pins this is unknown, and counts as yes.
     fn may_be_older(&self, program: u32) -> bool {
         let pins = self.pins.as_ref();
         pins.is_none_or(|pins| pins.claimed().contains(&program))
@@ -191,12 +192,12 @@ impl Succession {
         self.say(ANSWERS, &self.answers);
     }
 
-    /// Marks that this agent keeps the maps of expectations from now on. Call it before they are read.
+    /// Marks that this agent maintains the maps of expectations from now on. Call it before they are read.
     pub fn plan(&self) {
         self.say(PLANS, &self.plans);
     }
 
-    /// Marks the program, and binds the socket name for agents of older versions.
+    /// Marks the program, and binds the socket name by which older versions recognise it.
     fn say(&self, mark: &str, name: &Name) {
         let marked = self.marks.set(mark, self.program);
         if let Err(error) = marked
@@ -208,16 +209,16 @@ impl Succession {
         name.bear(mark, self.program);
     }
 
-    /// Whether another agent answered load balancers before: its program is attached before this
-    /// one, or this one is about to be attached behind it.
+    /// Whether an agent that answers load balancers precedes this one: its program is attached before this
+    /// agent's, or this agent's is about to be attached behind it.
     pub fn follows_an_agent(&self) -> bool {
         let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
         let mut before = programs.iter().take_while(|id| **id != self.program);
         before.any(|id| self.says(ANSWERS, *id))
     }
 
-    /// Programs of other agents that kept the maps of expectations in this boot. An agent that
-    /// ended keeps its mark for some time. Empty if agents have no folder.
+    /// Programs of other agents that maintained the maps of expectations in this boot. The mark of an agent
+    /// that ended remains for some time. Empty if agents have no folder.
     pub fn planners(&self) -> BTreeSet<u32> {
         let mut planners = self.marks.bearers(PLANS);
         planners.remove(&self.program);
@@ -230,8 +231,8 @@ impl Succession {
         behind(&programs, self.program, |mark, id| self.says(mark, id))
     }
 
-    /// Whether an agent has this mark on its program. For a program with a mark file only marks
-    /// count: any process of the network namespace can hold a name.
+    /// Whether the agent of this program set this mark. If the program has a mark file, only mark files
+    /// count, because any process of the network namespace can bind a socket name.
     fn says(&self, mark: &str, program: u32) -> bool {
         match self.marks.has(STEERS, program) {
             true => self.marks.has(mark, program),
@@ -254,13 +255,13 @@ fn behind(programs: &[u32], own: u32, says: impl Fn(&str, u32) -> bool) -> Behin
     }
 }
 
-/// An abstract Unix socket that is named after a program and a mark. Agents without marks recognise
-/// each other by it, and so do agents without a folder. It belongs to the network namespace.
+/// An abstract Unix socket that is named after a program and a mark. Agents of versions without marks
+/// recognise each other by it, and so do agents without a folder. It belongs to the network namespace.
 #[derive(Default)]
 struct Name(OnceLock<UnixDatagram>);
 
 impl Name {
-    /// Binds the name. Retries at the next call if that fails.
+    /// Binds the name. A failed attempt is repeated at the next call.
     fn bear(&self, mark: &str, program: u32) {
         if self.0.get().is_some() {
             return;
@@ -277,7 +278,8 @@ impl Name {
     }
 }
 
-/// Whether anyone holds the name of this program. A denied connection proves that somebody does.
+/// Whether any process has bound the name of this program. If connecting to it is denied, the name exists
+/// too.
 fn is_borne(mark: &str, program: u32) -> bool {
     let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(mark, program)?);
     match asked() {

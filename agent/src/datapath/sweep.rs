@@ -32,25 +32,27 @@ use super::syscall;
 mod bounds;
 mod evicted;
 
-/// An answered entry is kept for this long. A client retransmits a SYN after that only if the answer was
-/// lost, and then it does so after one second. The next datagram of an answered flow is followed again.
+/// Time for which an answered entry is kept. A client retransmits an answered SYN only if the answer was
+/// lost, and then after one second. After this time the next datagram of an answered flow is followed again.
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
-/// An unanswered connection that should be forwarded is kept for as long as Linux retransmits its
-/// SYN (6 times, 127 s), within [`bounds`]. One that should be dropped or rejected is never judged,
+/// Time for which an unanswered connection that should be forwarded is kept: as long as Linux retransmits its
+/// SYN (6 times, 127 s), within [`bounds`]. A connection that should be dropped or rejected is never judged,
 /// and is evicted after its loss window.
 const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
-/// An unanswered datagram waits this long for its answer. The map is sized for the datagrams that
-/// arrive in that time (`abi::MAX_UDP_PENDING`).
+/// Time for which an unanswered datagram is kept. The map is sized for the datagrams that arrive in that time
+/// (`abi::MAX_UDP_PENDING`).
 const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
-/// Keep time of the sentinel's probes, which are not retransmitted and are judged within their timeout. If a
-/// SYN has a payload, its connection's alias is kept for this long too.
+/// Time for which entries of the sentinel's probes are kept. Probes are not retransmitted, and are judged
+/// within their timeout. The second entry (alias) of a connection whose SYN has a payload is kept for this
+/// long too.
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
-/// A program reads the clock before it inserts an entry: after this time the entry is in the map.
+/// Minimum age of an arrival time whose entry is certainly in the map: a program reads the clock before it
+/// inserts the entry.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// Failures since the last sweep; none at the first one: a previous agent reported those.
+    /// Failures since the last sweep. The first sweep reports none, since a previous agent reported them.
     pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
     pub(super) under_way: usize,
     /// Entries that were evicted while the memory of evictions was full: their retransmitted SYNs
@@ -62,9 +64,9 @@ pub(super) struct Swept {
 
 /// How a sweep treats an entry.
 pub(super) struct Met {
-    /// This sweep removes it.
+    /// Whether this sweep removes the entry.
     pub(super) is_over: bool,
-    /// An earlier entry of the same connection was evicted.
+    /// Whether an earlier entry of the same connection was evicted.
     is_again: bool,
 }
 
@@ -106,11 +108,11 @@ impl Sweeper {
             _ => (KEEP_DATAGRAM_NS, false),
         };
         let mut swept = Swept::default();
-        // A sweep may see an entry twice.
+        // By key, because a sweep may see an entry twice.
         let mut failures = HashMap::new();
         let (mut candidates, mut forget, mut evict) = (Vec::new(), Vec::new(), Vec::new());
-        // Reported failures that are still in the map: another agent may have removed some, and a
-        // retransmitted payload has the same key.
+        // Reported failures that are still in the map. All others are forgotten: another agent may have
+        // removed their entries, and a retransmitted payload then has the same key as the removed entry.
         let mut still_told = HashSet::new();
         self.evicted.age(now, keep);
         let met = |key: PendingKey, pending: Pending| {
@@ -147,7 +149,7 @@ impl Sweeper {
                 swept.forgotten_early = evicted.len();
             }
         }
-        // Only now: a failed sweep must find the same failures again.
+        // Record the failures only after the sweep succeeded: a failed sweep must find them again.
         self.told = still_told;
         self.told.extend(failures.keys());
         for key in &forget {
@@ -173,7 +175,7 @@ pub(super) struct SweptConnections {
 /// New connections from outside the node, each reported once, and successes of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// Arrival time up to which they were reported.
+    /// Arrival time up to which connections were reported.
     told_until: Option<u64>,
     /// Devices of default routes.
     pub(super) uplinks: BTreeSet<u32>,
@@ -182,8 +184,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Sweeps the connections, and reports those that arrived since the last sweep. The first sweep
-    /// reports none: earlier ones were a previous agent's.
+    /// Sweeps the connections, and reports those that arrived since the last sweep. The first sweep reports
+    /// none, since a previous agent reported them.
     pub(super) fn sweep(
         &mut self,
         connections: &mut Sweeper,
@@ -246,13 +248,13 @@ impl Arrivals {
     }
 }
 
-/// Whether an entry is a new connection from outside the node. The sentinel's probes and other
-/// connections to its frontends do not count.
+/// Whether an entry is a new connection from outside the node. The sentinel's probes and other connections to
+/// its frontends do not count.
 ///
-/// If the CNI gives pods other addresses than the Node object states, only endpoints are known as pods. Other
-/// pods are recognised because they dial a cluster IP and did not arrive by an uplink. Everything else counts
-/// wherever it arrived. The first sighting may be at a port of the uplink (a bond's or a bridge's), or at a
-/// second interface without a default route.
+/// A connection to a cluster IP counts only if it arrived by an uplink, since it may come from a pod. If the
+/// CNI gives pods other addresses than the Node object states, only endpoints are known as pods. Connections
+/// to other frontends count wherever they arrived: the observer may first see them at a port of the uplink (a
+/// bond's or a bridge's), or at a second interface without a default route.
 fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
     pending.class == SourceClass::External as u8
         && pending.state & state::ALIAS == 0
@@ -265,8 +267,8 @@ fn is_unanswered(pending: &Pending) -> bool {
     pending.state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
 }
 
-/// Time for which an entry is kept; `unanswered` is the time without an answer. The flow of a datagram is an
-/// alias too, but is kept as long as the datagram.
+/// Time for which an entry is kept; `unanswered` is the time without an answer. The entry of a flow is an
+/// alias of its datagram's entry, but is kept as long as the datagram.
 fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     let is_other_name = pending.state & state::ALIAS != 0 && !is_flow(key);
     if is_other_name || pending.flags & frontend_flag::SENTINEL != 0 {
@@ -280,13 +282,13 @@ fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     }
 }
 
-/// Whether it should be dropped or rejected: no outcome of such a connection is a failure.
+/// Whether the connection should be dropped or rejected: then no outcome of it is a failure.
 fn is_owed_nothing(pending: &Pending) -> bool {
     !ExpectedHandling::from_byte(pending.owed).is_forward()
 }
 
-/// An entry that can be evicted. Probes cannot, nor can an entry so new that [`Arrivals`] has not
-/// seen it.
+/// An entry that can be evicted. Probes are never evicted, and neither are entries so new that [`Arrivals`]
+/// has not read them.
 fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     let is_answered = pending.state & state::ANSWER_OUT != 0;
@@ -301,7 +303,7 @@ fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> 
     })
 }
 
-/// Failure of a connection or datagram; the prober reports the result of a probe.
+/// Failure of a connection or datagram. Probes are left out, because the prober reports their results.
 fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     failed(pending, age).filter(|_| !is_probe)

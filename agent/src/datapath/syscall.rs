@@ -100,8 +100,8 @@ pub(super) fn for_each<K: Pod, V: Pod>(
         };
         let count = (attr.count as usize).min(BATCH);
         for index in 0..count {
-            // SAFETY: the kernel wrote `count` keys and values into buffers of BATCH, and `Pod`
-            // takes any bytes.
+            // SAFETY: the kernel wrote `count` keys and values into buffers of BATCH, and `Pod` accepts any
+            // bytes.
             unsafe {
                 each(keys.as_ptr().add(index).read().assume_init(), {
                     values.as_ptr().add(index).read().assume_init()

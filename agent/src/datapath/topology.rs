@@ -1,7 +1,7 @@
 //! Reads the facts that determine the datapath's topology: foreign programs behind pathproof's, and programs
-//! that run when a socket connects. Read-only, a few dozen microseconds; nothing is ever attached to a
-//! cgroup. Facts that the kernel does not report are left out, and `pathproof_witness::topology` then makes a
-//! weaker statement.
+//! that run when a socket connects. Reading takes a few dozen microseconds, changes nothing, and attaches
+//! nothing to a cgroup. Facts that the kernel does not report are left out, and `pathproof_witness::topology`
+//! then makes a weaker statement.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,14 +21,14 @@ use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, sock
 /// Facts that are already known.
 pub struct Seen<'a> {
     pub interfaces: &'a Interfaces,
-    /// Names of the node's ends of the sentinel's pairs.
+    /// Names of the sentinel's near ends.
     pub sentinel: &'a [String],
     /// Owners of the existing rules, by family.
     pub owners: OwnersRead,
 }
 
-/// Reads the current facts. `ours` returns the ids of pathproof's programs, and runs after the hooks
-/// were read.
+/// Reads the current facts. `ours` returns the ids of pathproof's programs. It runs after the hooks were
+/// read, because agents record their programs before they attach them.
 pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> TopologyFacts {
     let devices = &seen.interfaces.devices;
     let telling = devices
@@ -79,7 +79,8 @@ impl AttachedPrograms {
         })
     }
 
-    /// The foreign programs. Another agent's filters do not count, even if it could not claim them.
+    /// The foreign programs. Another agent's filters do not count, even if that agent could not record them:
+    /// their names begin with "pathproof".
     fn foreign_programs(self, ours: &BTreeSet<u32>) -> ForeignPrograms {
         let links = self.links.iter().filter(|id| !ours.contains(id));
         let filters = self.filters.into_iter();
@@ -96,7 +97,8 @@ impl AttachedPrograms {
     }
 }
 
-/// A kernel without TCX supports only filters, and an interface without the qdisc has no filters.
+/// Treats EINVAL as an empty list: a kernel without TCX supports only filters, and an interface without the
+/// qdisc has no filters.
 fn or_none<T>(found: io::Result<Vec<T>>) -> Option<Vec<T>> {
     match found {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(Vec::new()),

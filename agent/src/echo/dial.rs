@@ -63,8 +63,8 @@ pub(super) async fn run(service: &str) {
     }
 }
 
-/// One address of each family, or the one in the variable that kubelet sets in every pod. That one
-/// is enough if DNS is absent or does not answer.
+/// One address of each family, or the one in the variable that kubelet sets in every pod. The variable is
+/// enough if DNS is absent or does not answer.
 async fn resolve(service: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     for name in service.split(',').map(str::trim) {
@@ -91,7 +91,7 @@ pub(super) fn host_variable(service: &str) -> String {
     format!("{name}_SERVICE_HOST")
 }
 
-/// One connection: a small frame, and on some a large one after it.
+/// Opens one connection and exchanges a small frame, and with `is_large` a large one after it.
 pub(super) async fn dial(ip: IpAddr, port: u16, is_large: bool) -> End {
     let connect = TcpStream::connect(SocketAddr::new(ip, port));
     let Ok(Ok(mut stream)) = timeout(PATIENCE, connect).await else {
@@ -123,7 +123,7 @@ async fn exchange(stream: &mut TcpStream, frame: Frame) -> bool {
     matches!(timeout(PATIENCE, both).await, Ok(Ok(answer)) if answer == frame)
 }
 
-/// Signals by a packet that a large transfer failed.
+/// Signals that a large transfer failed, by a packet that the observers see.
 async fn tell(ip: IpAddr) {
     // The connection is the whole signal.
     let _ = timeout(PATIENCE, TcpStream::connect((ip, LARGE_TRANSFER_PORT))).await;

@@ -12,7 +12,7 @@ use super::frame::Frame;
 
 /// Maximum number of concurrent connections; further ones wait in the listen queue.
 const AT_ONCE: usize = 64;
-/// Timeout for each message, so that idle clients do not occupy the places.
+/// Timeout for each message, so that idle clients do not occupy connections.
 const PATIENCE: Duration = Duration::from_millis(900);
 const MESSAGES: usize = 2;
 /// Pause after the listener failed, for example for lack of file descriptors.

@@ -40,14 +40,14 @@ async fn a_cut_transfer_differs_from_silence() {
         dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
         End::SmallOnly
     );
-    // The connections wait in the queue, unanswered.
+    // The listener accepts no further connection, so this one stays in its queue, unanswered.
     assert_eq!(
         dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
         End::Silent
     );
 }
 
-/// One line for failing large transfers, not one for each connection between them.
+/// Failing large transfers are logged once, although small transfers between them succeed.
 #[test]
 fn a_changed_outcome_is_logged_once() {
     let ends = [

@@ -1,5 +1,6 @@
-//! System calls, by seccomp: calls that an agent never makes fail with an error, and never with a signal.
-//! All others stay allowed. Why the refused calls are listed: docs/internal/design/shell.md#privileges.
+//! System calls, by seccomp: calls that an agent never makes fail with an error, and never with a signal. All
+//! others stay allowed. docs/internal/design/shell.md#privileges explains why the refused calls are listed,
+//! and not the allowed ones.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use seccompiler::{
 
 use super::Refused;
 
-/// A refused call: only if all arguments of one of these lists match, or always if there is no list.
+/// A call that is refused if all arguments of one of these lists match, or always if there is no list.
 type Refusal = (c_long, Vec<Vec<Argument>>);
 
 /// Index of an argument, how it is compared, and the value to compare with.
@@ -52,7 +53,7 @@ fn install(refused: Vec<Refusal>, with: i32) -> Result<(), Refused> {
     Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
-/// Numbers of a call: an x86-64 kernel may accept a second one, that of the x32 ABI.
+/// Numbers of a call. An x86-64 kernel may also accept the call's number in the x32 ABI.
 fn numbers(call: c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);
@@ -95,11 +96,11 @@ fn conditional(programs: bool) -> Vec<Refusal> {
     vec![
         (libc::SYS_clone, clone),
         (libc::SYS_socket, vec![families.into()]),
-        // No code beyond the program's, which was loaded at its start.
+        // No executable memory except the program's code, which was loaded at its start.
         (libc::SYS_mmap, vec![bits(2, written_code)]),
         (libc::SYS_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         (libc::SYS_pkey_mprotect, vec![bits(2, libc::PROT_EXEC)]),
-        // Typing into the terminal that started the process.
+        // No input to the terminal that started the process.
         (libc::SYS_ioctl, typing.into()),
     ]
 }
@@ -113,7 +114,8 @@ fn loading() -> Vec<Refusal> {
     vec![(libc::SYS_bpf, commands.into())]
 }
 
-/// Requests of ioctl(2), whose type differs by C library (asm-generic/ioctls.h).
+/// Requests of ioctl(2) (asm-generic/ioctls.h). The constants in libc have a different type for each C
+/// library.
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
 
@@ -146,7 +148,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
-    // Ways around file paths.
+    // Access to files that does not use their paths.
     libc::SYS_open_tree,
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,

@@ -15,8 +15,8 @@ const RIGHTS: ABI = ABI::V5;
 
 const KERNEL: [&str; 4] = ["/proc", "/sys", "/dev/null", "/dev/urandom"];
 
-/// Paths that are read to resolve host names and to verify certificates: settings, authorities, and
-/// the C library's modules for both.
+/// Paths that are read to resolve host names and to verify certificates: settings, certificate authorities,
+/// and modules of the C library.
 pub const SYSTEM: [&str; 8] = [
     "/etc",
     "/usr",
@@ -33,7 +33,7 @@ const ABSENT: &str =
 
 /// Restricts this thread and those that it starts. On an error nothing is restricted.
 pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
-    // A rule for the root would allow everything.
+    // If the root must be readable, reading is not restricted: a rule for the root would allow everything.
     let reads = !needs.read.iter().any(|path| path == Path::new("/"));
     let write = AccessFs::from_write(RIGHTS);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -41,7 +41,7 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     let handled = write | AccessFs::Execute;
     let handled = if reads { handled | read } else { handled };
     let make = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::MakeSym;
-    // A file has none of the rights on a folder's content.
+    // Rights on a folder's content cannot be granted on a file.
     let made = needs.made.iter().filter(|path| path.is_dir());
     // A missing path is skipped, and stays forbidden if it is created later.
     let mut rules = Ruleset::default()
@@ -94,7 +94,8 @@ mod tests {
         // SAFETY: with this flag the call takes no attributes, and changes nothing.
         let version =
             unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) };
-        // The kernel decides: if it has Landlock and the agent does not find it, this test fails.
+        // The kernel is queried directly, so the test fails if the kernel has Landlock and the agent does not
+        // find it.
         if version <= 0 {
             return eprintln!("SKIPPED: it needs a kernel with Landlock");
         }

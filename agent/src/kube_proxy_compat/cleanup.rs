@@ -23,7 +23,7 @@ use rules::{TABLES, Table};
 use crate::netfilter::{self, Name, Nft, has_legacy};
 use crate::netlink::index_of;
 
-/// A table of 100,000 chains takes long.
+/// Timeout of a request: deleting a table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Table of kube-proxy's nftables mode, in both families.
 const TABLE: &str = "kube-proxy";
@@ -36,8 +36,8 @@ pub struct Cleaned {
     pub problems: Vec<CleanupError>,
 }
 
-/// An object that remains, or may remain. Families are named as in nft, and programs as they print
-/// themselves.
+/// An object that remains, or may remain. Families are named as in nft, and iptables programs by path and
+/// kind.
 #[derive(Debug, Error)]
 pub enum CleanupError {
     /// An nftables table, by its family.
@@ -115,7 +115,7 @@ fn remove_table(family: Family) -> Result<Option<String>, CleanupError> {
     Ok(deleted.then(|| format!("table {name} {TABLE}")))
 }
 
-/// Result if there is no program to clean with.
+/// Result if there is no iptables program of this kind: an error if kube-proxy's chains may exist.
 fn nothing_to_clean(family: Family, is_legacy: bool) -> Result<Option<String>, CleanupError> {
     let is_there = |table: &&Table| match is_legacy {
         true => has_legacy(family, table.name),
@@ -157,7 +157,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// Old releases know only the legacy kind, and do not print it.
+/// Old releases support only the legacy kind, and do not print it.
 fn is_legacy(version: &str) -> bool {
     !version.contains("nf_tables")
 }
@@ -192,13 +192,13 @@ impl Program {
 
     /// Removes chains of kube-proxy's iptables mode. Returns what was removed.
     fn clean(&self, table: &Table) -> Result<Option<String>, CleanupError> {
-        // Naming a legacy table creates it.
+        // A command that names a legacy table creates it.
         if self.is_legacy && !has_legacy(self.family, table.name) {
             return Ok(None);
         }
         let fail = |source| CleanupError::Program(self.to_string(), table.name, source);
         let saved = self.save(table.name).map_err(fail)?;
-        // A single rule that only nft can create has this effect.
+        // A single rule that only nft can create makes iptables-save omit the table.
         if !self.is_legacy && !rules::shows(table, &saved) && has_sign(self.family, table) {
             let family = netfilter::name(self.family);
             return Err(CleanupError::NotShown(self.to_string(), family, table.name));

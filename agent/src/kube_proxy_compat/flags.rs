@@ -1,8 +1,9 @@
 //! The flags of kube-proxy 1.36, and their parser, which follows kube-proxy's (pflag 1.0.9). A test
 //! on a real kube-proxy compares the table with its `--help`.
 //!
-//! One thing differs: an unknown long flag is not an error. Whether it takes a value is unknown. It
-//! takes the next word unless that begins with a dash, since kube-proxy takes no arguments.
+//! One thing differs: an unknown long flag is not an error. Nothing shows whether it takes a value. So the
+//! next word counts as its value unless that word begins with a dash: it cannot be an argument, since
+//! kube-proxy takes none.
 
 use std::iter::Peekable;
 use std::slice::Iter;

@@ -25,8 +25,8 @@ fn is_overridden(flag: &Flag) -> bool {
     ends.iter().any(|end| flag.name.ends_with(end))
 }
 
-/// Defaults in kube-proxy's place: nothing else holds the port there, and kube-proxy's rights do
-/// not cover publishing.
+/// Defaults in kube-proxy's place. The agent binds the port, because nothing else holds it. It publishes
+/// nothing, because kube-proxy's rights do not cover that.
 const DEFAULTS: [(&str, &str); 4] = [
     ("port-takeover", "bind"),
     ("publish-condition", "off"),
@@ -95,7 +95,7 @@ pub(super) fn over(
     Ok(settings)
 }
 
-/// The resulting command line of `pathproof run`. `is_set` reports whether a variable exists.
+/// The resulting command line of `pathproof run`. `is_set` reports whether an environment variable exists.
 pub(super) fn of(settings: &Settings, is_set: &dyn Fn(&str) -> bool) -> Vec<String> {
     let get = |name| settings.get(name).map(str::to_owned);
     let name = settings.get("hostname-override");
@@ -143,7 +143,7 @@ fn address(settings: &Settings, listener: &str, usual: u16) -> Option<String> {
     })
 }
 
-/// Log filter for klog's levels. -v=2 is common, and means the usual log.
+/// Log filter for a level of klog. Levels below 4, such as the common -v=2, change nothing.
 fn filter(settings: &Settings) -> Option<String> {
     let level = match settings.get("v")?.parse() {
         Ok(0..4) => return None,

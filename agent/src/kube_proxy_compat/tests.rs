@@ -250,7 +250,7 @@ fn settings_are_named_by_the_flags_of_kube_proxy(#[case] text: &str, #[case] exp
     assert!(error.contains(expected), "{error}");
 }
 
-/// Bypasses the check of the flag, as PATHPROOF_LOG_FORMAT does.
+/// The value bypasses the check of the flag, as one from PATHPROOF_LOG_FORMAT does.
 #[test]
 fn a_refused_option_lists_its_possible_values() {
     let format = flags::Flag::named("logging-format").unwrap();

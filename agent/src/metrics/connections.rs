@@ -28,8 +28,8 @@ pub(super) const SHOWN: usize = OUTCOMES + 1;
 /// Sums by path, then by outcome; the last outcome is `lost`, which user space counts.
 pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
-/// Failures that the kernel counts, except [`Outcome::AnswerNotDelivered`]: clients outside also lose answers
-/// on the way.
+/// Failures that the kernel counts. [`Outcome::AnswerNotDelivered`] is not among them, since answers to
+/// clients outside can also be lost on the way.
 const FAILURES: [Outcome; 4] = [
     Outcome::Refused,
     Outcome::Leaked,

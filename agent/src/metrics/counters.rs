@@ -13,8 +13,8 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 
-/// Buckets in seconds. Proxies follow within tenths of a second, or wait for their next sync; the
-/// last bound is the verdict's limit.
+/// Buckets in seconds. Proxies follow within tenths of a second, or at their next sync. The last bound is the
+/// lag at which the verdict counts rules as stale.
 const LAGS: [f64; 6] = [0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
 
 /// Buckets in seconds: answers from the node itself, then from far away or after a retransmission.
@@ -80,11 +80,11 @@ impl Default for HttpStats {
             turned: Family::default(),
             as_kube_proxy: Default::default(),
         };
-        // A rate needs a first value.
+        // Create the counters at zero, because a rate needs a first value.
         for (check, code) in ANSWERS {
             new.answer(check, code).inc_by(0);
         }
-        // Not every node has health check node ports.
+        // Services' health check node ports start without series, because not every node has them.
         for listener in [Listener::Healthz, Listener::Admin] {
             new.gauge(listener).set(0);
             new.event(listener, TURNED[Turned::Accepted as usize])

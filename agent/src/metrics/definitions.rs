@@ -1,4 +1,4 @@
-//! The table of metrics: name, kind, labels and meaning of each, and what reads its values. One page.
+//! The table of metrics: name, kind, labels and meaning of each, and the source of its values.
 
 use Source::{Always, Library, Turn, Value};
 use pathproof_facts::switches::Enforcement;

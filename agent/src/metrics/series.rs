@@ -1,7 +1,7 @@
 //! Series of connections: those of the node, and those of selected Services.
 //!
-//! Every counted Service keeps counting while it is not shown. So a series that reappears shows the
-//! total since the agent started: no reset, and no spurious increase.
+//! Connections of every counted Service are counted even while it is not shown. So a series that reappears
+//! shows the total since the agent started: no reset, and no spurious increase.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -181,7 +181,7 @@ impl Connections {
         for trouble in named {
             confirmations.insert((&trouble.service, trouble.family), trouble.confirmed);
         }
-        // Build names only if there are any to compare.
+        // Build names only if the verdict names any Services.
         let confirmed = |tally: &Tally| {
             let name = (!named.is_empty()).then(|| tally.info.label())?;
             confirmations.get(&(&*name, tally.info.family)).copied()
@@ -197,7 +197,7 @@ impl Connections {
             (worst, &tally.info.name, &tally.info.port, tally.info.family)
         });
         let in_trouble = ranked.len();
-        // The limit also counts outcomes that datagrams do not show.
+        // The limit also counts outcomes that are not shown for datagrams.
         let series = |tally: &Tally| ShownOutcomes::default().of_paths(&tally.sums).count();
         let mut left = allowance.series;
         let fits = ranked.into_iter().take(allowance.services);

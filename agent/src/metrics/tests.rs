@@ -173,7 +173,8 @@ fn names_and_helps_are_in_order() {
     }
 }
 
-/// Prometheus renames a label that the target has too, unless the scrape sets honor_labels.
+/// No metric uses a label that a scrape target has too: Prometheus would rename it unless the scrape sets
+/// honor_labels.
 #[test]
 fn no_label_is_one_of_a_target() {
     const OF_TARGETS: [&str; 9] = [

@@ -32,7 +32,7 @@ pub(crate) struct Link {
 /// Reads one interface.
 ///
 /// # Errors
-/// It is gone, or the kernel refuses.
+/// The interface is gone, or the kernel refuses the request.
 pub(crate) fn read(index: u32) -> io::Result<Link> {
     let mut question = [0; HEADER];
     question[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -78,7 +78,7 @@ mod tests {
             calls_tables: None,
         };
         assert_eq!(parse(&port), expected);
-        // A bond and a VRF have ports too.
+        // Ports of a bond or a VRF have a master too, but it is no bridge.
         let mut other = attribute(MASTER, &9_u32.to_ne_bytes());
         other.extend(info(&[(PORT_KIND, b"vrf\0")]));
         assert_eq!(parse(&other), Link::default());

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::netlink;
 
-/// `RTM_GETROUTE`, and the length of the `struct rtmsg` that it and its answers begin with.
+/// `RTM_GETROUTE`, and the length of `struct rtmsg`, with which the request and its answers begin.
 const GET: u16 = 26;
 const HEADER: usize = 12;
 /// `RTA_DST`.
@@ -38,7 +38,8 @@ pub(crate) fn list(
     question[0] = number as u8;
     let (mut routes, began) = (Vec::new(), Instant::now());
     netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
-        // A kernel without IPv6 answers a request for it with the routes of all other families.
+        // The family is compared, because a kernel without IPv6 answers a request for it with the routes of
+        // all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
         if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
             // A route that the library cannot parse must not hide the others.

@@ -51,9 +51,9 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     Event::Lookups(clients.into_iter().map(lookup).collect())
 }
 
-/// Looks up the client's packet to the endpoint, its next hop, and the answer. The other endpoint is the
-/// control: if it cannot reach this endpoint either, the kernel blocks more than this client. With
-/// `is_unfiltered` the client is behind a bridge without netfilter.
+/// Looks up the route of the client's packet to the endpoint, its next hop, and the route of the answer. The
+/// endpoint `other` is the control: if it cannot reach `endpoint` either, the kernel blocks more than this
+/// client. With `is_unfiltered` the client is behind a bridge without netfilter.
 fn way((client, is_unfiltered): (&Client, bool), endpoint: IpAddr, other: IpAddr) -> Way {
     let (there, is_dropped) = match route(endpoint, Some((client.address, client.device))) {
         RouteAnswer::Route(route) => (route, false),
@@ -64,7 +64,7 @@ fn way((client, is_unfiltered): (&Client, bool), endpoint: IpAddr, other: IpAddr
         },
         RouteAnswer::Unclear => return Way::Unclear,
     };
-    // Without a route to the client, the operator may have blocked it on purpose.
+    // If the node has no route to the client, the operator may have blocked the client on purpose.
     let RouteAnswer::Route(home) = route(client.address, None) else {
         return Way::Unclear;
     };
@@ -106,13 +106,14 @@ fn filters_strictly(client: &Client) -> bool {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
         text.ok()?.trim().parse::<u8>().ok()
     };
-    // The kernel uses the larger value.
+    // The kernel uses the larger value, of this interface or of `all`.
     let set = || Some(read(&name_of(client.device).ok()?)?.max(read("all")?));
     client.address.is_ipv4() && set() == Some(1)
 }
 
-/// Whether the client dials by a bridge that passes packets from port to port without netfilter. An answer
-/// from another pod behind it is then not translated back, and the client refuses it.
+/// Whether the client dials by a bridge that passes packets from port to port without netfilter. If another
+/// pod behind the same bridge answers, the answer is not translated back. The client refuses it, because it
+/// dialled another address.
 fn is_unfiltered_bridge(client: &Client) -> bool {
     let (family, tables) = match client.address {
         IpAddr::V4(_) => (0, "iptables"),
@@ -144,7 +145,8 @@ struct Route {
     gateway: Option<IpAddr>,
 }
 
-/// The route of a packet with this source and input interface; without them, of a packet that the node sends.
+/// The route of a packet with this source and input interface, or without them of a packet that the node
+/// itself sends.
 fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> RouteAnswer {
     let mut question = vec![0; HEADER];
     (question[0], question[1]) = family(to);

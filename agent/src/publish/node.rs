@@ -18,7 +18,8 @@ use crate::metrics::WriteResult;
 
 const NODES: &str = "/api/v1/nodes";
 const MANAGER: &str = "pathproof";
-/// Answers to writes contain only metadata: a Node is tens of kilobytes, and none are needed.
+/// Media type that requests only metadata in answers to writes: a whole Node is tens of kilobytes, and is not
+/// needed.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 #[derive(Clone)]

@@ -291,7 +291,7 @@ async fn it_ends_with_the_reports_and_leaves_the_condition() {
     assert_eq!(world.server.count("DELETE"), 0);
 }
 
-/// The older agent answers no client.
+/// An agent with a successor answers no client, so it must not publish its verdict either.
 #[tokio::test]
 async fn an_agent_with_a_successor_writes_nothing_until_it_is_alone_again() {
     let world = World::begin(Server::start().await, settings(true, false));

@@ -1,10 +1,10 @@
 //! The sentinel's two veth pairs in the node's network namespace, with static neighbours and host
 //! routes, all by netlink (docs/internal/design/sentinel.md#devices).
 //!
-//! No address is assigned to any device, and nothing of other owners is changed or deleted. Forwarding
-//! and filter settings of the near ends are inherited and never written: a probe must be treated like a
-//! pod's packet. No state is kept: leftovers of an earlier run are found by name, kind and hardware
-//! address.
+//! No device has an address. Devices and routes of other owners are never changed or deleted. Forwarding and
+//! filter settings of the near ends are inherited and never written, because a probe must be treated like a
+//! pod's packet. The agent keeps no record of the devices: it finds leftovers of an earlier run by name, kind
+//! and hardware address.
 
 mod address_conflict;
 mod answering;
@@ -25,7 +25,7 @@ pub use verify::verify;
 use crate::config::SentinelConfig;
 
 /// `rtm_protocol` that marks the sentinel's routes (`ip route show proto 112`). No routing daemon in
-/// iproute2's rt_protos uses it.
+/// iproute2's list (rt_protos) uses this number.
 const ROUTE_PROTOCOL: u8 = 0x70;
 /// `ifalias` of the sentinel's devices. It names the owner to administrators, and identifies the devices
 /// even if somebody changed a hardware address.
@@ -81,16 +81,16 @@ impl Role {
         format!("{prefix}-{suffix}")
     }
 
-    /// Hardware address: locally administered, "path" and a byte per end. It is fixed and set when the
-    /// device is created, so udev's persistent policy leaves it alone, and static neighbours stay
-    /// correct.
+    /// Hardware address: 0x02 (locally administered), "path", and a byte that differs for each end. It is set
+    /// when the device is created, so udev's persistent policy leaves it alone. It never changes, so static
+    /// neighbours stay correct.
     pub fn mac(self) -> Mac {
         mac([0xc0, 0xc1, 0xe0, 0xe1][self as usize])
     }
 
-    /// Hardware address of the neighbours behind the pair. It differs from that of the far end: packets
-    /// there count as another host's, and without pathproof's programs the kernel drops them,
-    /// independent of forwarding.
+    /// Hardware address in the near end's static neighbour entries. No device has it, so a packet that
+    /// reaches the far end counts as another host's. Without pathproof's programs the kernel therefore drops
+    /// it, even if forwarding is on.
     fn behind(self) -> Mac {
         mac([0xce, 0xce, 0xee, 0xee][self as usize])
     }
@@ -134,7 +134,7 @@ impl SentinelDevices {
 pub enum DeviceError {
     #[error("cannot open a netlink socket: {0}")]
     Open(#[source] io::Error),
-    /// The agent lacks the capability; every other request would fail as well.
+    /// The agent lacks CAP_NET_ADMIN, so every other request would fail as well.
     #[error("cannot {operation}: CAP_NET_ADMIN is missing")]
     Permission {
         /// Operation that was refused.
@@ -145,7 +145,7 @@ pub enum DeviceError {
         operation: String,
         source: io::Error,
     },
-    /// A device or route of another owner is in the way; a sentence with the remedy.
+    /// A device or route of another owner prevents the operation. The text is a sentence with the remedy.
     #[error("{0}")]
     Foreign(String),
 }

@@ -25,9 +25,9 @@ pub(super) enum Packet {
         acknowledged: u32,
         token: u32,
     },
-    /// The end of a connection. `sequence` follows the last byte sent. `acknowledged` follows the last
-    /// byte received, and is `None` if nothing was received. With other numbers connection tracking
-    /// does not close the entry, and keeps it for five minutes.
+    /// The end of a connection. `sequence` is the number after the last byte sent. `acknowledged` is the
+    /// number after the last byte received, and `None` if nothing was received. With other numbers connection
+    /// tracking would not close its entry, but keep it for five minutes.
     Reset {
         sequence: u32,
         acknowledged: Option<u32>,

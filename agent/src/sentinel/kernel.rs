@@ -1,5 +1,5 @@
-//! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules.
-//! They are read, never written, and do not show whether anything works.
+//! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules. This
+//! module only reads these settings. They do not show whether anything works.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ const IPTABLES_CHAIN: Name<'static> = Name::Chain {
 };
 const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
-/// By [`Family`]: whether a legacy table existed beside a proxy that does not use it, at the last check.
+/// By [`Family`]: whether a legacy table existed at the last check that found a proxy which does not use it.
 /// Static, since the whole process reads the same kernel.
 static LEGACY_OF_OTHERS: [AtomicBool; FAMILIES] = [const { AtomicBool::new(false) }; FAMILIES];
 
@@ -72,14 +72,14 @@ fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool 
     legacy && !of_others.load(Ordering::Relaxed)
 }
 
-/// Whether the node forwards packets that enter by the sentinel's near ends, which have this prefix.
-/// `None` if the kernel has no such switches. Also `None` if an interface of a default route forwards
+/// Whether the node forwards packets that enter by the sentinel's near ends, whose names have this prefix.
+/// `None` if the kernel has no forwarding switches. Also `None` if an interface of a default route forwards
 /// and the near ends do not: pods may still be served. Pods' interfaces are no evidence: Calico enables
 /// forwarding on each that it creates.
 ///
-/// IPv4 checks the interface by which a packet enters. That switch follows `ip_forward`, but may be set
-/// separately. IPv6 checks `all` for every interface, or the interface's `force_forwarding` (Linux
-/// 6.17).
+/// For IPv4 the kernel checks the switch of the interface by which a packet enters. That switch follows
+/// `ip_forward`, but can be set separately. For IPv6 it checks `all` for every interface, or the interface's
+/// `force_forwarding` (Linux 6.17).
 ///
 /// # Errors
 /// The kernel's switches could not be read: the last known values still apply.
@@ -92,7 +92,7 @@ pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
     let own_forward = own == [Some(true); 2];
     let forwards = match (family, all) {
         (_, None) => return Ok(None),
-        // The sentinel's interfaces do not exist.
+        // Without the sentinel's interfaces the node's switch decides.
         (Family::V4, Some(all)) if own.contains(&None) => all,
         (Family::V4, _) => own_forward,
         (Family::V6, Some(all)) => all || own_forward,
@@ -177,7 +177,7 @@ pub fn has_ipv6(device: &str) -> bool {
     disabled.is_ok_and(|disabled| disabled == Some(false))
 }
 
-/// Reads a switch; `None` if the kernel has none of that name.
+/// Reads a switch; `None` if the kernel has no switch of that name.
 fn read(path: &str) -> io::Result<Option<bool>> {
     let text = unless_missing(fs::read_to_string(format!("/proc/sys/net/{path}")))?;
     let number = text.and_then(|text| text.trim().parse::<i64>().ok());
@@ -191,8 +191,8 @@ fn unless_missing(text: io::Result<String>) -> io::Result<Option<String>> {
     }
 }
 
-/// Whether another process writes probes to the device with this index. A prober's packet socket
-/// receives nothing, so its protocol is 0; that of a capture is not.
+/// Whether another process writes probes to the device with this index. A prober's packet socket receives
+/// nothing, so its protocol is 0. The socket of a packet capture has another protocol.
 pub fn is_written_to(index: u32) -> bool {
     fs::read_to_string("/proc/net/packet").is_ok_and(|sockets| has_writer(&sockets, index))
 }

@@ -1,6 +1,6 @@
-//! The thread that sends the sentinel's probes and waits for them. A few times a second it sends a
-//! control probe and then one probe on every path with a target. It delivers a [`ProbeTrace`] for
-//! each. It judges nothing: the core interprets the traces.
+//! The thread that sends the sentinel's probes and waits for their answers. A few times a second it sends a
+//! control probe and then one probe on every path with a target. It delivers a [`ProbeTrace`] for each. It
+//! judges nothing: the core interprets the traces.
 //!
 //! It is a thread, not a task, so that no other work of the agent delays a probe. All times are
 //! `CLOCK_MONOTONIC`: a stepped wall clock has no effect, and probes missed while the process was
@@ -101,12 +101,13 @@ impl Prober {
     }
 
     fn order(&self, order: Order) {
-        // If the thread has ended, no order is needed; if the buffer is full, it is readable already.
+        // Errors are ignored: a thread that has ended needs no order, and if the buffer is full, the thread
+        // wakes anyway.
         let _ = self.orders.send(order);
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Whether the thread runs. It ends early only if the kernel refuses to let it wait.
+    /// Whether the thread runs. It ends early only if waiting for events fails.
     pub fn is_running(&self) -> bool {
         self.thread
             .as_ref()

@@ -1,5 +1,6 @@
-//! Keeps the sentinel's devices: creates them on demand, checks and repairs them, and finally removes them.
-//! It is a separate task because netlink waits. It reports to the main loop and decides nothing.
+//! Maintains the sentinel's devices: creates them on demand, checks and repairs them, and finally removes
+//! them. It is a separate task because netlink requests take time. It reports to the main loop and decides
+//! nothing.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -76,7 +77,7 @@ struct Tried {
     at: Mono,
     tries: Vec<SocketAddr>,
     uplinks: Uplinks,
-    /// Who answers, as a sentence.
+    /// A sentence about who answers; `None` if nobody does.
     in_use: Option<String>,
 }
 
@@ -126,8 +127,9 @@ impl Keeper {
         }
     }
 
-    /// Who else answers at the sentinel's addresses. They are tried before the first devices are made, after
-    /// other Services claimed them or a default route changed, and again while somebody answers.
+    /// Returns a sentence if somebody else answers at the sentinel's addresses. The addresses are tried before
+    /// the first devices are made, when claims of other Services to these addresses or the default routes
+    /// change, and again while somebody answers.
     async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
         let mut tries = desired.tries.clone();
         tries.retain(|to| desired.families.contains(&Family::of(&address(&to.ip()))));
@@ -150,8 +152,8 @@ impl Keeper {
         in_use
     }
 
-    /// Leaves the addresses to whoever uses them. The devices are removed at each check: during an update the
-    /// agent before this one may make them again, and then leave them.
+    /// Removes the devices, because something else uses the sentinel's addresses, and reports why. This
+    /// happens at each check: during an update the older agent may make the devices again and then leave them.
     async fn leave(&mut self, why: String) -> Option<Mono> {
         self.remove().await;
         self.turn_off(why);

@@ -1,4 +1,4 @@
-//! The sentinel's block of the report, which also configures the prober.
+//! The sentinel's block of the report. The addresses in it also configure the prober.
 
 use std::net::SocketAddr;
 

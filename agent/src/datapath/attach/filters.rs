@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::netlink::attribute;
 
-    /// In filters of kind u32 these attributes are an action and flags, and in flower one is an address.
+    /// In filters of kind u32 these attributes are an action and flags; in flower, one of them is an address.
     #[test]
     fn filters_without_a_program_are_none() {
         let options = [

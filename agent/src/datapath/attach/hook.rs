@@ -41,7 +41,7 @@ impl Direction {
         ["ingress", "egress"][self as usize]
     }
 
-    /// The observer's program for this direction, by the header before the network header.
+    /// The observer's program for this direction and kind of link-layer header.
     pub(in crate::datapath) fn program(self, link: packet::Link) -> &'static str {
         match link {
             packet::Link::Ethernet => [program::INGRESS, program::EGRESS][self as usize],
@@ -58,7 +58,7 @@ impl Direction {
         0xffff_fff2 + self as u32
     }
 
-    /// The attach type for `bpf(2)`; egress follows ingress.
+    /// The attach type for `bpf(2)`; the number of egress follows that of ingress.
     pub(in crate::datapath) fn tcx(self) -> u32 {
         BPF_TCX_INGRESS + self as u32
     }
@@ -88,7 +88,7 @@ pub enum HookError {
          clsact"
     )]
     OtherQdisc(String),
-    /// A qdisc that is added too early makes a CNI plugin fail.
+    /// The interface is new: a qdisc that is added now can make a CNI plugin fail.
     #[error(
         "it is new, and no qdisc is added to a new interface for 15 s, in which plugins of the CNI \
          may add theirs"
@@ -102,15 +102,15 @@ pub enum HookError {
 /// the same purpose.
 #[derive(Clone, Copy)]
 pub(in crate::datapath) struct Place {
-    /// Program right before the link. The link is first if this is `None` or not attached.
+    /// Program right before the link. If there is none, or if it is not attached, the link is first.
     behind: Option<u32>,
     pub(super) handle: u32,
     pub(super) priority: u16,
 }
 
 impl Place {
-    /// Place of the observer: before every other program. Cilium can leave priority 1 free
-    /// (`bpf-filter-priority`).
+    /// Place of the observer: before every other program. Its filters have priority 1, which Cilium can leave
+    /// free (`bpf-filter-priority`).
     pub(super) const FIRST: Self = Self {
         behind: None,
         handle: 0x7070,
@@ -139,7 +139,7 @@ pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) device: &'a str,
     pub(in crate::datapath) direction: Direction,
     pub(in crate::datapath) place: Place,
-    /// A missing qdisc may be added for filters.
+    /// Whether a missing qdisc may be added for filters.
     pub(in crate::datapath) may_add_qdisc: bool,
     pub(in crate::datapath) added_qdisc: Cell<bool>,
 }
@@ -176,7 +176,8 @@ impl Link {
         };
         let folder = pin.parent().unwrap_or(&pin);
         if let Err(error) = access(folder, AccessFlags::W_OK) {
-            // The file system became read-only, for example. An attempt to pin would detach the program.
+            // For example, the file system became read-only. An attempt to pin would fail and detach the
+            // program.
             self.not_pinned = not_pinned(&io::Error::from(error));
             return true;
         }
@@ -300,8 +301,9 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // Dropping a filter's link deletes the filter in its place, whoever added it. One filter too
-        // many does less harm than a successor without one.
+        // Dropping a filter's link deletes any filter in its place, even a successor's. So the link is leaked
+        // unless the filter still has this program: a leftover filter does less harm than a successor without
+        // a filter.
         if self.mechanism() == Mechanism::Clsact
             && self.is_first() != Some(true)
             && let Held::Clsact(link) = &mut self.held
@@ -349,8 +351,8 @@ fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, Hoo
     }
 }
 
-/// Retries and pause while an old link is still attached. The kernel keeps it until its last reference
-/// is gone (a pin's inode, a child between fork and exec). Until then it refuses the same program.
+/// Retries and pause while an old link is still attached. The kernel keeps a link until its last reference is
+/// gone (a pin's inode, a child between fork and exec), and until then refuses to attach its program again.
 const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
 
 fn link(
@@ -407,7 +409,7 @@ fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, Hoo
         classifier.attach_with_options(device, attach_type, TcAttachOptions::Netlink(options))
     };
     let id = add().or_else(|_| {
-        // A previous agent's filter is there: dropping a link of its place deletes it.
+        // Probably a previous agent's filter is there. Dropping a link for its place deletes that filter.
         let handle = TcHandle::from(place.handle);
         let priority = place.priority;
         drop(SchedClassifierLink::attached(

@@ -18,7 +18,7 @@ use crate::datapath::pins::{numbers, record};
 use crate::netlink::{ECHO, ask, attribute, find};
 
 const CLSACT: &str = "clsact";
-/// Parent of both kinds (linux/pkt_sched.h).
+/// Parent of the qdiscs clsact and ingress (linux/pkt_sched.h).
 const PARENT: u32 = 0xffff_fff1;
 const TCA_KIND: u16 = 1;
 
@@ -41,7 +41,7 @@ fn kind(index: u32) -> io::Result<Option<String>> {
     const GET_QDISC: u16 = 38;
     let body = tcmsg(index, 0, PARENT, 0);
     let mut found = None;
-    // Without ECHO kernels send the answer only to listeners.
+    // Without ECHO, kernels send the answer only to multicast listeners.
     let asked = ask(NETLINK_ROUTE, (GET_QDISC, ECHO), &body, |answer| {
         let attributes = answer.get(body.len()..).unwrap_or_default();
         let kind = find(attributes, TCA_KIND).and_then(|kind| kind.split(|byte| *byte == 0).next());

@@ -1,7 +1,7 @@
 use super::*;
 
-/// The two types of Linux 6.18 and the types inside them, cut out of /sys/kernel/btf/vmlinux, without
-/// the types of other members.
+/// `struct sk_buff` and `enum skb_drop_reason` of Linux 6.18 with the types inside them, cut out of
+/// /sys/kernel/btf/vmlinux, without the types of other members.
 const SAMPLE: &[u8] = include_bytes!("../../../testdata/btf/linux-6.18.btf");
 
 #[test]

@@ -18,8 +18,8 @@ const GAP: &str = "a restart would leave a gap in observation";
 pub(in crate::datapath) struct KeptPins {
     pub(in crate::datapath) pins: Pins,
     maps: Vec<(&'static str, MapData)>,
-    /// Folders that have had this agent's pins, by device and inode: a file system that covered one of
-    /// them may be unmounted.
+    /// Folders that have had this agent's pins, by device and inode. There can be several: if a file system
+    /// was mounted over a folder and is unmounted again, the earlier folder is back.
     own: BTreeSet<(u64, u64)>,
     problem: Option<String>,
 }
@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// An agent and its successor see the same folder. A file system mounted over it may hold pins of an
-    /// earlier agent.
+    /// An agent and its successor share one folder of pins. But a file system that is mounted over the folder
+    /// may hold pins of an earlier agent.
     #[test]
     fn pins_of_another_agent_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();

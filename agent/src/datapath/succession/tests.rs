@@ -81,7 +81,7 @@ fn a_planner_is_known_after_it_ended() {
     assert_eq!(own.planners(), BTreeSet::from([other]));
 }
 
-/// Another process holds all names of a program before its agent starts.
+/// Another process has bound all socket names of a program before its agent starts.
 #[test]
 fn held_names_are_ignored_for_a_marked_program() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn held_names_are_ignored_for_a_marked_program() {
     assert_eq!(said(&old, new), [true, false, true]);
 }
 
-/// Agents without marks and agents without a folder are recognised by names.
+/// Agents of versions without marks and agents without a folder are recognised by socket names.
 #[test]
 fn names_count_for_programs_without_a_mark() {
     let dir = tempfile::tempdir().unwrap();

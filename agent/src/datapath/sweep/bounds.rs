@@ -1,5 +1,6 @@
-//! Limits of the map of connections, per client and per Service. Clients and Services with the most
-//! entries lose those beyond the limits: a flood evicts itself, and light Services keep theirs.
+//! Limits of the map of connections, per client and per Service. Clients and Services with the most entries
+//! lose those beyond the limits. So a flood evicts its own entries, and Services with few connections keep
+//! theirs.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,19 +27,20 @@ pub(super) struct Candidate {
     pub(super) client: Address,
     pub(super) service: u32,
     pub(super) arrived_ns: u64,
-    /// Its outcome is already judged.
+    /// Whether its outcome is judged already.
     pub(super) is_settled: bool,
-    /// Its loss window is over without an answer: it is kept to recognise retransmitted SYNs.
+    /// Whether its loss window is over without an answer. Such an entry is kept only to recognise
+    /// retransmitted SYNs.
     pub(super) is_waiting: bool,
 }
 
 pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
     let waiting = entries.iter().filter(|entry| entry.is_waiting).count();
-    // Most entries of a busy node are answered connections: do not sort them.
+    // Return early, because most entries of a busy node are answered connections, which need no sorting.
     if entries.len() <= CROWDED && waiting <= PER_CLIENT {
         return Vec::new();
     }
-    // Per client or Service the newest stay, and above all those whose outcome is open.
+    // Order by preference: entries whose outcome is open, and the newest first.
     entries.sort_unstable_by_key(|entry| (entry.is_settled, Reverse(entry.arrived_ns)));
     let waiting = entries.iter().filter(|entry| entry.is_waiting);
     let mut evicted = beyond(waiting, PER_CLIENT, PER_SERVICE);

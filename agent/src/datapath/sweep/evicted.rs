@@ -1,14 +1,14 @@
 //! Remembers connections whose entries were evicted. A retransmitted SYN of such a connection gets
 //! an entry that resembles a new connection's, and must not count as evidence (finding 11).
 //!
-//! One bit each, indexed by the initial sequence number. Connections can share a bit: failures of a
-//! new connection whose bit is set do not count.
+//! Each connection has one bit, indexed by its initial sequence number. Connections can share a bit, so
+//! failures of a new connection whose bit is set do not count.
 
 use pathproof_wire::evidence::PendingKey;
 
 /// Bits per generation: 2 MiB, allocated at the first eviction.
 const BITS: usize = 1 << 24;
-/// With more bits set too many new connections would count as evicted ones.
+/// With more bits set, too many new connections would count as evicted ones.
 const MOST: usize = BITS / 4;
 
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! Removal of kube-proxy's rules and chains: converts the text of iptables-save to text for
 //! iptables-restore, in one transaction for each table.
 //!
-//! Chains that kubelet creates (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are
-//! excluded, as are chains of other programs, whatever their names. Of the jumps, exactly those
-//! that kube-proxy writes are removed.
+//! Chains that kubelet creates (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are excluded, as are
+//! chains of other programs, whatever their names. A jump is removed only if it is exactly a rule that
+//! kube-proxy writes.
 
 /// Chains and rules of kube-proxy 1.36 in a table.
 pub(super) struct Table {
@@ -52,7 +52,8 @@ FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balance
     },
 ];
 
-/// Whether iptables-save printed this table. For one with rules that it cannot read, it prints a remark.
+/// Whether iptables-save printed this table. If the table has rules that it cannot read, it prints a remark
+/// instead.
 pub(super) fn shows(table: &Table, saved: &str) -> bool {
     saved
         .lines()
@@ -111,7 +112,7 @@ pub(super) fn plan(table: &Table, saved: &str) -> Plan {
     }
 }
 
-/// Target of a rule. Only the last such option counts, because a comment may contain the same words.
+/// Target of a rule. Only the last -j or -g counts, because a comment may contain the same words.
 fn target(rule: &str) -> Option<&str> {
     let mut words = rule.rsplit(' ');
     // Options of a target follow it; a jump to a chain has none.

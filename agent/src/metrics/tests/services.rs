@@ -125,7 +125,7 @@ fn sound_services_have_no_series() {
     assert_eq!(shown(&metrics), ["s3"]);
 }
 
-/// Prometheus treats a lower value as a reset, and there was none.
+/// A series that reappears continues at its total, because Prometheus treats a lower value as a reset.
 #[test]
 fn a_series_continues_when_it_reappears() {
     let metrics = Metrics::new();

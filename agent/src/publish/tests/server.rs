@@ -96,7 +96,7 @@ impl Server {
     }
 }
 
-/// Waits until it holds; fails after a minute.
+/// Waits until `holds` returns true; fails after a minute.
 pub(super) async fn eventually(holds: impl Fn() -> bool) {
     for _ in 0..6_000 {
         if holds() {

@@ -1,4 +1,5 @@
-//! Whether this node uses the sentinel's addresses. The core checks whether the cluster does.
+//! Checks whether this node uses the sentinel's addresses for something else. The core checks whether the
+//! cluster does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -49,7 +50,8 @@ pub async fn address_conflict(
             exactly(route).or_else(used)
         };
         let is_address = |route: &Route| route.kind == RouteType::Local && exactly(route).is_some();
-        // Only a network manager assigns addresses to the sentinel's devices.
+        // Routes by the sentinel's devices are no conflict, except local ones: the agent assigns no address
+        // to these devices, but a network manager may.
         let others = |route: &Route| {
             let is_ours = route.device.is_some_and(|index| ours.contains(&index));
             route.kind == RouteType::Local || !is_ours
@@ -61,7 +63,7 @@ pub async fn address_conflict(
         };
         let mut routes = routes(family, concerns).await?;
         routes.retain(|route| others(route) && user(route).is_some());
-        // An address of the node has further routes, which are less informative.
+        // Local routes first: an address of the node has other routes too, but they are less informative.
         routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
             let device = match route.device {
@@ -83,7 +85,7 @@ pub async fn address_conflict(
             continue;
         };
         for message in netlink.neighbours(family, None).await? {
-            // Failed resolution: nobody has the address.
+            // In these states the address was not resolved, so nobody uses it.
             let vain = [
                 NeighbourState::None,
                 NeighbourState::Incomplete,
@@ -103,10 +105,10 @@ pub async fn address_conflict(
     Ok(None)
 }
 
-/// Whether a route uses one of the sentinel's addresses: it leads to exactly this address, or the address is
-/// in a benchmarking range and the route leads into that range and no further. An address outside those
-/// ranges is also used by a route to its network on a device of this node. A route that only drops a range
-/// (as bogon filters do) is harmless: the sentinel's route is narrower.
+/// Whether a route uses one of the sentinel's addresses. A route to exactly this address uses it. If the
+/// address is in a benchmarking range, every route into that range uses it. Otherwise, a route to its network
+/// on a device of this node uses it. A route that only drops packets to a wider range, as bogon filters do,
+/// is harmless: the sentinel's route is more specific.
 fn uses(route: &Route, address: IpAddr) -> bool {
     if route.is_exactly(address) {
         return true;

@@ -1,9 +1,9 @@
 //! Whether somebody beyond this node answers at the sentinel's addresses.
 //!
-//! A pod or a machine that is reached by a default route leaves no trace in this node's routes or neighbours,
-//! and the sentinel's routes would cut this node off from it. So a TCP handshake is tried there first, by each
-//! interface of a default route. Only an answer of the address itself counts: a router may well refuse to
-//! forward there. Nothing is sent over a connection that is accepted.
+//! A pod or machine behind a default route leaves no trace in this node's routes or neighbours, and the
+//! sentinel's routes would cut this node off from it. So the agent tries TCP handshakes with these addresses,
+//! by each interface of a default route. Only an answer from the address itself counts, because a router that
+//! does not forward there may also answer. The agent sends no data over an accepted connection.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -55,8 +55,8 @@ pub async fn answering(tries: &[SocketAddr], uplinks: &Uplinks) -> Option<String
     ))
 }
 
-/// Whether the address accepts or refuses a TCP connection by this interface. The interface is given because
-/// the sentinel's own route may exist already.
+/// Whether the address accepts or refuses a TCP connection by this interface. The socket is bound to the
+/// interface, because a route by the sentinel's devices may exist already.
 async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;
@@ -67,7 +67,7 @@ async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
     }
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
-        // No route by this interface, for example.
+        // For example, the interface has no route to the address.
         result => return Ok(result.is_ok()),
     }
     let socket = TcpStream::from_std(socket.into())?;

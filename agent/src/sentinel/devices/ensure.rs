@@ -14,11 +14,11 @@ use super::netlink::{
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
 
-/// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. This is
-/// the only way by netlink: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
+/// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. Netlink has no
+/// other way to disable IPv6: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
 const FAR_MTU: u32 = 1279;
 const IPV6_MIN_MTU: u32 = 1280;
-/// MTU of a near end from which somebody removed IPv6 by setting a smaller one.
+/// MTU to restore on a near end whose MTU was set below the IPv6 minimum, which removed IPv6 from it.
 const NEAR_MTU: u32 = 1500;
 /// Maximum number of checks until a device is ready, and the interval between them.
 const LOOKS: u32 = 50;
@@ -88,7 +88,7 @@ pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
     let netlink = Netlink::open()?;
     let mut removed = 0;
     for role in Role::ALL {
-        // Removing one end removed the other.
+        // If this end is missing, it may have been removed together with its peer.
         let Some(link) = netlink.link(&role.name(prefix)).await? else {
             continue;
         };
@@ -199,8 +199,8 @@ async fn existing(
     })
 }
 
-/// Sets only what differs, because the kernel forgets neighbours when a hardware address is set
-/// again. Finally sets the device up.
+/// Sets only attributes that differ, because the kernel forgets neighbours whenever a hardware address is
+/// set, then sets the device up.
 async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), DeviceError> {
     let mut change = LinkUnspec::new_with_index(link.index);
     if link.mac != role.mac() {
@@ -228,7 +228,8 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
         let what = format!("turn off unneeded features of {}", link.name);
         not_needed(done.map_err(|error| failed(what, error)))?;
     }
-    // Not in one message: the kernel would set it up first, and create an address.
+    // Sent after the message with `spare`, not together with it: in a joint message the kernel would set the
+    // device up first, and create an address.
     let up = LinkUnspec::new_with_index(link.index).up();
     for message in [change.build(), up.build()] {
         let done = netlink.handle.link().set(message).execute().await;

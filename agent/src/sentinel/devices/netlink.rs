@@ -1,4 +1,4 @@
-//! Requests to the kernel by rtnetlink, with local types. Decides nothing.
+//! Requests to the kernel by rtnetlink, converted to local types. This module decides nothing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -57,13 +57,13 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     pub(super) up: bool,
     pub(super) carrier: bool,
-    /// Bridge, bond or VRF that it belongs to.
+    /// Bridge, bond or VRF that the device belongs to.
     pub(super) controller: Option<u32>,
     pub(super) forwards_v4: bool,
     pub(super) has_v6: bool,
-    /// IPv6 is configured: the multicast route exists.
+    /// Whether IPv6 is configured, so that the multicast route exists.
     pub(super) v6_ready: bool,
-    /// The kernel creates IPv6 addresses on it.
+    /// Whether the kernel creates IPv6 addresses on the device.
     pub(super) makes_addresses: bool,
 }
 
@@ -73,16 +73,16 @@ pub(super) struct Route {
     pub(super) destination: IpNet,
     pub(super) kind: RouteType,
     pub(super) table: u32,
-    /// `None` for several next hops or none.
+    /// `None` if the route has several next hops, or none.
     pub(super) device: Option<u32>,
-    /// It has a next hop behind the device.
+    /// Whether the route leads to a gateway.
     pub(super) gateway: bool,
-    /// It has the protocol number of the sentinel's routes.
+    /// Whether the route has the protocol number of the sentinel's routes.
     pub(super) ours: bool,
 }
 
 impl Route {
-    /// Whether it leads to exactly this address.
+    /// Whether the route leads to exactly this address.
     pub(super) fn is_exactly(&self, address: IpAddr) -> bool {
         self.destination == IpNet::from(address)
     }
@@ -127,7 +127,7 @@ pub(super) fn errno(error: &rtnetlink::Error) -> Option<i32> {
     }
 }
 
-/// The error of an operation, which is text that follows "cannot".
+/// Converts an error of rtnetlink. `operation` is the text that follows "cannot" in the message.
 pub(super) fn failed(operation: impl Into<String>, error: rtnetlink::Error) -> DeviceError {
     let operation = operation.into();
     let source = match errno(&error) {
@@ -261,8 +261,9 @@ impl Netlink {
         }
     }
 
-    /// Looks up the node's route to an address: the matching table entry, with policy rules applied.
-    /// With `from`, for a packet that enters by that device from that address; mark 0 is no mark.
+    /// Requests the route to an address: the matching table entry, with policy rules applied. With `from`,
+    /// the lookup is for a packet that enters by that device from that address, otherwise for a packet of the
+    /// node itself. Mark 0 is no mark.
     pub(super) async fn lookup(
         &self,
         address: IpAddr,
@@ -303,7 +304,8 @@ pub(super) async fn routes(
     Ok(listed.iter().filter_map(Route::of).collect())
 }
 
-/// Disables IPv4 forwarding on one device. As a raw attribute, since the library omits zero values.
+/// Disables IPv4 forwarding on one device. The attribute is encoded here, because the library omits zero
+/// values.
 pub(super) fn forwarding_off() -> LinkAttribute {
     let value = DefaultNla::new(IPV4_DEVCONF_FORWARDING, 0_u32.to_ne_bytes().to_vec());
     let mut bytes = vec![0; value.buffer_len()];

@@ -1,8 +1,8 @@
 //! A quick check, made when probes fail, of whether the devices are still as
 //! [`ensure`](super::ensure()) left them. It takes a few requests about the sentinel's devices.
 //!
-//! A change that matters only without pathproof's programs (the far ends' settings) is no damage:
-//! writing `ip_forward` changes every device, and does not affect probes.
+//! Changed settings of the far ends are no damage: they matter only without pathproof's programs. For
+//! example, writing `ip_forward` changes every device, and does not affect probes.
 
 use std::net::IpAddr;
 
@@ -155,7 +155,7 @@ async fn look_at_routes(
     family: Family,
     found: &mut Vec<String>,
 ) {
-    // Packets to the addresses behind this device come from the addresses behind the other one.
+    // Packets to the addresses behind this near end come from the addresses behind the other near end.
     let other = match near {
         Role::ServerNear => Role::ClientNear,
         _ => Role::ServerNear,
@@ -168,8 +168,8 @@ async fn look_at_routes(
         }
         for source in other.addresses(config, family) {
             let from = Some((devices.index(other), source));
-            // Policy routing for pods (GKE's netd) may divert unmarked packets, but kube-proxy marks
-            // probes: one sound lookup is enough.
+            // One sound lookup is enough. Policy routing for pods (GKE's netd) may divert unmarked packets,
+            // but kube-proxy marks probes.
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
                 let answer = netlink.lookup(address, from, mark).await;
@@ -183,9 +183,9 @@ async fn look_at_routes(
     }
 }
 
-/// Damage that a lookup shows. With `own` it is the route of the node's local packets, which must be the
-/// sentinel's. For an incoming packet the kernel also refuses what it would not forward, which is not
-/// judged here.
+/// Damage that the result of a route lookup shows. With `own` the lookup was for packets that the node itself
+/// sends: these must take the sentinel's route. Otherwise it was for an incoming packet. The kernel also
+/// fails that lookup if it would not forward the packet, so such errors are no damage.
 async fn route_damage(
     netlink: &Netlink,
     link: &Link,
@@ -204,7 +204,7 @@ async fn route_damage(
                 return None;
             }
             if own && unicast && route.table == MAIN && !route.is_exactly(address) {
-                // A packet takes this route if the sentinel's is missing.
+                // Packets take this less specific route if the sentinel's route is missing.
                 return Some(gone);
             }
             let by = match route.device {

@@ -1,8 +1,8 @@
 //! The prober without its thread: starts rounds and dispatches events. It reads the clock and never
 //! sleeps, so tests control the time.
 //!
-//! Rounds are slow while the outcome of every lane is unchanged, and fast while one changes. So a fault
-//! is confirmed as soon as with a constant four rounds a second, and a quiet node pays for fewer
+//! Rounds are slow while the outcome of every lane is unchanged, and fast after a change. So a fault is
+//! confirmed as soon as with a constant four rounds a second, and an unchanged node needs less CPU time
 //! (docs/internal/design/sentinel.md#echo).
 
 use std::ops::Range;
@@ -24,11 +24,11 @@ use crate::probe::Kernel;
 
 /// Delay of a family's first round.
 const FIRST: Gap = Duration::ZERO..Duration::from_millis(50);
-/// A round that is due within this time after the other family's starts together with it: a wake-up
+/// A family's round that is due within this time starts together with the other family's round: a wake-up
 /// costs as much as several probes.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// Interval of probes from outside the node if they do not take the path of real connections
-/// ([`SentinelAddresses::outside_rests`]): nothing translates them, so these probes are useless.
+/// ([`SentinelAddresses::outside_rests`]). Nothing translates these probes, so frequent ones are useless.
 const OUTSIDE_RESTS: Duration = Duration::from_secs(30);
 
 struct Course<S> {
@@ -45,7 +45,7 @@ pub(super) struct Engine<K: Kernel, N: Network> {
     tools: Tools<K, N>,
     courses: [Option<Course<N::Socket>>; FAMILIES],
     results: UnboundedSender<ProbeTrace>,
-    /// Finished traces, delivered at the end of a turn: the reader wakes once, and not while other
+    /// Finished traces, delivered at the end of a turn, so that the reader wakes once, and not while other
     /// probes are sent.
     known: Vec<ProbeTrace>,
 }
@@ -87,8 +87,8 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         self.results.is_closed()
     }
 
-    /// Replaces the targets. A family with new targets starts soon. Changed targets keep its schedule,
-    /// unless the endpoint moved.
+    /// Replaces the targets. A family that had no targets starts soon. A family with changed targets keeps
+    /// its schedule, unless the endpoint's port changed: that brings its next round forward.
     pub(super) fn retarget(&mut self, targets: &[SentinelAddresses]) {
         let now = self.tools.now();
         for family in Family::ALL {
@@ -133,7 +133,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         let now = self.tools.now();
         self.go_on(now);
         self.begin_rounds(now);
-        // Most answers arrive before the call that sent the probe returns.
+        // Take events again: most answers arrive before the call that sent the probe returns.
         self.take_events();
         let now = self.tools.now();
         self.go_on(now);
@@ -158,7 +158,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         let together = now.plus(TOGETHER);
         let courses = self.courses.iter_mut().flatten();
         for course in courses.filter(|course| course.is_due(together)) {
-            // A round that starts early must not count as late.
+            // A round that starts early counts as due now.
             let due = course.due.min(now);
             // Missed rounds are not made up for.
             course.begun = Some(now);
@@ -215,7 +215,7 @@ impl<S: Socket> Course<S> {
         begins
     }
 
-    /// A lane has one probe under way: a round waits for the previous one.
+    /// A lane has at most one probe under way, so a round waits until the previous one is complete.
     fn is_due(&self, now: Mono) -> bool {
         self.due <= now && self.round.is_complete()
     }
@@ -233,25 +233,26 @@ impl<S: Socket> Course<S> {
     }
 }
 
-/// Random interval between rounds: probes must not stay in step with anything periodic.
+/// Random interval between rounds, so that probes do not run in step with anything periodic.
 pub(super) type Gap = Range<Duration>;
 
-/// Idle interval. A path that always fails costs no more than a healthy one.
+/// Idle interval. It also applies to a path that keeps failing, which thus costs no more than a healthy one.
 pub(super) const REST: Gap = Duration::from_millis(420)..Duration::from_millis(480);
-/// Interval after a change. A lost probe is complete by then; one with lost data takes up to twice as
-/// long.
+/// Interval after a change. A lost probe has timed out before the next round. A probe that loses its data
+/// takes up to twice as long.
 pub(super) const DOUBT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
-/// Fast interval after the sentinel's endpoint moved, while probes still go to the old one: the delay of
-/// the rules is measured to a tenth of a second. Successful probes complete much earlier.
+/// Fast interval after the sentinel's endpoint moved, while probes still reach the old one. It measures the
+/// lag of the rules to a tenth of a second. Successful probes complete much earlier.
 pub(super) const HASTE: Gap = Duration::from_millis(80)..Duration::from_millis(100);
 /// Number of fast rounds with every lane: three seconds.
 const HASTY: u32 = 33;
-/// Number of further fast rounds with only one lane: half a minute. In a large cluster a proxy takes seconds,
-/// which are measured as precisely.
+/// Number of further fast rounds with only one lane: half a minute. In a large cluster a proxy takes seconds
+/// to follow; its lag is measured as precisely.
 const NARROW: u32 = 330;
-/// In that half minute one round in this many has every lane, about as often as at the idle interval.
+/// Among the fast rounds with only one lane, one in this many has every lane, about as often as at the idle
+/// interval.
 const WHOLE: u32 = 5;
-/// Number of rounds at the interval after a change: enough to confirm a failure, and a repair.
+/// Number of rounds at the interval [`DOUBT`] after a change: enough to confirm a failure, and a repair.
 const ROUNDS: u32 = 8;
 
 /// The part of a probe's outcome whose change shortens the interval.
@@ -268,7 +269,8 @@ impl Fate {
         Self {
             returned: trace.data[Stage::Collected as usize].is_some(),
             own_source: trace.echo_saw.map(|saw| saw.ip() == trace.client.ip()),
-            // An old generation, or one not yet known here, is no reason to hurry.
+            // A probe that returned from an old generation, or from one not yet received by this node, is no
+            // reason to hurry.
             sightings: match trace.data[Stage::Collected as usize] {
                 Some(_) => ProbeSightings {
                     misrouted: false,
@@ -291,7 +293,7 @@ struct Pace {
     hurried: u32,
     /// Port that the endpoint moved to.
     wanted: Option<u16>,
-    /// A probe of the last round reached another port.
+    /// Whether a probe of the last round reached another port.
     behind: bool,
 }
 

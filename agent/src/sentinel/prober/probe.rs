@@ -23,9 +23,9 @@ pub(super) struct Flight {
     pub(super) trace: ProbeTrace,
     times: Times,
     awaits: Phase,
-    /// Follows the last byte sent.
+    /// Sequence number after the last byte sent.
     sequence: u32,
-    /// Follows the last byte received.
+    /// Sequence number after the last byte received.
     acknowledged: Option<u32>,
     refused: bool,
 }
@@ -36,7 +36,7 @@ impl Flight {
         self.times.next(self.is_looked_at())
     }
 
-    /// The observer follows only handshakes.
+    /// Whether to read the observer's record of it: the observer follows only handshakes.
     fn is_looked_at(&self) -> bool {
         self.awaits == Phase::Handshake
     }
@@ -115,7 +115,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         }
     }
 
-    /// Whether it timed out, or the observer saw how it failed.
+    /// Whether the probe timed out, or the observer saw how it failed.
     pub(super) fn is_over(&self, flight: &mut Flight, now: Mono) -> bool {
         flight.times.is_over(now)
             || flight.is_looked_at()
@@ -126,7 +126,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 )
     }
 
-    /// Ends it at any stage.
+    /// Ends a probe at any stage.
     pub(super) fn finish(&mut self, flight: Flight) -> ProbeTrace {
         let mut trace = flight.trace.clone();
         trace.ended = self.now();
@@ -144,19 +144,20 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Closes its connection-tracking entry and unregisters it. In this order, because an uplink lets a RST
-    /// out if its probe is not registered. The uplink's program sees the RST before the call that sends it
-    /// returns (before Linux 6.5 not if softirqs wait for their thread).
+    /// Closes the probe's connection-tracking entry with a RST, then unregisters the probe. The order
+    /// matters: the program at an uplink lets the RST of an unregistered probe out. That program sees the RST
+    /// before the call that sends it returns (before Linux 6.5 not if softirqs wait for their thread).
     pub(super) fn close(&mut self, flight: Flight) {
-        // A refused handshake left no entry, or one that the refusal closed; a RST would only be
-        // misrouted.
+        // A refused handshake left no connection-tracking entry, or the refusal closed it. A RST would only
+        // be misrouted.
         let refused = flight.refused && flight.acknowledged.is_none();
         if flight.trace.lane.transport == Transport::Tcp && !refused {
             let reset = Packet::Reset {
                 sequence: flight.sequence,
                 acknowledged: flight.acknowledged,
             };
-            // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
+            // A RST that cannot be sent leaves a connection-tracking entry behind. The next probe reports the
+            // reason.
             let _ = self.send(Side::Client, flight.ends(), reset);
         }
         self.unregister(&flight.key);
@@ -169,7 +170,7 @@ pub(super) struct Call<S> {
     socket: S,
     cookie: u64,
     times: Times,
-    /// Key under which the program registered it, once the SYN was seen.
+    /// Key under which the eBPF program registered the probe; `None` until that program saw the SYN.
     key: Option<ProbeKey>,
     connected: Option<Mono>,
     returned: Option<Mono>,
@@ -190,8 +191,8 @@ impl<S: Socket> Call<S> {
         self.times.next(self.connected.is_none())
     }
 
-    /// The data that must come back. Its token is zero if the SYN was not seen: then it was not the echo
-    /// that answered.
+    /// The data that must come back. The token is zero if the program did not see the SYN: then something
+    /// other than the sentinel's echo answered.
     fn data(&self) -> [u8; DATA_LEN] {
         frame::data(self.key.map_or(0, |key| key.token))
     }
@@ -308,7 +309,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         call.isn().map_or(0, |isn| self.seen(isn, family))
     }
 
-    /// Ends it at any stage.
+    /// Ends a probe at any stage.
     pub(super) fn hang_up(&mut self, mut call: Call<N::Socket>) -> ProbeTrace {
         let mut trace = call.trace.clone();
         trace.ended = self.now();
@@ -333,8 +334,9 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Removes its records. A connected socket ends with a RST. After an unanswered SYN the kernel sends
-    /// none, and connection tracking would keep the entry for two minutes.
+    /// Removes the records of a host probe and closes its connection. A connected socket ends with a RST.
+    /// After an unanswered SYN the kernel sends none, and connection tracking would keep the entry for two
+    /// minutes, so this sends a RST.
     pub(super) fn forget(&mut self, mut call: Call<N::Socket>) {
         // Its SYN may have been seen since the last check.
         self.find_key(&mut call);
@@ -344,7 +346,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         let unseen = isn.filter(|_| call.key.is_none());
         let unseen = unseen.map(|isn| key(isn, call.trace.lane.family, Transport::Tcp));
         if let Some(key) = unseen {
-            // If this fails, an uplink lets the RST out, which is only a useless packet.
+            // If this fails, the program at an uplink lets the RST out, which is only a useless packet.
             let _ = self.kernel.register(key, probe_flag::HOST);
         }
         let known = call.key.or(unseen);
@@ -355,7 +357,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 sequence: isn.wrapping_add(1),
                 acknowledged: None,
             };
-            // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
+            // A RST that cannot be sent leaves a connection-tracking entry behind. The next probe reports the
+            // reason.
             let _ = self.send_own(ends, reset);
         }
         if let Some(key) = known {

@@ -44,7 +44,7 @@ pub(super) fn errands(targets: &SentinelAddresses) -> impl Iterator<Item = Erran
         (OffCluster, Udp, outside, udp),
         (NodePort, Tcp, outside, targets.node_port),
         (NodePort, Udp, outside, targets.node_port_udp),
-        // Not by UDP: only a SYN identifies its socket's cookie.
+        // Only TCP: the eBPF program finds a probe's socket, by its cookie, only on a SYN.
         (Host, Tcp, None, tcp),
     ]
     .into_iter()
@@ -161,7 +161,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.look_at_control(round, now);
     }
 
-    /// The control probe's answer leaves a stamp, with or without an event.
+    /// Ends the control probe if its record has the stamp of an answer, even if no event came, or if it timed
+    /// out.
     fn look_at_control(&mut self, round: &mut Round<N::Socket>, now: Mono) {
         let ControlProbe::UnderWay { key, times } = &mut round.control else {
             return;

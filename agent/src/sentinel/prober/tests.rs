@@ -61,7 +61,7 @@ fn lanes_from_outside_are_rare_if_nothing_translates_them() {
             _ => assert_eq!(traces.len(), 3, "{lane:?}"),
         }
     }
-    // From now on they take the path of real connections.
+    // From now on, probes from outside take the path of real connections.
     bench.engine.retarget(&everything());
     bench.run(5 * SECOND);
     for (lane, traces) in by_lane(&bench.traces()) {
@@ -205,8 +205,8 @@ fn unanswered_probes_end_at_their_timeout(#[values(Path::Silent, Path::Handshake
     assert!(bench.turns <= rounds * 6, "{} for {rounds}", bench.turns);
 }
 
-/// An inspection in the forwarding path holds each packet for some time: handshake and data have
-/// separate timeouts.
+/// With a delay of every packet, handshake and data together take longer than one timeout. The probe passes,
+/// because each has a separate timeout.
 #[test]
 fn data_has_the_same_timeout_as_the_handshake() {
     let mut bench = Bench::new(Path::Sound);
@@ -265,8 +265,8 @@ fn a_late_observation_still_ends_a_probe_early() {
     );
 }
 
-// Whenever the path breaks: 480 ms to the next round, 200 ms for the first loss, three more at the shorter
-// interval.
+// Time limit, whenever the path breaks: 480 ms to the next round, 200 ms for the first loss, and three more
+// rounds at the shorter interval.
 #[rstest]
 fn four_failures_in_a_row_are_reported_soon(
     #[values(Path::Silent, Path::HandshakeOnly, Path::Refusing)] broken: Path,

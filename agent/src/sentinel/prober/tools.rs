@@ -22,13 +22,13 @@ pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
 /// following wait grows. An outcome that the observer saw ends the probe before its timeout.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOK_FACTOR: u32 = 4;
-/// A token is in use with a chance of one in a billion; this many in a row never are.
+/// Maximum number of draws of a token. A random token is in use with a chance of one in a billion.
 const TOKENS_TRIED: usize = 8;
 
 /// Outcomes of the observer that end a probe early.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
-/// Outcomes of a probe that went to another place than the last known endpoint. The echo answers all
-/// generations, so a probe that reached it may come back.
+/// Outcomes of a probe that went elsewhere than to the last known endpoint. The echo answers at all
+/// generations, so a probe that reached the echo may still come back.
 const ELSEWHERE: u32 = state::MISROUTED | state::STALE;
 
 pub(super) struct Tools<K, N> {
@@ -43,7 +43,7 @@ pub(super) struct Tools<K, N> {
     pub(super) frame: Vec<u8>,
 }
 
-/// Draws a random number: one token must not reveal the next.
+/// Draws an unpredictable number, so that one token does not reveal the next.
 pub(super) type Dice = fn() -> io::Result<u32>;
 
 /// [`Dice`] from the kernel.
@@ -65,9 +65,9 @@ pub(super) fn jitter(dice: Dice, span: &Range<Duration>) -> Duration {
     span.start + Duration::from_micros((word % micros.max(1)).into())
 }
 
-/// Source ports by path, and those of control probes, which are never tracked. After translation, probes
-/// of the two paths with the same source have the same addresses, so their ports must differ. A range
-/// lasts for half an hour, and connection tracking keeps an entry for at most five minutes.
+/// Source ports by path; the last range is for control probes, whose connections are never tracked. The two
+/// paths with the same source address have the same destination after translation, so their ports must
+/// differ. A range lasts for half an hour, and connection tracking keeps an entry for at most five minutes.
 const RANGES: [Range<u16>; PROBE_PATHS + 1] = [
     20_000..60_000,
     20_000..40_000,
@@ -173,7 +173,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         sent.map_err(|error| format!("cannot send to {}: {error}", ends.1))
     }
 
-    /// Whether the observer saw how a handshake failed: then waiting is useless.
+    /// Whether waiting for a handshake is useless, because the observer saw how it failed. A probe that went
+    /// elsewhere and reached the echo may still be answered.
     pub(super) fn is_told(&self, key: Option<ProbeKey>, seen: u32) -> bool {
         let reached = || {
             let probe = key.and_then(|key| self.kernel.read(&key).ok().flatten());
@@ -184,7 +185,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         seen & TOLD != 0 && (seen & TOLD & !ELSEWHERE != 0 || !reached())
     }
 
-    /// The observer's state bits of a connection; none if another connection shares the number.
+    /// The observer's state bits of a connection; none if another connection has the same sequence number.
     pub(super) fn seen(&self, isn: u32, family: Family) -> u32 {
         let seen = self.kernel.connection_state(isn, family);
         let sure = seen.filter(|seen| seen & state::AMBIGUOUS == 0);
@@ -192,7 +193,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-/// Latest end of a probe, and the time of the next check before that.
+/// Deadline of a probe, and the time of the next check before the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
     deadline: Mono,

@@ -1,7 +1,7 @@
 //! The prober's sockets: packet sockets on the sentinel's devices, and TCP sockets for the host's path.
-//! The latter `connect` to the sentinel's cluster IP, send data that must come back, and end with a RST.
-//! The kernel chooses the initial sequence number. So the program at the server pair finds the socket by
-//! its cookie, and records the number as the token.
+//! The TCP sockets `connect` to the sentinel's cluster IP, send data that must come back, and end with a RST.
+//! The kernel chooses their initial sequence numbers, so the program at the server pair finds a socket by its
+//! cookie, and records the number as the token.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -51,10 +51,10 @@ pub(super) trait Network {
 
 /// Operations on a TCP socket for the host's path.
 pub(super) trait Socket: AsRawFd {
-    /// Cookie by which the programs identify it.
+    /// Cookie by which the eBPF programs identify the socket.
     fn cookie(&self) -> io::Result<u64>;
     fn connect(&self, to: SocketAddr) -> io::Result<()>;
-    /// Whether it is connected; an error if it never will be.
+    /// Whether the socket is connected; an error if it never will be.
     fn is_connected(&self) -> io::Result<bool>;
     fn local(&self) -> Option<SocketAddr>;
     /// The sequence number of the next byte to send.
@@ -101,8 +101,8 @@ impl Network for Sockets {
     }
 
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
-        // With this protocol the caller supplies the header, in both families. Used only after
-        // failures, so no socket is kept for it.
+        // With this protocol the caller supplies the IP header, in both families. The socket is opened for
+        // each packet, because it is needed only after failures.
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let kind = Type::RAW.nonblocking().cloexec();
         let socket = socket2::Socket::new(Domain::for_address(to), kind, Some(protocol))?;
@@ -131,7 +131,7 @@ fn packet_socket(index: u32) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// A non-blocking TCP socket that ends with a RST, so that connection tracking forgets it in seconds.
+/// A non-blocking TCP socket that ends with a RST, so that its connection-tracking entry expires in seconds.
 #[derive(Debug)]
 pub(super) struct HostSocket(socket2::Socket);
 

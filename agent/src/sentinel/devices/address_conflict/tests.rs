@@ -20,7 +20,7 @@ fn config() -> SentinelConfig {
     }
 }
 
-/// "198.18.0.0/16 eth0", with "via" for a gateway, or with a leading type name.
+/// Parses a route such as "198.18.0.0/16 eth0". "via" adds a gateway. A type such as "blackhole" comes first.
 fn route(text: &str) -> Route {
     let words: Vec<_> = text.split(' ').collect();
     let kind = match words.first() {

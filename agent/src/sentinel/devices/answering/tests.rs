@@ -1,4 +1,4 @@
-//! Over loopback. Routers that refuse, and machines behind a default route, are in tests/node.
+//! Tests over loopback. tests/node covers routers that refuse, and machines behind a default route.
 
 use std::net::TcpListener;
 
@@ -13,7 +13,7 @@ async fn who_accepts_or_refuses_answers() {
     assert!(answers(to, "lo").await.unwrap(), "a RST is an answer too");
 }
 
-/// Without a route by this interface, and with a name that no interface has.
+/// Covers an address without a route by this interface, and an interface that does not exist.
 #[tokio::test]
 async fn who_cannot_be_reached_does_not_answer() {
     let unreachable = "203.0.113.1:9".parse().unwrap();

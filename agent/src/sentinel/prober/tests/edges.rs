@@ -83,7 +83,7 @@ fn the_hosts_path_has_no_arrival_and_ends_at_its_socket() {
     assert_eq!(trace.data[Stage::Collected as usize], Some(trace.ended));
 }
 
-// The kernel sends no RST after an unanswered SYN.
+// The kernel sends no RST after an unanswered SYN, so the prober does.
 #[rstest]
 #[case(Path::Silent, true)]
 #[case(Path::Unreachable, true)]

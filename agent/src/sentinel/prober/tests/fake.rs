@@ -221,7 +221,7 @@ impl Network for World {
         }
         let (seen, key) = parse(state.now, side, frame);
         state.frames.push(seen);
-        // A reset carries no token.
+        // A reset carries no token, so nothing answers it.
         key.into_iter().for_each(|key| state.answer(&seen, key));
         Ok(())
     }
@@ -326,7 +326,7 @@ impl Socket for FakeSocket {
             return Err(io::Error::from_raw_os_error(error));
         }
         if matches!(state.path, Path::Sound | Path::HandshakeOnly) {
-            // The program that finds the cookie does the same.
+            // The eBPF program does the same when it finds the socket's cookie.
             let seen = HostProbe {
                 token: HOST_ISN,
                 seen: 1,

@@ -30,7 +30,8 @@ fn gaps(traces: &[&ProbeTrace]) -> Vec<Duration> {
     pairs.map(|pair| pair[1].sent.since(pair[0].sent)).collect()
 }
 
-// Whenever the endpoint moves, the first probe to meet the new rules follows at most 100 ms after them.
+// Whenever the endpoint moves, the first probe that meets the new rules is sent at most 100 ms after they are
+// in force.
 #[rstest]
 fn rules_that_follow_are_noticed_within_100_ms(
     #[values(0, 70, 190, 330)] moment: u64,
@@ -62,8 +63,8 @@ fn rules_that_follow_are_noticed_within_100_ms(
     }
 }
 
-// In a large cluster a proxy takes seconds. One lane per family measures them to a tenth, and the others
-// cost as much as at the idle interval.
+// In a large cluster a proxy takes seconds to follow. One lane per family measures its lag to a tenth of a
+// second, and the other lanes cost as much as at the idle interval.
 #[test]
 fn one_lane_stays_fast_while_rules_are_seconds_late() {
     let mut bench = followed();
@@ -108,7 +109,8 @@ fn fast_rounds_end_if_rules_do_not_follow() {
     }
 }
 
-// 15 s is the shortest default. Rules of some hundred Services follow within half a second.
+// 15 s is the shortest default interval of rotations. Rules of some hundred Services follow within half a
+// second.
 #[rstest]
 #[case::some_hundred_services(200, 12)]
 #[case::a_thousand(500, 20)]
@@ -132,8 +134,8 @@ fn a_rotation_every_15_s_costs_a_few_rounds_more(#[case] lag: u64, #[case] perce
     );
 }
 
-// The observer knows the endpoint only from the view: a probe that reached the echo at another
-// generation may still come back.
+// The observer knows the endpoint only from the view. So a probe can reach the echo at another generation, be
+// reported as stale or misrouted, and still come back.
 #[rstest]
 #[case(state::STALE, TIMEOUT)]
 #[case(state::MISROUTED, TIMEOUT)]

@@ -74,7 +74,7 @@ fn the_sequence_number_advances_with_sent_data() {
     socket.connect(address).unwrap();
     connected(&socket).unwrap();
     let before = match socket.next_sequence() {
-        // Needs CAP_NET_ADMIN in the socket's user namespace, which the agent has.
+        // TCP_REPAIR needs CAP_NET_ADMIN in the socket's user namespace. The agent has it; this test may not.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
         other => other.unwrap(),
     };
