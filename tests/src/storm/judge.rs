@@ -15,7 +15,7 @@ use crate::prelude::*;
 const GRACE: Duration = Duration::from_secs(5);
 /// Failed probes of a new sentinel, or of one whose devices were damaged, do not count for 10 s.
 const UNARMED: Duration = Duration::from_secs(12);
-/// Time to 503 for a cause that nothing else explains (docs/internal/specification.md).
+/// Time to 503 for a cause that nothing else explains (docs/internal/benchmarks.md).
 const CERTAIN: Duration = Duration::from_millis(1500);
 /// Time to 503 by real connections alone: 3 s of connections that are each lost after 1 s.
 const BY_TRAFFIC: Duration = Duration::from_millis(4500);
