@@ -212,6 +212,48 @@ fn strangers_fit_into_the_memory_that_is_left() {
     assert_answers(&scene);
 }
 
+/// The kernel keeps what arrived behind a missing byte, and charges it to the agent's container.
+#[test]
+fn strangers_cannot_fill_the_kernels_memory() {
+    let scene = Scene::new(Backend::Nftables, &[]);
+    let lost = "table inet lossy { chain first { type filter hook prerouting priority -400; \
+                tcp dport 10256 meta length 53 drop; }; }";
+    scene
+        .world
+        .node
+        .nft(lost)
+        .expect("a rule that drops single bytes");
+    let target = health_port(&scene, Family::V4);
+    let send = |_| {
+        let mut stream = TcpStream::connect(target).expect("connect");
+        stream.set_nodelay(true).expect("no delay");
+        stream.set_nonblocking(true).expect("no waiting");
+        stream.write_all(b"G").expect("a byte that is lost");
+        // It writes what the kernel takes.
+        let _ = stream.write(&[b'x'; 64 * 1024]);
+        stream
+    };
+    let strangers: Vec<TcpStream> = scene.world.outside.run(|| (0..100).map(send).collect());
+    thread::sleep(Duration::from_secs(2));
+    let mut ss = scene.world.node.command("ss");
+    let output = ss
+        .args(["-tmnH", "state", "established", "sport", "=", ":10256"])
+        .output();
+    let output = output.expect("run ss");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let held = text.split("skmem:(r").skip(1).map(|rest| {
+        let digits = rest.split(',').next().unwrap_or_default();
+        digits.parse::<u64>().expect("bytes")
+    });
+    let held: Vec<u64> = held.collect();
+    assert!(held.len() >= 100 && held.iter().sum::<u64>() > 0, "{text}");
+    let most = held.iter().max().copied().unwrap_or_default();
+    assert!(most <= 4096, "a connection holds {most} bytes");
+    scene.world.node.nft("delete table inet lossy").expect("no rule");
+    assert_answers(&scene);
+    drop(strangers);
+}
+
 /// Number of connections that are open at the health port.
 pub(crate) fn open(scene: &Scene) -> u64 {
     let labels = ["listener=\"healthz\""];
