@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes real agents, in a namespace of a test's world, and queries for
+//! A real Prometheus in a namespace of a test's world. It scrapes real agents and answers queries for
 //! expressions, label values and alerts.
 
 use std::collections::BTreeSet;
@@ -42,11 +42,11 @@ pub struct Span {
 /// An expression, ready to be evaluated.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// Description of its place, for people.
+    /// Its place in the dashboard or rules, for people.
     pub place: String,
     /// PromQL, without variables.
     pub text: String,
-    /// Evaluated only at the end of the time range, as for tables and alerts.
+    /// Whether it is evaluated only at the end of the time range, as for tables and alerts.
     pub instant: bool,
 }
 
@@ -62,7 +62,7 @@ impl Prometheus {
             targets.push(json!({ "targets": [relay.address()], "labels": { "node": name } }));
             relays.push(relay);
         }
-        // JSON is also YAML.
+        // Prometheus reads YAML, and JSON is also YAML.
         let configuration = json!({
             "global": { "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s" },
             "rule_files": ["rules.yml"],
@@ -88,7 +88,7 @@ impl Prometheus {
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
-            // Blocks of 12 h also accept samples of the last hours.
+            // With blocks of 12 h, Prometheus also accepts samples of the last hours.
             .arg("--storage.tsdb.min-block-duration=12h")
             .arg("--storage.tsdb.max-block-duration=12h");
         let mut process = Process::start(command, "prometheus", dir)?;

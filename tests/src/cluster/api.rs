@@ -105,7 +105,7 @@ impl Api {
         self.request(Method::DELETE, path, "application/json", &Value::Null)
     }
 
-    /// Deletes an object. It may already be gone, because a controller was faster.
+    /// Deletes an object. Succeeds too if the object is already gone, because a controller was faster.
     pub fn delete_object(&self, object: &Value) -> Result<()> {
         match self.delete(&path_of(object)?) {
             Err(error) if refused(&error) != Some(404) => Err(error),

@@ -73,7 +73,7 @@ fn built(pod: &Path, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
 }
 
 struct Play<'a> {
-    // Dropped in this order: observers and clients, then the node.
+    // Fields are dropped in this order: observers and clients, then the node.
     tell: Teller<'a>,
     node: RealNode,
 }
