@@ -1,4 +1,4 @@
-//! Finds objects of a rendering by kind and name.
+//! Functions that find objects of a rendering by kind and name.
 
 use node_tests::deploy::identity;
 use serde_json::Value;
