@@ -174,7 +174,6 @@ pub(crate) fn hold_lock(scene: &mut Scene) {
     proxy.hold_lock().expect("the lock");
 }
 
-/// Runs `work` for every local pod.
 fn pods(scene: &Scene, work: impl Fn(&str) -> anyhow::Result<()>) {
     let local = scene.world.pods().filter(|pod| pod.place != Place::Remote);
     local.for_each(|pod| work(&pod.name).expect("a pod's route"));

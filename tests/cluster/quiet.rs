@@ -102,7 +102,6 @@ fn silences(scene: &Scene) -> Vec<Duration> {
 #[derive(Clone, Debug)]
 struct Request {
     at: Timestamp,
-    /// Kubernetes verb, such as `watch`.
     verb: String,
     /// Resource, such as `services` or `pods/status`; empty if the path has none.
     resource: String,

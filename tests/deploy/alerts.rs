@@ -35,7 +35,6 @@ fn asked(arguments: &[&str], file: &Path) -> Needed<Result<String>> {
     Ok(said(command.args(arguments).arg(file)))
 }
 
-/// Asserts that promtool accepts the file.
 #[track_caller]
 pub(crate) fn promtool(arguments: &[&str], file: &Path) {
     needs!(asked(arguments, file)).expect("promtool accepts it");

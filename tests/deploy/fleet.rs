@@ -22,7 +22,6 @@ pub(crate) const MINUTES_10_TO_30: &str = "0x19 1x39 0x60";
 pub(crate) struct Fleet(BTreeMap<String, String>);
 
 impl Fleet {
-    /// Healthy nodes, from `node-1` on.
     pub(crate) fn healthy(nodes: usize) -> Self {
         let mut fleet = Self::default();
         for node in 1..=nodes {

@@ -19,7 +19,6 @@ pub(crate) fn document(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// All shipped recording rules and alerts.
 fn all_rules() -> Vec<Value> {
     let file = folder().join("chart/files/alerts/prometheus-rule.yaml");
     let text = fs::read_to_string(file).expect("the rules");

@@ -78,7 +78,6 @@ impl Scene {
         self.kubectl(&format!("apply -k {}", folder.display()));
     }
 
-    /// Runs kubectl with words that are separated by spaces.
     pub(crate) fn kubectl(&self, words: &str) -> String {
         self.node.desk.kubectl(words).expect("kubectl")
     }
@@ -155,7 +154,6 @@ impl Scene {
         at(TcAttachType::Ingress) + at(TcAttachType::Egress)
     }
 
-    /// The logs of all agent pods.
     pub(crate) fn agent_log(&self) -> String {
         let pods = self.agents();
         let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str());
@@ -194,14 +192,12 @@ impl Scene {
         });
     }
 
-    /// Waits until the agent's condition has this status.
     pub(crate) fn wait_condition(&self, status: &str) {
         let kind = "ServiceDatapathReady";
         let holds = || self.node.condition(kind) == status;
         self.wait(&format!("condition {kind} {status}"), holds);
     }
 
-    /// Asserts that the prober got no answer but 200.
     pub(crate) fn assert_always_200(&self, prober: &Watch) {
         let changes = prober.changes();
         let sound = !changes.is_empty() && changes.iter().all(|change| change.codes == SOUND);

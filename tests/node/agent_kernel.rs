@@ -18,7 +18,6 @@ use pathproof::datapath::load;
 use pathproof_wire::abi::{self, ABI_VERSION, map};
 use pathproof_wire::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
 
-/// Folder of the pinned links.
 pub(crate) fn links(world: &World) -> PathBuf {
     world.pin_dir().join(format!("v{ABI_VERSION}/links"))
 }

@@ -15,7 +15,6 @@ enum Harmless {
     PolicyForOneService,
     /// A NetworkPolicy drops all packets of one client.
     PolicyForOneClient,
-    /// Clients dial a Service without endpoints.
     NoEndpoints,
     /// Clients are outside of loadBalancerSourceRanges.
     SourceRanges,

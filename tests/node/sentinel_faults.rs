@@ -10,7 +10,6 @@ use node_tests::prelude::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The chain of all Services is emptied.
     Flushed,
     NoRules,
     /// The sentinel's rules lead to an address that is no endpoint.

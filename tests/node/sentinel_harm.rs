@@ -25,7 +25,6 @@ const SILENT: &str = "table inet silent { chain in { type filter hook input prio
 enum Kind {
     /// A connection with data in both directions, ended by RST.
     Tcp,
-    /// Datagrams in both directions.
     Udp,
     /// A SYN whose checksum is wrong.
     Damaged,

@@ -28,7 +28,6 @@ enum Harmless {
     /// Another program repeatedly flushes the devices' routes.
     RoutesFlushed,
     DeviceDeleted,
-    /// The servers of the backends end.
     BackendsKilled,
     /// 250 devices are added and removed.
     BurstOfDevices,

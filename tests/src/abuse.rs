@@ -34,7 +34,7 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Opens `size` connections from a namespace, rounded up to a multiple of [`HOLDERS`], and replaces those
+    /// Opens `size` connections from a namespace, rounded up to a multiple of `HOLDERS`, and replaces those
     /// that the server closes. Half of them send nothing. The other half begin a header and send one byte of
     /// it each second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {

@@ -155,7 +155,6 @@ fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Time of the last received frame.
 fn stamp(socket: &Socket) -> i128 {
     /// Reads a `timespec`.
     const SIOCGSTAMPNS: libc::c_ulong = 0x8907;

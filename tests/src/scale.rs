@@ -40,7 +40,6 @@ pub fn write(dir: &Path, services: usize) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Namespace and name of a Service.
 pub(crate) fn name(index: usize) -> (String, String) {
     (
         format!("team-{:02}", index % 40),

@@ -8,7 +8,6 @@ use node_tests::prelude::*;
 
 use crate::parts::{everybody_is_served, stays};
 
-/// The node's second addresses.
 fn other(family: Family) -> IpAddr {
     match family {
         Family::V4 => [192, 0, 2, 11].into(),

@@ -110,7 +110,6 @@ pub(crate) fn packets(ns: &Namespace, devices: &str) -> u64 {
     devices.filter_map(sent).sum()
 }
 
-/// Adds a network policy's rules to the forward path.
 pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
     let rules = rules.join("\n");
     ns.nft(&format!(

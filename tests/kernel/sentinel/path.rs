@@ -230,7 +230,6 @@ fn unknown_and_handshake(path: &mut Path, family: Family) {
     assert_eq!(probe.echo_port, 8_080_u16.to_be_bytes());
 }
 
-/// Sends data after the handshake, then ends the probe.
 fn data(path: &mut Path, family: Family) {
     let (client, service) = (client(family), service(family, 80));
     let key = key(family, TCP, TOKEN);

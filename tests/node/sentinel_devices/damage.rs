@@ -186,7 +186,6 @@ fn a_torn_pair_is_refused_and_removed(#[case] harm: &str) {
     assert_eq!(node.verify(&node.ensure()), [""; 0]);
 }
 
-/// Drops CAP_NET_ADMIN from the calling thread.
 fn drop_net_admin() -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const NET_ADMIN: u32 = 12;

@@ -122,7 +122,6 @@ pub fn refused(error: &anyhow::Error) -> Option<u16> {
     }
 }
 
-/// Path of an object in the API.
 pub(super) fn path_of(object: &Value) -> Result<String> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word(&object["apiVersion"]), word(&object["kind"]));

@@ -58,7 +58,6 @@ pub fn cluster_ip(api: &Api, index: usize) -> Result<Ipv4Addr> {
     Ok(address.context("a ClusterIP")?.parse()?)
 }
 
-/// API path of a Service's slices.
 fn slices(index: usize) -> String {
     let (namespace, _) = name(index);
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")

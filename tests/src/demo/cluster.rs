@@ -13,7 +13,6 @@ use crate::prelude::*;
 use crate::prometheus::Prometheus;
 use crate::real_node::{self, RealNode};
 
-/// Node port of the Service.
 const NODE_PORT: u16 = 30080;
 const CONDITION: &str = "ServiceDatapathReady";
 const INSTALL: &str = "--namespace pathproof --create-namespace --set \

@@ -13,7 +13,6 @@ use crate::watch::Poll;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Minimum extra time after a limit, to distinguish a late result from one that never comes.
 const LATE: Duration = Duration::from_secs(4);
-/// Heading of the table at the end.
 const HEADING: &str =
     "   what happened                expected                                 took   allowed";
 
@@ -113,7 +112,6 @@ impl<'a> Teller<'a> {
         self.linger(1)
     }
 
-    /// Adds a row for an observation.
     pub(super) fn add_row(&mut self, row: Named, sound: bool, seen: &str) {
         let text = format!("{}: {seen}", row.1);
         let missed = (!sound).then(|| seen.to_owned());

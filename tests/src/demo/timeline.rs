@@ -32,7 +32,6 @@ pub(super) const SEEN: Kind = ["● ", PLAIN, PLAIN];
 pub(super) const GOOD: Kind = ["✔ ", GREEN, GREEN];
 /// An expected result did not come.
 pub(super) const BAD: Kind = ["✘ ", RED, RED];
-/// A remark.
 pub(super) const NOTE: Kind = ["  ", DIM, DIM];
 
 pub(super) fn paint(code: &str, text: &str) -> String {

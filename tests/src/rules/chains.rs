@@ -71,7 +71,6 @@ impl Chains {
         chains
     }
 
-    /// Adds one port of one Service.
     fn add(&mut self, service: &Value, port: &Value, endpoints: &[(&Value, SocketAddr)]) {
         let (spec, family) = (&service["spec"], self.family);
         let cluster_ips: Vec<IpAddr> = addresses(items(&spec["clusterIPs"]), family).collect();

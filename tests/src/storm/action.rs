@@ -45,7 +45,6 @@ pub(super) struct Injector {
     memory: Option<MemoryGroup>,
     /// Disk with the agents' state folder. An action fills it.
     state: SmallDisk,
-    /// The API server that the agent reads, if any.
     api: Option<ApiServer>,
     /// Pods and clients of the worlds and of the tenant.
     worlds: Worlds,

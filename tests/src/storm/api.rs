@@ -18,7 +18,6 @@ pub(super) struct ApiServer {
     pub(super) way: Relay,
     api: Api,
     _control: ControlPlane,
-    /// The agent's kubeconfig.
     pub(super) kubeconfig: PathBuf,
     manifests: PathBuf,
 }

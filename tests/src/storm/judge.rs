@@ -64,7 +64,6 @@ pub(super) struct Seen {
 pub(super) struct Findings {
     /// Wrong answers: time and description.
     pub(super) violations: Vec<(Duration, String)>,
-    /// Number of faults, judged or not.
     pub(super) faults: usize,
     /// Times from each judged fault to its 503.
     pub(super) detected: Figure,

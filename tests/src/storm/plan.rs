@@ -37,7 +37,6 @@ pub(super) enum Users {
     Everybody,
     /// Clients outside alone, as on an ingress node.
     Outside,
-    /// One pod alone.
     OnePod,
 }
 
@@ -58,13 +57,11 @@ pub(super) enum Harmless {
     SentinelDeleted,
     /// A device of the sentinel is deleted.
     DeviceDeleted,
-    /// The folder contains an invalid manifest.
     BadManifest,
     /// The node is marked for deletion, which makes only /healthz answer 503.
     NodeMarked,
     /// A SYN flood from a million sources.
     SynFlood,
-    /// Other processes keep every processor busy.
     ProcessorsTaken,
     /// The agent cannot write its state.
     DiskFull,
@@ -138,7 +135,6 @@ pub(super) enum Tenant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) action: Action,
-    /// Start.
     pub(super) from: Duration,
     /// End, when the action is completely reverted.
     pub(super) to: Duration,

@@ -126,7 +126,6 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     Ok(missed.close())
 }
 
-/// Observations of a storm so far.
 struct Record {
     start: Instant,
     soak: Option<Soak>,

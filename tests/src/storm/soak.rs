@@ -48,7 +48,6 @@ pub(super) fn is_churn(action: Action) -> bool {
     churn.map(Action::Harmless).contains(&action)
 }
 
-/// Samples so far.
 #[derive(Default)]
 pub(super) struct Soak {
     /// Values of each row of [`ROWS`], one for each sample.

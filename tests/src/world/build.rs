@@ -117,7 +117,6 @@ const EVERYWHERE: [(&str, &str); 16] = [
     ("net/ipv6/conf/lo/disable_ipv6", "0"),
 ];
 
-/// Turns forwarding on or off, for both families.
 pub(super) fn forward(namespace: &Namespace, on: bool) -> Result<()> {
     let value = if on { "1" } else { "0" };
     namespace.sysctls(&[

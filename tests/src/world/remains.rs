@@ -27,7 +27,6 @@ const LOCK: &str = "/run";
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// Everything to remove with a world.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub(super) name: String,

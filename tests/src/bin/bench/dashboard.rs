@@ -86,7 +86,6 @@ fn expositions(scene: &mut Scene) -> Result<[String; 2]> {
     Ok([sound, scene.metrics()])
 }
 
-/// Series and values of an exposition.
 fn samples(page: &str) -> impl Iterator<Item = (&str, f64)> {
     page.lines().filter_map(|line| {
         // An exemplar may follow the value.

@@ -37,7 +37,6 @@ pub(crate) fn run(injections: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Injects every kind of fault in turn.
 fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
     // Without the hold-down, 200 after a second or later repair comes as soon as after the first one.
     let mut stage = stage(load, true, &["--flap-dwell", "0"])?;

@@ -144,7 +144,6 @@ fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
     Ok(peer)
 }
 
-/// Runs the peer with two threads, like the agent.
 pub(crate) fn serve() -> Result<()> {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -18,7 +18,6 @@ use crate::site::Site;
 const MOVES: usize = 12;
 /// Timeout of each wait, longer than the time between two moves.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Path of the sentinel's Service in the API.
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 /// Time for which kube-proxy is stopped.
 const HOLD: Duration = Duration::from_secs(6);

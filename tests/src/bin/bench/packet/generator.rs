@@ -145,7 +145,6 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code
 }
 
-/// eBPF instructions assembled so far.
 #[derive(Default)]
 struct Code(Vec<u64>);
 
@@ -202,5 +201,4 @@ const OR32: u8 = 0x44;
 const SHIFT_RIGHT32: u8 = 0x74;
 const MODULO32: u8 = 0x94;
 const TO_BE: u8 = 0xdc;
-/// Number of the helper.
 const TAIL_CALL: i32 = 12;
