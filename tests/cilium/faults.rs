@@ -10,7 +10,7 @@ use crate::scene::{
 /// Promised maximum time from a fault to 503.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// Asserts that 503 comes in time. Returns the time that it took.
+/// Asserts that 503 comes within [`TOLD`] after `start`. Returns the time that it took.
 fn told(scene: &Scene, watch: &Watch, start: Instant) -> Duration {
     let took = scene.answers(watch, 503, start);
     assert!(took < scaled(TOLD), "503 after {took:?}");

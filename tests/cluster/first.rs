@@ -1,5 +1,5 @@
-//! The minimum: a node that kube-proxy serves is proven, and a node that is being removed answers 503 at
-//! once.
+//! The minimal requirements: a node that kube-proxy serves is proven, and a node that is being removed
+//! answers 503 at once.
 
 use node_tests::prelude::*;
 

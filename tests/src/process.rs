@@ -26,8 +26,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command whose output goes to NAME.log in `dir`. Call it from the thread that keeps the
-    /// process: the kernel kills the process when that thread ends, so that a killed test leaves none.
+    /// Starts a command whose output goes to NAME.log in `dir`. Call this function from the thread that owns
+    /// the process: the kernel kills the process when that thread ends, so that a killed test leaves none.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };

@@ -51,8 +51,8 @@ pub struct Expression {
 }
 
 impl Prometheus {
-    /// Starts it in a namespace with the chart's rules and files in `dir`, and waits until it is ready.
-    /// It scrapes the agents of these nodes every second; the names become the label `node`.
+    /// Starts a Prometheus in a namespace with the chart's rules, with its files in `dir`, and waits until it
+    /// is ready. It scrapes the agents of these nodes every second; the names become the label `node`.
     pub fn start(ns: &Namespace, dir: &Path, nodes: &[(&str, &Namespace)]) -> Result<Self> {
         let near = SocketAddr::from(([127, 0, 0, 1], 0));
         let agent = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
@@ -78,7 +78,7 @@ impl Prometheus {
         })
     }
 
-    /// Starts it with this configuration, and waits until it is ready.
+    /// Starts a Prometheus with this configuration, and waits until it is ready.
     pub fn configured(namespace: &Namespace, dir: &Path, configuration: &Value) -> Result<Self> {
         fs::write(dir.join("prometheus.yml"), configuration.to_string())?;
         let program = Tool::Prometheus.find().context("there is no Prometheus")?;

@@ -39,7 +39,7 @@ pub struct Pod {
     pub ns: Namespace,
     pub v4: Ipv4Addr,
     pub v6: Ipv6Addr,
-    /// Its device on its node, such as "veth-web-1".
+    /// The pod's device on its node, such as "veth-web-1".
     pub device: String,
 }
 

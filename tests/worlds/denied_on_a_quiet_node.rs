@@ -1,5 +1,5 @@
 //! A quiet node: a scanner dials two filtered node ports, and a network policy denies one pod a Service.
-//! There are no other clients, so every connection fails.
+//! There are no other clients.
 
 use node_tests::prelude::*;
 

@@ -83,7 +83,7 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts it with a kubeconfig and waits until its /healthz answers 200.
+    /// Starts kube-proxy with a kubeconfig and waits until its /healthz answers 200.
     pub fn start(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
         let mut proxy = Self::spawn(world, servers, mode, kubeconfig, HEALTHZ_PORT, &[])?;
         let (outside, address) = (proxy.outside.clone(), proxy.address);
@@ -94,7 +94,7 @@ impl KubeProxy {
         Ok(proxy)
     }
 
-    /// Starts it with a port for its health server and more options, without waiting.
+    /// Starts kube-proxy with a port for its health server and more options, without waiting.
     pub fn spawn(
         world: &World,
         servers: &Servers,
@@ -169,7 +169,7 @@ impl KubeProxy {
         self.output(program, &words).map(drop)
     }
 
-    /// Takes the iptables lock until this is dropped: no other tool can change rules meanwhile.
+    /// Takes the iptables lock until `self` is dropped: until then no other tool can change rules.
     pub fn hold_lock(&mut self) -> Result<()> {
         let file = File::options().create(true).append(true).open(&self.lock)?;
         file.lock()?;

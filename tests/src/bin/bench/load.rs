@@ -170,9 +170,9 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
     Ok(added)
 }
 
-/// Processor time of the agent (if any) and the programs while `dial` runs, in percent of one processor,
-/// and connections a second. The kernel's program times include its clock reads, for the agent and for
-/// the peer alike.
+/// Measures while `dial` runs: processor time of the agent (if any) and the programs, in percent of one
+/// processor, and connections a second. The kernel's program times include its clock reads, for the agent and
+/// for the peer alike.
 fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result<(f64, f64)> {
     let agent = scene.agent.as_ref().map(Agent::pid);
     let used = || -> Result<[Duration; 2]> {

@@ -267,7 +267,8 @@ fn an_alarm_that_is_taken_back_while_the_fault_lasts_is_found() {
     assert_eq!(violations(&last), [""; 0]);
 }
 
-/// Faults excuse 503, and so do the seconds after them until the first 200.
+/// 503 is excused during faults and until the first 200 after them. If that is most of the time, the storm
+/// shows little.
 #[test]
 fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
     let found = findings_of(&calm());
