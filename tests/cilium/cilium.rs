@@ -1,9 +1,9 @@
 //! The real Cilium agent on the node of a world, where it compiles and attaches its programs. There is no
 //! operator.
 //!
-//! Its mount namespace outlives the agent, as on a real node. bpffs and /sys are private, and a cgroup of
-//! the test replaces the root of all cgroups. Files of the world cover the two global kernel settings that
-//! Cilium writes. Its API gets the world's pods as from its CNI plugin.
+//! Its mount namespace outlives the agent, as on a real node. bpffs and /sys are private, and a cgroup of the
+//! test stands in for the root of all cgroups. Files of the world cover the two global kernel settings that
+//! Cilium writes. The test adds the world's pods through Cilium's API, as its CNI plugin does.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,8 +24,8 @@ use node_tests::world::{self, Pod, write_script};
 
 /// Time for Cilium to compile its programs for the first time, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Modules that 1.15 needs for IPv6. It ends if the kernel does not list them, so a list is made for a kernel
-/// without modules, which has these built in or translates them to nftables.
+/// Modules that Cilium 1.15 needs for IPv6. It exits if the kernel does not list them. On a kernel without
+/// modules, which has these built in or translates their rules to nftables, the test provides such a list.
 const MODULES: &str = "ip6_tables ip6table_mangle ip6table_raw ip6table_filter";
 
 /// Paths of Cilium's binary, of the sources of its eBPF programs, and of the compiler.
@@ -40,7 +40,7 @@ impl Programs {
     pub(crate) fn find(release: Release) -> Result<Self> {
         let folder = built::folder(release.folder, release.version);
         if release == CILIUM_1_15 {
-            // Cilium 1.15 runs it to detect the kernel's features.
+            // Cilium 1.15 runs bpftool to detect the kernel's features.
             world::tool("bpftool").context("bpftool (Debian's package bpftool)")?;
         }
         let clang = ["clang-22", "clang"].into_iter().find_map(world::tool);
@@ -62,21 +62,21 @@ impl Programs {
     }
 }
 
-/// Cilium on a node, which ends when dropped. Its mounts, with its programs in bpffs, outlive its agent.
+/// Cilium on a node. It ends when dropped. Its mounts, with its programs in bpffs, outlive its agent.
 #[derive(Debug)]
 pub(crate) struct Cilium {
     agent: Option<Process>,
-    /// Keeps the mount namespace alive.
+    /// A process that keeps the mount namespace alive.
     keeper: Process,
     dir: PathBuf,
     programs: Programs,
-    /// Replaces the root of all cgroups. Last, because only an empty cgroup can be removed.
+    /// Replaces the root of all cgroups. Dropped last, because only an empty cgroup can be removed.
     pub(crate) cgroup: Cgroup,
 }
 
 impl Cilium {
-    /// Prepares the mounts and the kinds of objects that Cilium's operator would create. Does not start the
-    /// agent.
+    /// Prepares the mounts, and the custom resource definitions that Cilium's operator would create. Does not
+    /// start the agent.
     pub(crate) fn new(
         world: &World,
         api: &Api,
@@ -96,7 +96,7 @@ impl Cilium {
             fs::create_dir_all(dir.join(folder))?;
         }
         symlink(programs.folder.join("bpf"), dir.join("lib/bpf"))?;
-        // The old release treats warnings as errors, and this compiler has new ones. It also reads
+        // Cilium 1.15 treats warnings as errors, and this newer compiler has more warnings. It also reads
         // uninitialised variables, for which this compiler emits code that the kernel refuses.
         let flags = match programs.is_old() {
             true => " -w -ftrivial-auto-var-init=zero",
@@ -123,14 +123,14 @@ impl Cilium {
         })
     }
 
-    /// Replaces the running agent by a new one, and waits until it is ready and has the pods. `options`
-    /// follow the options of every agent.
+    /// Replaces the running agent by a new one, and waits until it is ready and has the pods. `options` are
+    /// added to the options that every agent gets.
     pub(crate) fn start(&mut self, world: &World, kubeconfig: &str, options: &str) -> Result<()> {
         self.agent = None;
         let dir = self.dir.display().to_string();
         fs::write(self.dir.join("kubeconfig"), kubeconfig)?;
         let bin = self.dir.join("bin");
-        // Adds a link for this process if a folder of links covers /proc.
+        // If a folder of links covers /proc, add a link for this process.
         let script = format!("[ ! -d {dir}/proc ] || ln -s {dir}/proc/$$ /proc/$$; exec \"$@\"");
         let mut command = world.node.command("nsenter");
         command
@@ -152,7 +152,7 @@ impl Cilium {
             let health = request(&socket, "GET", "/v1/healthz", "");
             health.is_ok_and(|health| health["cilium"]["state"] == "Ok")
         })?;
-        // A new agent already has the pods of the previous one.
+        // Ignore the error: a new agent already has the pods of the previous one.
         for pod in world.pods().filter(|pod| pod.place != Place::Remote) {
             match take(&socket, world, pod) {
                 Err(error) if error.to_string().contains("already exists") => {}
@@ -185,7 +185,7 @@ impl Cilium {
         if pin.exists() {
             return Ok(fs::remove_file(pin)?);
         }
-        // Otherwise it is a filter of clsact.
+        // Without the link, the program is attached as a filter of clsact.
         let filter = format!("filter del dev {UPLINK} ingress pref 1\n");
         world.node.tc_batch(&filter)
     }
@@ -218,8 +218,8 @@ fn empty<const KEY: usize>(pin: &Path) -> Result<impl FnOnce() + use<KEY>> {
     })
 }
 
-/// Options of every agent, with its files in `dir`. Envoy, Hubble and health checks between nodes are off,
-/// because no test needs them.
+/// Options that every agent gets, with its files in `dir`. Envoy, Hubble and health checks between nodes are
+/// off, because no test needs them.
 fn always(dir: &str) -> String {
     let (v4, v6) = CLUSTER_CIDRS;
     format!(
@@ -232,7 +232,7 @@ fn always(dir: &str) -> String {
     )
 }
 
-/// Adds a pod, as Cilium's CNI plugin does, and waits until its programs are attached there.
+/// Adds a pod as Cilium's CNI plugin does, and waits until Cilium's programs are attached to its device.
 fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     let mac = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
     let (inside, host) = pod.link();
@@ -250,11 +250,11 @@ fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     });
     let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.name);
     request(socket, "PUT", &path, &endpoint.to_string())?;
-    // From now on Cilium's route leads to all its pods through its programs. A pod's packets arrive from
-    // another device than the one in that route.
+    // Turn off the reverse path filter: from now on Cilium's route to all its pods leads through its
+    // programs, so a pod's packets arrive from another device than the one in this route.
     let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
     world.node.sysctl(&filter, "0")?;
-    // `flush` also succeeds if the route is missing, which happened once on a busy machine.
+    // Use `flush`, which also succeeds if the route is missing. That happened once on a busy machine.
     let (v4, v6) = (pod.v4, pod.v6);
     world.node.ip(&format!("route flush exact {v4}/32"))?;
     world.node.ip(&format!("-6 route flush exact {v6}/128"))?;

@@ -1,4 +1,4 @@
-//! Faults that Cilium's health endpoint does not report, with their effect on clients.
+//! Faults that Cilium's health endpoint does not report, and their effect on clients.
 
 use node_tests::prelude::*;
 
@@ -10,14 +10,14 @@ use crate::scene::{
 /// Promised maximum time from a fault to 503.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// Asserts that 503 comes in time. Returns the time that it took.
+/// Asserts that 503 comes within [`TOLD`] after `start`. Returns the time that it took.
 fn told(scene: &Scene, watch: &Watch, start: Instant) -> Duration {
     let took = scene.answers(watch, 503, start);
     assert!(took < scaled(TOLD), "503 after {took:?}");
     took
 }
 
-/// A node with clients of all kinds, once its failed probes count.
+/// A node with clients of all kinds. Waits until failed probes count.
 fn busy(setup: ProxySetup) -> Needed<(Scene, Watch)> {
     let mut scene = Scene::proven(setup)?;
     scene.traffic();
@@ -44,7 +44,7 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] setup: ProxySetup)
     println!("tables emptied: 503 after {broken:?}, 200 after {repaired:?}");
 }
 
-/// Pods' connections are translated at the pods' interfaces, so they show the fault too.
+/// Connections of pods fail too, because they are translated at the pods' interfaces, by the emptied tables.
 #[test]
 fn emptied_tables_fail_the_connections_of_pods() {
     let (scene, watch) = needs!(busy(HOST_SOCKETS));
@@ -57,8 +57,8 @@ fn emptied_tables_fail_the_connections_of_pods() {
     scene.wait_path("pod", "proven");
 }
 
-/// The node's connections fail, and those of outside clients do not. So it is a 503 only without outside
-/// clients.
+/// The node's own connections fail, and those of outside clients do not. So this causes a 503 only if there
+/// are no outside clients.
 #[test]
 fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
     let mut scene = needs!(Scene::proven(REPLACING));
@@ -83,7 +83,7 @@ fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
     assert_never_503(&watch);
 }
 
-/// All probes count if Cilium translates at the sentinel's interfaces. Otherwise those from outside the
+/// If Cilium translates at the sentinel's interfaces, all probes count. Otherwise the probes from outside the
 /// node do not.
 #[test]
 fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
@@ -98,7 +98,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     let notes = report["datapath"]["notes"].to_string();
     assert!(notes.contains("pathproof-c0"), "{notes}");
     scene.restart_cilium_as(MANAGING);
-    // The next agent finds Cilium's programs attached there before its own.
+    // The next agent starts when Cilium's programs are already attached at these interfaces.
     scene.agent.take().expect("an agent").kill().expect("kill");
     scene.start_agent(&[]);
     let passing = |report: &Value| managed(report, "yes") && lanes(report, "passing");
@@ -117,7 +117,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     assert_never_503(&watch);
 }
 
-/// Pods of the node still reach each other without the kernel's forwarding, but no outside client is served.
+/// Without the kernel's forwarding no outside client is served, but pods of the node still reach each other.
 #[test]
 fn without_forwarding_clients_outside_are_503() {
     let (mut scene, watch) = needs!(busy(HOST_SOCKETS));
@@ -125,7 +125,7 @@ fn without_forwarding_clients_outside_are_503() {
     scene.world.set_forwarding(false).expect("no forwarding");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("forwarding_off");
-    // The fault persists without clients, as after load balancers withdrew the node.
+    // The fault must persist without clients, because load balancers withdraw the node.
     scene.clients.clear();
     let before = scene.outside_felt(Duration::from_secs(12));
     assert_eq!(before.ok, 0, "{before:?}");
@@ -136,7 +136,7 @@ fn without_forwarding_clients_outside_are_503() {
     println!("forwarding off: 503 after {broken:?}, 200 after {repaired:?}");
 }
 
-/// Without the uplink's program node ports are refused, while pods are served.
+/// Without the uplink's program, node ports are refused while pods are served.
 #[rstest]
 #[case::replacing(REPLACING)]
 #[case::tunnel(TUNNEL)]
@@ -151,14 +151,14 @@ fn a_program_that_is_detached_from_the_uplink_is_503(#[case] setup: ProxySetup) 
     scene.assert_cause("program_missing");
     let felt = scene.outside_felt(Duration::from_secs(5));
     assert_eq!(felt.ok, 0, "{felt:?}");
-    // Cilium's agent attaches it again at its start.
+    // Restart Cilium's agent, which attaches the program again.
     let start = Instant::now();
     scene.restart_cilium();
     let repaired = scene.answers(&watch, 200, start);
     println!("program detached: 503 after {broken:?}, 200 after {repaired:?} with a restart");
 }
 
-/// XDP translates packets before that program would run, so no client is affected.
+/// No client is affected, because XDP translates packets before this program would run.
 #[test]
 fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
     let (scene, watch) = needs!(busy(XDP));
@@ -169,7 +169,8 @@ fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
     assert_never_503(&watch);
 }
 
-/// A known gap: behind XDP the observer only sees pods' addresses, and so no connections to a Service.
+/// A known gap: behind XDP the observer only sees pods' addresses, so it cannot recognize connections to a
+/// Service.
 #[test]
 fn known_gap_with_xdp_disabled_forwarding_is_200() {
     let (scene, watch) = needs!(busy(XDP));
@@ -179,7 +180,8 @@ fn known_gap_with_xdp_disabled_forwarding_is_200() {
     assert_never_503(&watch);
 }
 
-/// A policy that denies outside clients is no fault of the node, because nothing is missing in the kernel.
+/// A policy that denies outside clients is no fault of the node. The agent can distinguish it, because no
+/// rule or program is missing in the kernel.
 #[test]
 fn a_filter_before_clients_outside_is_200() {
     let (scene, watch) = needs!(busy(REPLACING));
@@ -191,7 +193,7 @@ fn a_filter_before_clients_outside_is_200() {
     assert_never_503(&watch);
 }
 
-/// With two proxies, kube-proxy's tables are missing, and Cilium still serves pods.
+/// With two proxies, missing tables of kube-proxy are a fault although Cilium still serves pods.
 #[rstest]
 #[case::newer(MIXED)]
 #[case::old(OLD_MIXED)]

@@ -38,8 +38,8 @@ impl Scene {
     }
 }
 
-/// Cilium answers 200 even with empty tables. Outside clients get our answer if it is turned on, and
-/// Cilium's otherwise or after the agent ended.
+/// Cilium answers 200 even with empty tables. If pathproof serves the port, outside clients get its answer.
+/// Otherwise, or after a kill of pathproof's agent, they get Cilium's.
 #[test]
 fn outside_clients_get_our_answer_and_ciliums_after_a_kill() {
     let mut scene = needs!(Scene::bare(REPLACING));
@@ -77,7 +77,7 @@ fn outside_clients_get_our_answer_and_ciliums_after_a_kill() {
             "Cilium's own answer"
         );
         if broken == 503 {
-            // The fault is still there.
+            // The fault is still in force.
             let agent = scene.agent.take().expect("an agent");
             agent.kill().expect("kill");
             let killed = Instant::now();

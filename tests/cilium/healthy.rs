@@ -1,4 +1,4 @@
-//! A healthy node is never 503, whatever Cilium translates and where.
+//! A healthy node never answers 503, whatever Cilium translates, and at whichever place.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::scene::{
     TUNNEL, XDP, assert_never_503,
 };
 
-/// Idle, then busy, then during a restart of Cilium's agent. No probe leaves the node untranslated,
+/// The node is first idle, then busy, then Cilium's agent restarts. No probe leaves the node untranslated,
 /// although Cilium does not translate the probes of paths that are off.
 #[rstest]
 #[case::replacing(REPLACING)]
@@ -45,14 +45,14 @@ fn a_healthy_node_is_never_503(#[case] setup: ProxySetup) {
     assert!(setup.is_recognised(&report), "{}", report["datapath"]);
     let metrics = scene.agent().metrics().expect("metrics");
     assert_eq!(metrics.contains("xdp=\"yes\""), setup.has_xdp());
-    // Cilium replaced no program of the observer.
+    // Cilium must not have replaced a program of the observer.
     let none: [&str; 0] = [];
     let repairs = metric(&metrics, "pathproof_observer_reattached_total", &none);
     assert_eq!(repairs, 0);
 }
 
-/// Endpoints change under traffic. Then Cilium's agent restarts with other settings, and again with
-/// the first ones. Some connections time out until its programs are compiled. That is no 503, because others
+/// Endpoints change under traffic. Then Cilium's agent restarts with other settings, and again with the first
+/// ones. Some connections time out until its programs are compiled. This causes no 503, because others
 /// succeed.
 #[test]
 fn changes_of_endpoints_and_settings_are_never_503() {
@@ -75,7 +75,7 @@ fn changes_of_endpoints_and_settings_are_never_503() {
     scene.wait_for("proven", 200, Duration::from_secs(20));
 }
 
-/// Cilium is installed on a node that only kube-proxy has served.
+/// Cilium is installed on a node that until then only kube-proxy has served.
 #[test]
 fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
     let mut scene = needs!(Scene::before_cilium(MIXED));
@@ -92,8 +92,8 @@ fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
     scene.wait_for("proven", 200, Duration::from_secs(20));
 }
 
-/// During an update two pathproof agents have programs at the uplink. Neither takes the other's for
-/// Cilium's, so the sentinel's paths through kube-proxy stay armed.
+/// During an update, two pathproof agents have programs at the uplink. Neither may take the other's programs
+/// for Cilium's, so the sentinel's paths through kube-proxy stay armed.
 #[test]
 fn an_update_is_never_503_and_disarms_nothing() {
     let mut scene = needs!(Scene::proven(MIXED));
@@ -110,8 +110,8 @@ fn an_update_is_never_503_and_disarms_nothing() {
     assert_never_503(&watch);
 }
 
-/// Cilium has replaced kube-proxy, whose stale rules still serve the sentinel's probes until they are
-/// deleted. Without the replacement that is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
+/// Cilium has replaced kube-proxy, whose stale rules still serve the sentinel's probes. Deleting them is no
+/// fault. Without the replacement it would be one: `beside_kube_proxy_its_missing_tables_are_503`.
 #[test]
 fn rules_that_kube_proxy_leaves_behind_may_go() {
     let mut scene = needs!(Scene::proven(MIXED));
@@ -127,7 +127,7 @@ fn rules_that_kube_proxy_leaves_behind_may_go() {
     let before = failed(&scene.report());
     scene.delete_rules();
     scene.wait("probes fail", |report| failed(report) > before);
-    // A suspected fault would be confirmed by repeated probes within this time.
+    // Wait: repeated probes would confirm a suspected fault within this time.
     thread::sleep(Duration::from_secs(5));
     scene.traffic();
     scene.wait_path("external", "proven");
@@ -135,7 +135,7 @@ fn rules_that_kube_proxy_leaves_behind_may_go() {
     assert_never_503(&watch);
 }
 
-/// Drains the capture for this time, often enough that the kernel drops no frame.
+/// Drains the capture for this time, so often that the kernel drops no frame.
 fn capture_for(capture: &mut Capture, seconds: usize) {
     for _ in 0..seconds * 2 {
         thread::sleep(Duration::from_millis(500));

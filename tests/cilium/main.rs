@@ -1,5 +1,5 @@
-//! The agent beside the real Cilium, which compiles and attaches its programs on the node of a world, and
-//! reads Services from a real API server.
+//! The agent with the real Cilium, which compiles and attaches its programs on the node of a world, and reads
+//! Services from a real API server.
 
 mod cilium;
 mod faults;

@@ -24,49 +24,49 @@ use crate::cilium::{Cilium, Programs};
 const API: u16 = 30_081;
 const FAR: u16 = 30_082;
 
-/// Division of the translation between Cilium and kube-proxy.
+/// How the translation is divided between Cilium and kube-proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProxySetup {
     release: Release,
     options: &'static str,
-    /// Whether kube-proxy runs beside it.
+    /// Whether kube-proxy runs in addition to Cilium.
     has_proxy: bool,
 }
 
-/// Cilium replaces kube-proxy with its defaults: connections of pods are translated when their sockets
+/// Cilium replaces kube-proxy, with Cilium's defaults: connections of pods are translated when their sockets
 /// connect.
 pub(crate) const REPLACING: ProxySetup = ProxySetup {
     release: CILIUM,
     options: "--kube-proxy-replacement=true",
     has_proxy: false,
 };
-/// The same, but connections of pods are translated at the pods' interfaces.
+/// Cilium replaces kube-proxy, but connections of pods are translated at the pods' interfaces.
 pub(crate) const HOST_SOCKETS: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true",
     ..REPLACING
 };
-/// `HOST_SOCKETS` with filters of clsact, as before Linux 6.6.
+/// [`HOST_SOCKETS`] with filters of clsact, as on Linux before 6.6.
 pub(crate) const CLSACT: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --enable-tcx=false",
     ..REPLACING
 };
-/// `HOST_SOCKETS` with VXLAN between nodes.
+/// [`HOST_SOCKETS`] with VXLAN between nodes.
 pub(crate) const TUNNEL: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --routing-mode=tunnel \
               --tunnel-protocol=vxlan",
     ..REPLACING
 };
-/// Other nodes answer outside clients directly.
+/// Cilium replaces kube-proxy, and other nodes answer outside clients directly (DSR).
 pub(crate) const DIRECT_RETURN: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-mode=dsr",
     ..REPLACING
 };
-/// Connections from outside are translated by XDP.
+/// Cilium replaces kube-proxy, and XDP translates connections from outside.
 pub(crate) const XDP: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-acceleration=native",
     ..REPLACING
 };
-/// Cilium also translates at the sentinel's interfaces.
+/// Cilium replaces kube-proxy, and also translates at the sentinel's interfaces.
 pub(crate) const MANAGING: ProxySetup = ProxySetup {
     options: "--kube-proxy-replacement=true --bpf-lb-external-clusterip=true \
               --devices=pathproof-c0,pathproof-s0",
@@ -78,12 +78,12 @@ pub(crate) const MIXED: ProxySetup = ProxySetup {
     has_proxy: true,
     ..REPLACING
 };
-/// [`REPLACING`] by the older release.
+/// [`REPLACING`] with the older release.
 pub(crate) const OLD: ProxySetup = ProxySetup {
     release: CILIUM_1_15,
     ..REPLACING
 };
-/// [`MIXED`] by the older release.
+/// [`MIXED`] with the older release.
 pub(crate) const OLD_MIXED: ProxySetup = ProxySetup {
     release: CILIUM_1_15,
     ..MIXED
@@ -94,7 +94,7 @@ impl ProxySetup {
         self.options.contains("--bpf-lb-acceleration=native")
     }
 
-    /// Paths on which the observer sees connections.
+    /// Paths on which the observer can see connections to Services.
     pub(crate) fn seen(self) -> impl Iterator<Item = &'static str> {
         let are_sockets_translated = !self.has_proxy && !self.options.contains("hostns-only");
         let pods = (!are_sockets_translated).then_some("pod");
@@ -133,7 +133,7 @@ pub(crate) struct Scene {
 }
 
 impl Drop for Scene {
-    /// Ends clients and agent before Cilium, because they are in its cgroup.
+    /// Ends clients and agent before Cilium, because they are in Cilium's cgroup.
     fn drop(&mut self) {
         self.base.clients.clear();
         self.base.agent = None;
@@ -163,7 +163,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A cluster with Services, before Cilium runs.
+    /// A cluster with Services, in which Cilium does not run yet.
     pub(crate) fn before_cilium(setup: ProxySetup) -> Needed<Self> {
         skip::root()?;
         let servers = Servers::needed()?;
@@ -203,7 +203,7 @@ impl Scene {
         }
     }
 
-    /// [`Self::bare`] with pathproof, idle and proven in both families.
+    /// [`Self::bare`] with pathproof, without traffic. Waits until the node is proven in both families.
     pub(crate) fn proven(setup: ProxySetup) -> Needed<Self> {
         let mut scene = Self::bare(setup)?;
         scene.start_agent(&[]);
@@ -211,7 +211,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Waits until all plans succeed: Cilium reports ready before it has compiled its programs.
+    /// Waits until all clients succeed, because Cilium reports ready before it has compiled its programs.
     pub(crate) fn wait_served(&self) {
         for plan in self.plans() {
             let mut skip = 0;
@@ -245,8 +245,8 @@ impl Scene {
         self.wait_served();
     }
 
-    /// Starts pathproof like its pod, in a cgroup below Cilium's and with four capabilities, and waits
-    /// until it is ready.
+    /// Starts pathproof as in its pod, in a cgroup below Cilium's and with four capabilities. Waits until it
+    /// is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let (cgroup, agent) = (self.cilium.cgroup.path().display(), binary.display());
@@ -261,7 +261,7 @@ impl Scene {
     }
 
     /// In both families, two pods dial web and api, and an outside client dials the node port of api. With
-    /// direct return another one dials the node port of far. Pods are in cgroups below Cilium's.
+    /// direct return, another outside client dials the node port of far. Pods are in cgroups below Cilium's.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
         let threads = self.cilium.cgroup.path().join("cgroup.threads");
@@ -297,7 +297,7 @@ impl Scene {
 
     /// Tally of new outside clients during this time.
     pub(crate) fn outside_felt(&self, time: Duration) -> Tally {
-        // Let earlier connections end.
+        // Wait, so that earlier connections end.
         thread::sleep(Duration::from_secs(1));
         let clients = Family::ALL.map(|family| {
             let plan = self.outside_plan(API, family).rate(7.0);
@@ -331,7 +331,7 @@ impl Scene {
         watch
     }
 
-    /// Waits until both have this code. Returns the time since `start`.
+    /// Waits until /healthz and /livez both have this code. Returns the time since `start`.
     pub(crate) fn answers(&self, watch: &Watch, code: u16, start: Instant) -> Duration {
         let answered = watch.wait(PATIENCE, |codes| [codes.healthz, codes.livez] == [code; 2]);
         let at = answered.unwrap_or_else(|error| {

@@ -1,16 +1,16 @@
-//! Cilium's agent hangs: sockets of pods are still connected to a removed endpoint, without a packet to a
-//! frontend.
+//! Cilium's agent hangs, so sockets of pods stay connected to a removed endpoint. No packet to a frontend
+//! shows this.
 
 use node_tests::prelude::*;
 
 use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, ProxySetup, REPLACING, Scene, assert_never_503};
 
-/// Minimum time from an endpoint's removal until connections to it are reported.
+/// Minimum time from the removal of an endpoint until connections to it are reported.
 const NAMED: Duration = Duration::from_secs(40);
-/// Maximum time until then.
+/// Maximum time from the removal until connections are reported.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// A node with clients, where an endpoint is removed from a Service while Cilium's agent hangs.
+/// A node with clients. While Cilium's agent hangs, an endpoint is removed from a Service.
 fn left_behind(setup: ProxySetup, (service, pod): (&str, &str)) -> Needed<Scene> {
     let mut scene = Scene::proven(setup)?;
     scene.traffic();
@@ -64,7 +64,7 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
     assert_never_503(&watch);
 }
 
-/// A removed endpoint that still answers does not harm its clients. With hostns-only the pods' connections
+/// If a removed endpoint still answers, its clients are not harmed. With hostns-only, the pods' connections
 /// show that it is still dialled.
 #[rstest]
 #[case::sockets(REPLACING)]
@@ -81,7 +81,7 @@ fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] setup: ProxySetup) {
     assert_never_503(&watch);
 }
 
-/// kube-proxy follows and Cilium does not: only the path of pods is stale.
+/// kube-proxy follows the removal and Cilium does not, so only the path of pods is stale.
 #[test]
 fn beside_kube_proxy_that_follows_is_503() {
     let mut scene = needs!(left_behind(MIXED, ("api", "api-1")));

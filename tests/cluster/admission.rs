@@ -48,7 +48,7 @@ impl Shop {
         Ok(shop)
     }
 
-    /// Status code for a new Service in the shop. An accepted one is deleted again.
+    /// Creates a Service in the shop and returns the status code. An accepted Service is deleted again.
     fn try_service(&self, spec: &Value) -> u16 {
         let answer = self.service("claim", spec);
         if answer == 200 {
@@ -66,7 +66,7 @@ impl Shop {
         code(self.admin.post(SERVICES, &service))
     }
 
-    /// Waits until the policy is in force, a moment after its creation.
+    /// Waits until a new policy is in force, which takes a moment after its creation.
     fn wait_refused(&self, spec: &Value) {
         let refused = until(PATIENCE, || (self.try_service(spec) == 403).then_some(()));
         assert!(refused.is_some(), "never refused: {spec}");
@@ -76,7 +76,7 @@ impl Shop {
         code(self.admin.request(Method::PATCH, path, MERGE, change))
     }
 
-    /// Status code for a new slice in the shop. An accepted one is deleted again.
+    /// Creates a slice in the shop and returns the status code. An accepted slice is deleted again.
     fn slice(&self, api: &Api, kind: &str, address: &str) -> u16 {
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
@@ -91,7 +91,7 @@ impl Shop {
         answer
     }
 
-    /// A client with the account of the controller that writes slices for pods.
+    /// A client with the account of the EndpointSlice controller, which writes slices for pods.
     fn slice_controller(&self) -> Api {
         let account = json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
@@ -163,14 +163,14 @@ fn claims_of_reserved_addresses_and_ports_are_refused() {
     slices(&shop);
     balancers(&shop, ip(0));
     what_was_there_before(&shop);
-    // The policies do not apply in pathproof's namespace.
+    // The policies exempt pathproof's own namespace.
     let own = json!({ "spec": { "externalIPs": ["198.18.0.2"] } });
     assert_eq!(shop.patch(SENTINEL, &own), 200);
     without_the_sentinel(&shop, ip(0));
     audit_warns(&shop);
 }
 
-/// An agent that only reports refuses nobody's write.
+/// With the actions Warn and Audit, claims are reported and not refused.
 fn audit_warns(shop: &Shop) {
     reserve_by(&shop.admin, &["Warn", "Audit"]).expect("audit");
     let claim = external(&["198.18.0.2"], 80);
@@ -191,13 +191,13 @@ fn slices(shop: &Shop) {
         assert_eq!(shop.slice(&shop.admin, kind, address), 200, "{address}");
     }
     empty_slices(shop);
-    // The controller copies addresses from pods, so it is exempt.
+    // The EndpointSlice controller is exempt, because it copies addresses from pods.
     let controller = shop.slice_controller();
     assert_eq!(shop.slice(&controller, "IPv4", "198.18.0.2"), 200);
 }
 
-/// Every user may write a slice without endpoints: absent, null or an empty list. A policy sees null for the
-/// first two.
+/// Every user may write a slice without endpoints: the field is absent, null or an empty list. A policy
+/// receives null for the first two.
 fn empty_slices(shop: &Shop) {
     let slice = |name: &str, endpoints: Option<Value>| {
         let mut slice = json!({
@@ -251,7 +251,7 @@ fn balancers(shop: &Shop, cluster_ip: &str) {
     }
 }
 
-/// The owner of an older claim can still change, repair and delete it.
+/// The owner of a claim that is older than the policies can still change, repair and delete the object.
 fn what_was_there_before(shop: &Shop) {
     let metadata = |field: &str, value: Value| json!({ "metadata": { field: value } });
     for change in [
@@ -267,7 +267,8 @@ fn what_was_there_before(shop: &Shop) {
     assert_eq!(shop.patch(OLD, &mended), 200);
 }
 
-/// With `sentinel.enabled=false` in the chart, everything that does not depend on the Service stays reserved.
+/// With `sentinel.enabled=false` in the chart, the policies still reserve everything that does not depend on
+/// the sentinel's Service.
 fn without_the_sentinel(shop: &Shop, cluster_ip: &str) {
     let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/\
                    pathproof-reserved-services";

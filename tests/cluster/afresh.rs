@@ -1,4 +1,4 @@
-//! Watches that hang: the agent reads the sentinel again, uncached, before it reports a fault.
+//! Hanging watches: before it reports a fault, the agent reads the sentinel again with an uncached request.
 
 use node_tests::cluster::{ControlPlane, Manner, base, create};
 use node_tests::prelude::*;
@@ -6,10 +6,10 @@ use node_tests::prelude::*;
 use crate::scene::{Scene, flush, wait_healthz};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-/// Time for which one uncached read of the sentinel is reused, and 1 s more.
+/// Time for which the agent reuses one uncached read of the sentinel, plus 1 s.
 const READING_SERVES: Duration = Duration::from_secs(11);
 
-/// Only the agent's watches hang. Flushed rules are still a fault, and a deleted sentinel is none.
+/// Only the agent's watches hang. Flushed rules must still be a fault, and a deleted sentinel must be none.
 #[test]
 fn hung_watches_hide_no_fault_and_make_none() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
@@ -25,7 +25,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
     wait_healthz(&watch, 503);
     scene.world.node.nft(&rules).expect("the rules again");
     scene.wait_proven();
-    // Otherwise the next check would reuse the read of this one.
+    // Wait, because the next check would otherwise reuse the uncached read of this one.
     thread::sleep(READING_SERVES);
 
     let watch = scene.watch_healthy();
@@ -35,7 +35,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
     assert_never_503(&watch);
     let log = scene.agent().log();
     assert!(log[before..].contains("uncached"), "{log}");
-    // Once the watches work again, the sentinel may come back.
+    // Let the watches work again, and create the sentinel again.
     scene.relay.set(Manner::Open);
     for object in base::objects().expect("deploy/base") {
         create(&scene.api, object).expect("deploy/base again");

@@ -1,6 +1,6 @@
-//! A real HAProxy in front of two nodes, one of which breaks. Its clients' failures are counted with
-//! kube-proxy's answers at the health check node port, and with ours. The second node is a plain server
-//! without health checks.
+//! A real HAProxy in front of two nodes, one of which breaks. The test counts its clients' failures, first
+//! with kube-proxy's answers at the health check node port, then with the agent's. The second node is a plain
+//! server without health checks.
 
 use std::fs;
 
@@ -11,16 +11,16 @@ use node_tests::world::layout;
 
 use crate::scene::{PATIENCE, Scene, flush};
 
-/// Health check node port of web, its node port, and HAProxy's port.
+/// Health check node port of the Service web.
 const HEALTH: u16 = 30_999;
 const PORT: u16 = 30_080;
 const FRONT: u16 = 8_000;
-/// Connections per second; every other one goes to the node that breaks.
+/// Connections per second; every second one goes to the node that breaks.
 const RATE: f64 = 40.0;
 const BROKEN: Duration = Duration::from_secs(8);
 
-/// HAProxy withdraws a node after 3 failed checks and restores it after 2 passed ones, as by default. It
-/// checks every second; its default is 2 s.
+/// An HAProxy that withdraws a node after 3 failed checks and restores it after 2 passed ones, as by default.
+/// It checks every second, while its default is 2 s.
 fn balancer(scene: &Scene, front: SocketAddr) -> Process {
     let node = scene.world.node_address(Family::V4);
     let (worker, _) = layout::WORKER;
@@ -97,7 +97,7 @@ fn clients_of_a_load_balancer_are_spared_a_broken_node() {
         "{alone_late:?}"
     );
     assert_eq!(ours_late.failed(), 0, "{ours_late:?}");
-    // Time to detect the fault, and three checks.
+    // The limit is the time to detect the fault, plus three checks.
     let in_seconds = ours.failed() as f64 / (RATE / 2.0);
     assert!(in_seconds < 6.0, "{in_seconds} s of failures");
 }

@@ -1,8 +1,8 @@
 //! `pathproof rotate --withdraw=label`: only nodes that fail get the label that withdraws them from load
 //! balancers without health checks. Rights and policy are those of deploy/components/withdraw.
 //!
-//! libtest starts tests in the order of their names, so this module's name puts the slowest test among the
-//! first.
+//! This is the slowest test. Its module has this name because libtest starts tests in the order of their
+//! names.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ impl Scene {
 fn nodes_that_fail_are_withdrawn_and_given_back() {
     let scene = needs!(Scene::proven(Mode::Nftables, &[]));
     scene.fleet(1);
-    // An administrator withdrew this one by hand.
+    // An administrator withdrew peer-2 by hand.
     let theirs = json!({ "metadata": { "labels": { LABEL: "" } } });
     let peers = ["/api/v1/nodes/peer-1", "/api/v1/nodes/peer-2"];
     scene.api.patch(peers[1], &theirs).expect("a label");
@@ -49,7 +49,8 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.labelled(peers[0], &ours, "a node that fails");
     scene.peers(0);
     scene.labelled(NODE, &Value::Null, "a sound one");
-    // Now this node fails, by its own agent's condition. Only one node of five may be withdrawn at a time.
+    // Make this node fail, as its own agent's condition says. Only one node of five may be withdrawn at a
+    // time.
     scene.labelled(peers[0], &Value::Null, "a node that works again");
     let rules = flush(&scene.world.node);
     scene.labelled(NODE, &ours, "this node fails");
@@ -68,10 +69,10 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.world.node.nft(&rules).expect("the rules again");
     scene.labelled(NODE, &Value::Null, "this node works again");
     assert_eq!(scene.label(peers[1]), json!(""), "somebody else's stays");
-    // A rotator that ends in order releases its lease, so the next one leads at once.
+    // A rotator that exits after SIGTERM releases its lease, so the next one leads at once.
     without.signal(libc::SIGTERM);
 
-    // A rotator without `--withdraw` logs the labels that are left, with the command that removes them.
+    // A rotator without `--withdraw` logs which labels are left, and the command that removes them.
     scene
         .api
         .patch(
@@ -88,7 +89,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     the_policy_keeps_the_right_to_one_label(&scene);
 }
 
-/// RBAC can only allow to patch whole Nodes; the policy narrows that to one label.
+/// RBAC can only allow to patch whole Nodes. The policy narrows this to one label.
 fn the_policy_keeps_the_right_to_one_label(scene: &Scene) {
     let token = node_token(&scene.api, base::ROTATOR, NODE_NAME);
     let rotator = scene

@@ -1,4 +1,4 @@
-//! An API server behind a black hole: its packets are dropped, and its connections stay open.
+//! An API server whose packets are dropped, while connections to it stay open.
 
 use node_tests::cluster::ControlPlane;
 use node_tests::prelude::*;
@@ -19,13 +19,13 @@ fn black_hole(scene: &Scene, on: bool) {
     scene.world.node.nft(&script).expect("a filter");
 }
 
-/// Waits for these problems of the cluster view and this coverage.
+/// Waits until the report has these problems of the cluster view and this coverage.
 fn wait(scene: &Scene, patience: Duration, wanted: &Value) {
     let mut last = Value::Null;
     let seen = until(patience, || {
         let report = scene.agent().verdict().ok()?;
         let problems = report["cluster"]["problems"].as_array()?.iter();
-        // The cause in brackets changes from one attempt to the next.
+        // Cut off the cause in brackets, which changes from one attempt to the next.
         let problems = problems.filter_map(|problem| problem.as_str()?.split(" (").next());
         let mut problems: Vec<&str> = problems.collect();
         problems.dedup();
@@ -46,7 +46,7 @@ fn wait(scene: &Scene, patience: Duration, wanted: &Value) {
 #[test]
 fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
-    // kube-proxy connects directly, so it is not cut off.
+    // Connect kube-proxy directly, so that it is not cut off.
     drop(scene.proxy.take());
     scene.start_proxy_by(ControlPlane::address());
     scene.start_agent(&[]);
@@ -66,11 +66,11 @@ fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
     state["misrouted_suspended"] = json!(true);
     wait(&scene, NOTICED, &state);
     assert_never_503(&watch);
-    // Every other failure still counts.
+    // All failures except misrouted connections still count.
     flush(&scene.world.node);
     wait_healthz(&watch, 503);
 
-    // Misrouted connections are judged again later, once kube-proxy had time to catch up.
+    // Misrouted connections stay suspended until kube-proxy had time to catch up.
     black_hole(&scene, false);
     state["problems"] = json!([]);
     wait(&scene, PATIENCE, &state);

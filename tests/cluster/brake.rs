@@ -1,5 +1,5 @@
 //! The fleet brake and the enforcement annotations, from the Nodes' conditions through the rotator's count to
-//! the answer. The other nodes are mere Node objects: the rotator counts conditions alone.
+//! the answer. The other nodes are only Node objects: that suffices, because the rotator counts conditions.
 
 use node_tests::cluster::{Process, create};
 use node_tests::prelude::*;
@@ -10,13 +10,13 @@ const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel"
 const PEERS: [&str; 4] = ["peer-1", "peer-2", "peer-3", "peer-4"];
 
 impl Scene {
-    /// Waits for the agent's condition, and writes those of the peers.
+    /// Waits for the agent's condition, and writes the conditions of the peers.
     pub(crate) fn fleet(&self, leaking: usize) {
         self.wait_condition("True", "DatapathProven");
         self.peers(leaking);
     }
 
-    /// Writes the peers' conditions: the first `leaking` ones are broken.
+    /// Writes the peers' conditions: the first `leaking` peers are broken.
     pub(crate) fn peers(&self, leaking: usize) {
         for (number, name) in PEERS.iter().enumerate() {
             let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
@@ -115,7 +115,7 @@ fn a_node_that_fails_with_many_others_keeps_its_200(scene: &Scene, mut rotator: 
         "3 of 5 nodes fail",
     ];
     assert!(words.iter().all(|words| page.contains(words)), "{page}");
-    // The rotator is dead: its last count stays in force.
+    // After the rotator is killed, its last count stays in force.
     rotator.kill().expect("kill");
     scene.peers(0);
     // The next rotator publishes that the peers have recovered.

@@ -1,4 +1,4 @@
-//! Events that are no fault of the node's datapath: none of them causes a 503.
+//! Events that are no fault of the node's datapath. None of them may cause a 503.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +28,8 @@ impl Calm {
         }
     }
 
-    /// Asserts that there was no 503, and that the agent answers. The poller counts a late answer as
-    /// none, so this waits for one.
+    /// Asserts that there was no 503. First waits until the agent answers, because the poller counts a late
+    /// answer as none.
     fn still(&mut self, after: &str) {
         let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
         let answered = self.ours.wait(PATIENCE, answers);
@@ -67,7 +67,7 @@ impl Calm {
 fn calm(scene: &mut Scene, calm: &mut Calm) {
     scene.agree("calm", 200);
     scene.traffic();
-    // From now on failed probes count, so the restart is judged by them too.
+    // Wait until failed probes count, so that the restart is judged by probes too.
     settle();
 
     scene.proxy = None;
@@ -85,7 +85,7 @@ fn calm(scene: &mut Scene, calm: &mut Calm) {
     calm.still("a Service without endpoints, dialled");
 }
 
-/// Harmless events of the agent and of the API server, with any proxy.
+/// Harmless events of the agent and of the API server, which do not depend on kube-proxy's mode.
 fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
     for _ in 0..3 {
         scene.upgrade_agent();
@@ -102,7 +102,7 @@ fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
         .expect("the API server again");
     thread::sleep(Duration::from_secs(5));
     calm.still("its return");
-    // The agent follows changes again.
+    // Check that the agent follows changes again.
     let endpoints = |report: &Value| report["expectations"]["endpoints"].as_u64();
     let before = endpoints(&scene.report());
     let more = Endpoint::from(scene.world.pod("spare"));
@@ -134,7 +134,7 @@ fn services_come_and_go(scene: &mut Scene) {
         scene.put(&name);
         let target = scene.inside(&name, Family::V4);
         let plan = Plan::from_pod(&scene.world, scene.world.pod("spare"), target);
-        // Each attempt has its own source port: conntrack keeps an early one untranslated.
+        // Use another source port for each attempt: conntrack keeps an early connection untranslated.
         let mut attempt = 0;
         let dialled = until(PATIENCE, || {
             attempt += 1;
@@ -154,7 +154,7 @@ fn refused(scene: &Scene) -> u64 {
         .sum()
 }
 
-/// The pod is up, but its server is gone.
+/// The pods stay, but their server ends.
 fn lose_backends(scene: &mut Scene) {
     let before = refused(scene);
     drop(scene.servers.remove("api-1").expect("a server"));

@@ -1,6 +1,5 @@
-//! Negative controls of `outages`, beside a real kube-proxy. Connections or probes fail on a healthy node
-//! for a reason of limited scope, while all other users succeed. Each control lasts a minute, without one
-//! 503.
+//! Negative controls of `outages`, with a real kube-proxy. Connections or probes fail on a healthy node for a
+//! reason of limited scope, while all other users succeed. Each control lasts a minute, without a 503.
 
 use node_tests::cluster::Process;
 use node_tests::outage::Users;
@@ -10,20 +9,20 @@ use crate::scene::Scene;
 use crate::uses::{NODE_PORTS, SOURCES, outside, rotator};
 
 const WATCHED: Duration = Duration::from_secs(60);
-/// Time for kube-proxy to follow a change, and for connections under way to end.
+/// Time for kube-proxy to follow a change, and for open connections to end.
 const FOLLOWED: Duration = Duration::from_secs(4);
-/// Pause between two replacements of a graceful rollout.
+/// Pause between two replacements of endpoints in a graceful rollout.
 const ROLLOUT: Duration = Duration::from_secs(10);
 /// Minimum share of successful connections of unaffected users, in percent.
 const SERVED: f64 = 99.0;
-/// The source to which a policy denies one Service.
+/// Number of the outside client to which a policy denies one Service.
 const DENIED: u8 = 1;
-/// The source that reuses its ports, and the one that scans.
+/// Numbers of two outside clients: one reuses its source ports, the other scans node ports.
 const REUSING: u8 = 2;
 const SCANNING: u8 = 0;
-/// Node ports that never worked: one of no Service, and one of a Service without endpoints.
+/// Node ports that never worked: one that belongs to no Service, and one of a Service without endpoints.
 const DEAD_PORTS: [u16; 2] = [30_555, 30_556];
-/// The sentinel's addresses, as bogon lists have them.
+/// Rules that drop the sentinel's addresses, which bogon lists contain.
 const BENCHMARKING: [&str; 4] = [
     "ip saddr 198.18.0.0/15 drop",
     "ip daddr 198.18.0.0/15 drop",
@@ -49,7 +48,7 @@ impl Healthy {
         })
     }
 
-    /// Repeats `meanwhile` for a minute. Asserts that there is no 503 and that unaffected users are served.
+    /// Repeats `meanwhile` for a minute. Asserts that there is no 503 and that `users` are served.
     fn stays_healthy(&mut self, what: &str, users: &Users, mut meanwhile: impl FnMut(&mut Scene)) {
         let since = Instant::now();
         while since.elapsed() < WATCHED {
@@ -108,7 +107,7 @@ fn some_fail_in_their_scopes(healthy: &mut Healthy) {
     }
     filter(&scene.world.node, "netpolicy", &policy);
 
-    // The endpoint hangs. A client that keeps dialling it keeps its conntrack entries alive.
+    // Make the endpoint hang. A client that keeps dialling it then keeps its conntrack entries alive.
     let hang =
         "table inet hang { chain input { type filter hook input priority 0; policy drop; }\n}\n";
     scene
@@ -161,7 +160,7 @@ fn some_fail_in_their_scopes(healthy: &mut Healthy) {
     thread::sleep(FOLLOWED);
 }
 
-/// kube-proxy is frozen, so connections still go to a replaced endpoint, which answers them.
+/// kube-proxy is frozen, so connections still go to a replaced endpoint, which still answers.
 fn frozen_while_old_endpoints_answer(healthy: &mut Healthy) {
     let users = Users::start(outside(&healthy.scene, 0..SOURCES));
     users.wait_served();
@@ -175,7 +174,7 @@ fn frozen_while_old_endpoints_answer(healthy: &mut Healthy) {
     assert_never_503(&healthy.watch);
 }
 
-/// A filter on the sentinel's addresses while users succeed, and later a policy for one pod.
+/// A filter drops the sentinel's addresses while users succeed. Later a policy denies one pod.
 fn filtered_probes_then_a_policy(healthy: &mut Healthy) {
     let users = Users::start(outside(&healthy.scene, 0..SOURCES));
     users.wait_served();

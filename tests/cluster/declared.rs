@@ -1,4 +1,4 @@
-//! `--datapath`: rules that were never written are a fault only if a datapath is declared.
+//! `--datapath`: if rules were never written, this is a fault only if the option declares a datapath.
 
 use node_tests::prelude::*;
 
@@ -9,7 +9,7 @@ fn missing_rules_are_a_fault_only_if_a_datapath_is_declared() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
     scene.proxy = None;
     for family in ["ip", "ip6"] {
-        // kube-proxy may or may not have created its table by now.
+        // Create the table before deleting it, because kube-proxy may not have created it yet.
         let table = format!("table {family} kube-proxy");
         let script = format!("add {table}\ndelete {table}\n");
         scene.world.node.nft(&script).expect("no table");
@@ -29,7 +29,8 @@ fn missing_rules_are_a_fault_only_if_a_datapath_is_declared() {
     scene.wait_for("unknown", 200, Duration::ZERO);
     scene.agent = None;
 
-    // After the sentinel changes the proxy gets time for its rules: two minutes with a shipped agent.
+    // After a change of the sentinel, the proxy gets time to write its rules: two minutes with a shipped
+    // agent.
     scene.start_agent(&["--datapath=kube-proxy"]);
     let report = scene.wait_for("broken", 503, 3 * PATIENCE);
     println!("declared: {}", report["verdict"]["cause"]);

@@ -1,5 +1,6 @@
-//! Faults of the node's datapath: which health server reports them, kube-proxy's or ours, and how soon. The
-//! tests print the table. They assert that ours answers 503, but not for the fault of a single Service.
+//! Faults of the node's datapath: whether and after what time the agent and kube-proxy's health server report
+//! them. The tests print the table. They assert that the agent answers 503, except for the fault of a single
+//! Service.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use node_tests::prelude::*;
 use crate::scene::{PATIENCE, Scene, wait_healthz};
 use crate::{ipvs, quiet};
 
-/// Time for which our answer must not change.
+/// Time for which the agent's answer must not change.
 const LOOK: Duration = Duration::from_secs(4);
 /// Time for kube-proxy to notice the fault: twice the timeout of a request to it.
 const THEIRS: Duration = Duration::from_secs(2);
@@ -33,7 +34,8 @@ pub(crate) enum Fault {
 impl Fault {
     /// Faults that can be injected in every mode.
     pub(crate) const ALL: [Self; 12] = [
-        // First, because a kube-proxy that was just restarted rewrites this chain after some seconds.
+        // This is the first fault, because a kube-proxy that was just restarted rewrites this chain after
+        // some seconds.
         Self::MasqueradeFlushed,
         Self::ServicesFlushed,
         Self::TablesGone,
@@ -57,12 +59,12 @@ impl Fault {
         )
     }
 
-    /// Whether load balancers must withdraw the node.
+    /// Whether load balancers must withdraw the node because of this fault.
     fn breaks_the_node(self) -> bool {
         !matches!(self, Self::ProxyKilled | Self::OneServiceEmptied)
     }
 
-    /// Whether kube-proxy's health server no longer answers.
+    /// Whether kube-proxy's health server stops answering because of this fault.
     fn ends_the_proxy(self) -> bool {
         matches!(
             self,
@@ -111,7 +113,7 @@ impl Fault {
         }
     }
 
-    /// Repairs the fault. kube-proxy rewrites all its rules when it starts.
+    /// Repairs the fault, mostly by a restart of kube-proxy, which rewrites all its rules when it starts.
     fn mend(self, scene: &mut Scene) {
         if self == Self::MasqueradeFlushed {
             let usual = scene.clients.len() - Family::ALL.len();
@@ -124,7 +126,8 @@ impl Fault {
             _ => {
                 kill_proxy(scene);
                 if scene.mode == Mode::Nftables {
-                    // A table that was damaged by hand is created again.
+                    // Delete the tables, so that kube-proxy creates them again, whatever the fault removed
+                    // from them.
                     let script = "table ip kube-proxy\ndelete table ip kube-proxy\n\
                                   table ip6 kube-proxy\ndelete table ip6 kube-proxy\n";
                     nft(scene, script);
@@ -155,7 +158,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Replaces an endpoint and ends its server: while the old one answers, no user is harmed.
+/// Replaces an endpoint and ends its server: while the old server answers, no user fails.
 pub(crate) fn leave(scene: &mut Scene) {
     scene.replace("api", "api-1", "spare");
     scene.servers.remove("api-1");
@@ -165,19 +168,18 @@ fn kill_proxy(scene: &mut Scene) {
     scene.proxy = None;
 }
 
-/// Holds the xtables lock, so that no iptables tool can write rules until kube-proxy is killed.
+/// Holds the xtables lock. No iptables tool can write rules until kube-proxy is killed.
 pub(crate) fn hold_lock(scene: &mut Scene) {
     let proxy = scene.proxy.as_mut().expect("a kube-proxy");
     proxy.hold_lock().expect("the lock");
 }
 
-/// Runs `work` for every local pod.
 fn pods(scene: &Scene, work: impl Fn(&str) -> anyhow::Result<()>) {
     let local = scene.world.pods().filter(|pod| pod.place != Place::Remote);
     local.for_each(|pod| work(&pod.name).expect("a pod's route"));
 }
 
-/// Starts clients outside that need the masquerade: one endpoint in three is on the other node.
+/// Starts clients outside that need the masquerade rule, because one endpoint in three is on the other node.
 fn dial_the_other_node(scene: &mut Scene) {
     for family in Family::ALL {
         let port = SocketAddr::new(scene.world.node_address(family), 30080);
@@ -200,7 +202,7 @@ fn stop_masquerading(scene: &Scene) {
     }
 }
 
-/// Flushes all tables, as an administrator does who "resets the firewall".
+/// Flushes all tables, as an administrator may do to "reset the firewall".
 fn wipe(scene: &Scene) {
     match scene.mode {
         Mode::Nftables => nft(scene, "flush ruleset\n"),
@@ -218,7 +220,7 @@ fn nft(scene: &Scene, script: &str) {
     scene.world.node.nft(script).expect("an nft script");
 }
 
-/// Empties the chain that starts the translation, in these nft families.
+/// Empties the chain that starts the translation, in the tables of these nft families.
 pub(crate) fn flush(scene: &Scene, families: &[&str]) {
     let proxy = scene.proxy();
     for family in families {
@@ -248,7 +250,7 @@ fn empty_service(scene: &Scene, port: &str) {
     let rules = proxy.rules().expect("the rules");
     match proxy.mode {
         Mode::Nftables => {
-            // Such as "service-ABCDEFGH-demo/api/tcp/http".
+            // The chain's name is such as "service-ABCDEFGH-demo/api/tcp/http".
             let (service, name) = port.split_once(':').expect("a port's name");
             let end = format!("-{service}/tcp/{name}");
             for family in ["ip", "ip6"] {
@@ -285,7 +287,8 @@ struct Row {
 
 fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     wait_healthz(theirs, 200);
-    // A missing answer has the time of its request, which may precede the fault. So count changes instead.
+    // Count changes instead of comparing times: a missing answer has the time of its request, which may
+    // precede the fault.
     let known = [ours, theirs].map(|watch| watch.changes().len());
     let start = Instant::now();
     fault.inject(scene);
@@ -366,7 +369,8 @@ pub(crate) fn run_table(title: &str, scene: &mut Scene, faults: &[Fault]) {
             true => assert!(row.ours.is_some(), "{fault}: {said}"),
             false => assert_eq!(row.ours, None, "false 503: {fault}: {said}"),
         }
-        // The poller counts a late answer of a busy machine as none.
+        // If the fault does not end kube-proxy, accept a missing answer too: the poller counts an answer that
+        // is late on a busy machine as missing.
         let theirs = row.theirs.map(|(_, code)| code);
         match row.fault.ends_the_proxy() {
             true => assert_eq!(theirs, Some(0), "{}: kube-proxy's", row.fault),
@@ -379,12 +383,13 @@ pub(crate) fn run_table(title: &str, scene: &mut Scene, faults: &[Fault]) {
 fn faults_show_in_nftables_mode() {
     let name = "faults_show_in_nftables_mode";
     let faults = Fault::ALL.into_iter();
-    // A stopped proxy has the same effect as a killed one; `releases` tests both every night.
+    // Leave out the stopped proxy, which has the same effect as a killed one. `releases` tests both every
+    // night.
     let faults = faults.filter(|fault| *fault != Fault::ProxyStoppedEndpointReplaced);
     table(name, Mode::Nftables, &faults.collect::<Vec<_>>());
 }
 
-/// Faults of the rules. All others are the same in each mode.
+/// Faults of the rules. All other faults are the same in each mode.
 #[test]
 fn faults_show_in_iptables_mode() {
     let name = "faults_show_in_iptables_mode";

@@ -1,5 +1,5 @@
-//! The minimum: a node that kube-proxy serves is proven, and a node that is being removed answers 503 at
-//! once.
+//! The minimal requirements: a node that kube-proxy serves is proven, and a node that is being removed
+//! answers 503 at once.
 
 use node_tests::prelude::*;
 
@@ -27,7 +27,7 @@ fn a_node_that_is_being_removed_answers_503_at_once() {
     }
     times.sort();
     println!("from the write of the taint to 503: {times:?}");
-    // A busy machine may delay one of them.
+    // The median counts, because a busy machine may delay one of them.
     assert!(
         times[times.len() / 2] < Duration::from_millis(200),
         "{times:?}"
@@ -37,7 +37,8 @@ fn a_node_that_is_being_removed_answers_503_at_once() {
     who_watches_no_services_never_calls_a_node_quiet(&mut scene);
 }
 
-/// With `--view sentinel` the agent cannot see traffic from outside, so it must never report a quiet node.
+/// With `--view sentinel` the agent does not observe traffic from outside, so it must never report that the
+/// node is quiet.
 fn who_watches_no_services_never_calls_a_node_quiet(scene: &mut Scene) {
     scene.start_agent(&["--view", "sentinel"]);
     scene.wait_proven();

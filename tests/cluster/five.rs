@@ -1,4 +1,5 @@
-//! The fleet brake in a cluster of five real nodes: five agents, five kube-proxies, one API server.
+//! The fleet brake in a cluster of five nodes, each with a real agent and a real kube-proxy, and one API
+//! server.
 
 use std::iter;
 
@@ -27,7 +28,7 @@ impl Five {
         iter::once(self.scene.agent()).chain(peers).collect()
     }
 
-    /// Starts watches of all nodes once they are sound.
+    /// Waits until all nodes are healthy, and starts a watch of each.
     fn watches(&self) -> Vec<Watch> {
         self.scene.wait_proven();
         self.peers.iter().for_each(Peer::wait_proven);
@@ -40,7 +41,7 @@ impl Five {
         all
     }
 
-    /// Breaks all nodes at once. Each answers 200 again while its rules are still gone.
+    /// Breaks all nodes at once. The brake makes each answer 200 again while its rules are still gone.
     fn all_fail(&self) {
         let watches = self.watches();
         let nodes = self.nodes();

@@ -1,5 +1,5 @@
-//! Two nodes with an overlay that flannel's daemon creates, beside a real kube-proxy and API server. The
-//! overlay works, then dies on the other node.
+//! Two nodes with an overlay that flannel's daemon creates, with a real kube-proxy and API server. The
+//! overlay works at first, then dies on the other node.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use node_tests::world::layout::WORKER_NAME;
 
 use crate::scene::{PATIENCE, Scene};
 
-/// Contains the nodes' pod ranges of both families.
+/// flannel's configuration, which contains the nodes' pod ranges of both families.
 const NETWORK: &str = r#"{"Network": "10.244.0.0/16", "EnableIPv6": true,
 "IPv6Network": "fd00:10:244::/48", "IPv6SubnetLen": 64, "Backend": {"Type": "vxlan"}}"#;
 const DEVICES: [&str; 2] = ["flannel.1", "flannel-v6.1"];
@@ -64,7 +64,8 @@ fn overlay(scene: &Scene, daemon: &Path) -> [Process; 2] {
     fs::write(&file, node).expect("write");
     install_node(&scene.api, &file, WORKER_NAME).expect("a Node");
     for name in [NODE_NAME, WORKER_NAME] {
-        // flannel ends if a Node has no annotation. A real node controller writes this one.
+        // Annotate the Node, because flannel exits if a Node has no annotation. A real node controller writes
+        // this one.
         let annotated =
             json!({ "metadata": { "annotations": { "node.alpha.kubernetes.io/ttl": "0" } } });
         let patched = scene

@@ -1,7 +1,6 @@
-//! `kubectl pathproof` with the real kubectl against a real API server: what each role of deploy/examples
-//! allows.
+//! `kubectl pathproof` with the real kubectl and a real API server: what each role of deploy/examples allows.
 //!
-//! Without a kubelet, an exec gets no further than the API server's authorisation.
+//! There is no kubelet, so an exec gets no further than the API server's authorisation.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ struct Desk {
     admin: Api,
     control: ControlPlane,
     plugin: PathBuf,
-    /// The folder that contains kubectl.
+    /// Search path with the folder that contains kubectl.
     path: PathBuf,
     world: World,
 }
@@ -62,7 +61,7 @@ impl Desk {
         Ok(desk)
     }
 
-    /// Creates accounts with none, one and both of the roles of deploy/examples.
+    /// Creates accounts with none, with one and with both of the roles of deploy/examples.
     fn rights(&self) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/fleet-rbac.yaml");
         put_file(&self.admin, &file).expect("roles");
@@ -106,7 +105,7 @@ impl Desk {
         let now = jiff::Timestamp::now()
             .round(jiff::Unit::Second)
             .expect("a time");
-        // 4.5 minutes ago: far from a full minute, because ages are shown in whole minutes.
+        // 4.5 minutes ago. Ages are shown in whole minutes, so this one does not change soon.
         let since = now - jiff::SignedDuration::from_secs(270);
         let condition = json!({ "conditions": [{
             "type": "ServiceDatapathReady", "status": status, "reason": reason,
@@ -201,7 +200,7 @@ fn rights_on_nodes_are_enough_for_the_list(desk: &Desk) {
 
     let said = desk.run("nobody", &[]);
     assert_eq!(said.code, Some(1), "{}", said.err);
-    // kubectl names the missing right, and the plugin names the file with the roles.
+    // kubectl names the missing right. The plugin names the file with the roles that grant it.
     for words in ["cannot list resource \"nodes\"", "fleet-rbac.yaml"] {
         assert!(said.err.contains(words), "{}", said.err);
     }
@@ -214,7 +213,7 @@ fn an_exec_takes_the_second_role(desk: &Desk) {
     let missing = "cannot list resource \"pods\"";
     assert!(said.err.contains(missing), "{}", said.err);
 
-    // The API server allows the exec, which then fails without a kubelet.
+    // The API server allows the exec, which then fails because there is no kubelet.
     let said = desk.run("asker", &["why", "node-1"]);
     assert_ne!(said.code, Some(0), "{}", said.err);
     assert!(!said.err.contains("forbidden"), "{}", said.err);

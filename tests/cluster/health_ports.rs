@@ -1,4 +1,4 @@
-//! A Service's health check node port, beside a real kube-proxy that serves it too. Outside clients get our
+//! A Service's health check node port, which a real kube-proxy serves too. Outside clients get the agent's
 //! answers, and the node itself gets kube-proxy's. Both are identical while the node is healthy.
 
 use std::net::IpAddr;
@@ -35,18 +35,19 @@ impl Scene {
         from.run(|| http::request(to, method, path, PATIENCE))
     }
 
-    /// kube-proxy's answer, which connections from the node itself get.
+    /// kube-proxy's answer, which only connections from the node itself get.
     fn local(&self, family: Family, method: &str, path: &str) -> anyhow::Result<Response> {
         let (from, to) = (&self.world.node, self.address(family));
         from.run(|| http::request(to, method, path, PATIENCE))
     }
 
-    /// Number of the agent's answers at health check node ports.
+    /// Number of the agent's answers at health check node ports so far.
     fn answered(&self) -> u64 {
         self.agent().health_port_answers().expect("metrics")
     }
 
-    /// Waits until both report this number of endpoints, then asserts equal answers to all requests.
+    /// Waits until agent and kube-proxy both report this number of endpoints, then asserts equal answers to
+    /// all requests.
     fn agree_at_port(&self, what: &str, endpoints: &str) {
         for family in Family::ALL {
             let told = |answer: anyhow::Result<Response>| {
@@ -80,7 +81,7 @@ impl Scene {
     }
 }
 
-/// The answer without its date, which may differ by a second.
+/// The answer without its date, because the two dates may differ by a second.
 fn plain(answer: anyhow::Result<Response>) -> Response {
     let mut answer = answer.expect("an answer");
     let date = |line: &String| line.starts_with("Date: ");
@@ -103,15 +104,15 @@ fn answers_equal_those_of_kube_proxy(#[case] mode: Mode) {
     agree_at_ports(scene);
 }
 
-/// Both give the same answers through all changes of endpoints and Services.
+/// Agent and kube-proxy give the same answers through all changes of endpoints and Services.
 pub(crate) fn agree_at_ports(mut scene: Scene) {
     scene.balance();
     scene.start_agent(&[]);
     scene.wait_proven();
     scene.agree_at_port("two of three endpoints are here", "2");
 
-    // A node that leaves gets no new connections of externalTrafficPolicy Cluster, but still those
-    // of Local: KEP-3836.
+    // A node that is being removed gets no new connections of externalTrafficPolicy Cluster, but still gets
+    // those of Local (KEP-3836). So the answers here do not change.
     scene.taint(&[AUTOSCALER_TAINT]);
     let left = until(PATIENCE, || {
         (scene.agent().healthz().ok()? == 503).then_some(())
@@ -138,7 +139,7 @@ pub(crate) fn agree_at_ports(mut scene: Scene) {
     ready(&mut scene, true, &["web-1", "web-2"]);
     scene.agree_at_port("both are back", "2");
 
-    // Another Service is deleted, then this one, and with it the port.
+    // Delete another Service, which changes nothing, and then this one, which closes the port.
     scene.remove("api");
     scene.agree_at_port("another Service went", "2");
     scene.remove("web");
@@ -151,12 +152,12 @@ pub(crate) fn agree_at_ports(mut scene: Scene) {
     }
 }
 
-/// kube-proxy answers 200 throughout, because its last sync succeeded.
+/// During a flush kube-proxy still answers 200, because its last sync succeeded.
 #[test]
 fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
     scene.balance();
-    // The allow list applies to port 10256 alone, not to health check node ports.
+    // The allow list applies only to port 10256, and not to health check node ports.
     scene.start_agent(&["--flap-dwell", "0", "--healthz-allow-cidr", "127.0.0.1"]);
     scene.wait_proven();
     let address = scene.world.node_address(Family::V4);
@@ -184,7 +185,7 @@ fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
     let stayed = theirs.changes();
     assert_eq!(stayed.len(), 1, "kube-proxy's: {stayed:?}");
 
-    // Updates of the agent leave no gap, and kube-proxy answers after a kill.
+    // Updates of the agent leave no gap. After a kill, kube-proxy answers.
     let before = ours.changes().len();
     for _ in 0..20 {
         scene.upgrade_agent();
@@ -205,7 +206,7 @@ fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
     assert_eq!(ours.now().healthz, 200);
 }
 
-/// A broken node stays at 200 in audit mode, and where the agent does not serve the port.
+/// On a broken node the port still answers 200 in audit mode, or if the agent does not serve the port.
 #[test]
 fn a_broken_node_stays_200_in_audit_and_at_unserved_ports() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
@@ -233,7 +234,7 @@ fn a_broken_node_stays_200_in_audit_and_at_unserved_ports() {
     }
 }
 
-/// Starts outside clients that dial web by its node port.
+/// Starts outside clients that dial the node port of web.
 fn dial(scene: &mut Scene) {
     for family in Family::ALL {
         let port = SocketAddr::new(scene.world.node_address(family), 30_080);
@@ -260,8 +261,8 @@ fn empty(scene: &Scene, kind: &str, service: &str) -> String {
     saved
 }
 
-/// One Service's rules are gone: only its health check node port answers 503. Negative controls are another
-/// Service's rules, and a filter.
+/// If one Service's rules are gone, only the health check node port of this Service answers 503. Negative
+/// controls are the rules of another Service, and a filter.
 #[test]
 fn one_broken_service_is_503_only_at_its_own_port() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
@@ -279,7 +280,7 @@ fn one_broken_service_is_503_only_at_its_own_port() {
     let node = scene.watch_healthy();
     wait_healthz(&port, 200);
 
-    // Another Service's chain, and a filter before this one's port.
+    // The negative controls: empty another Service's chain, and filter this Service's port.
     let other = empty(&scene, "service-", "demo/api");
     thread::sleep(Duration::from_secs(4));
     scene.world.node.nft(&other).expect("its rules");

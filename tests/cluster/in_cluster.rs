@@ -1,5 +1,5 @@
-//! The agent as a pod runs it: with a mounted ServiceAccount, and the API server behind a ClusterIP that
-//! works only while the node does.
+//! The agent as it runs in a pod: with a mounted ServiceAccount, and the API server behind a ClusterIP that
+//! works only while the node's rules do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use node_tests::world::write_script;
 use crate::scene::{PATIENCE, Scene, flush};
 
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Time to use a new token: the agent rereads its files within a minute.
+/// Time until the agent uses a new token: it rereads its files within a minute.
 const NEW_TOKEN: std::time::Duration = std::time::Duration::from_secs(150);
 
-/// A script that runs the agent with a ServiceAccount mounted, as in a pod. It has a private mount
-/// namespace, so it leaves nothing on the machine.
+/// A script that runs the agent with a ServiceAccount mounted, as in a pod. The script has a private mount
+/// namespace, so that it leaves no mount on the machine.
 fn pod(scene: &Scene) -> PathBuf {
     let dir = scene.world.dir().join("mount");
     fs::create_dir_all(&dir).expect("a folder");
@@ -71,7 +71,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     let learned = until(PATIENCE, || known.exists().then_some(()));
     assert!(learned.is_some(), "{} is not there", known.display());
 
-    // The ClusterIP is dead and stays so: a new agent must not need it.
+    // Break the ClusterIP and keep it broken: a new agent must not need it.
     scene.proxy().freeze();
     flush(&scene.world.node);
     scene
@@ -88,7 +88,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     assert!(synced.is_some(), "{}", scene.agent().log());
     hears(&scene, PATIENCE);
 
-    // The pod's token becomes invalid, a new one replaces its file, and the API server ends the watches.
+    // Make the pod's token invalid and write a new one to its file. The API server ends the watches.
     let pod = format!(
         "/api/v1/namespaces/{}/pods/{}-node-1",
         base::NAMESPACE,

@@ -5,14 +5,15 @@ use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, PORT, Scene};
 
-/// Time in which a false alarm would show: twice as long as a confirmation takes.
+/// Time in which a false 503 would occur: twice as long as a confirmation takes.
 const LOOK: Duration = Duration::from_secs(6);
-/// Connections per second of each client: an emulated processor is slow.
+/// Connections per second of each client, few because an emulated processor is slow.
 const RATE: f64 = 3.0;
-/// Poll interval, long for the same reason.
+/// Poll interval, long because an emulated processor is slow.
 const ASKED: Duration = Duration::from_millis(200);
 
-/// Removes every virtual server, after a freeze of kube-proxy, which would restore them within seconds.
+/// Freezes kube-proxy and removes every virtual server. A running kube-proxy would restore them within
+/// seconds.
 pub(crate) fn clear(scene: &Scene) {
     scene.proxy().freeze();
     ipvsadm(scene, &["--clear"]);
@@ -57,7 +58,7 @@ fn ipvsadm(scene: &Scene, words: &[&str]) -> String {
     run.expect("ipvsadm")
 }
 
-/// A node with traffic, proven by probes and by connections from pods and from outside.
+/// A node with traffic. Waits until probes and connections from pods and from outside have proven it.
 fn scene() -> Needed<Scene> {
     skip::root()?;
     skip::ipvs()?;
@@ -93,7 +94,7 @@ fn blames_api(report: &Value) -> bool {
         })
 }
 
-/// A dead backend and a Service without rules are no fault of the node; a wiped table is.
+/// A dead backend and a Service without rules are no fault of the node. A wiped table is one.
 #[test]
 fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
     let mut scene = needs!(scene());
@@ -113,10 +114,11 @@ fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
         .expect("503");
     println!("503 after {:?}", seen.saturating_duration_since(start));
     let report = scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    // Cluster IPs are local addresses without a listener, so the node itself answers RST.
+    // The cause is `refused`, because cluster IPs are local addresses without a listener, so the node itself
+    // answers RST.
     assert_eq!(report["verdict"]["cause"], "refused", "{report:#}");
 
-    // kube-proxy restores everything by itself. Clients would only slow it down.
+    // kube-proxy restores everything by itself. End the clients, which would only slow it down.
     scene.clients.clear();
     scene.proxy().thaw();
     watch

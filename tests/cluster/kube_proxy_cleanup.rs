@@ -1,5 +1,5 @@
-//! `--cleanup` of the rules of a real kube-proxy in each of its modes, compared with the real
-//! `kube-proxy --cleanup`. Other programs' rules must stay unchanged to the byte.
+//! `--cleanup` of the rules of a real kube-proxy in each of its modes, compared with the real `kube-proxy
+//! --cleanup`. The rules of other programs must stay byte for byte.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,7 @@ use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, Scene};
 
-/// Rules of kubelet, of a container engine and of administrators. Some names start like kube-proxy's.
+/// Rules of kubelet, of a container engine and of administrators. Some names begin like kube-proxy's.
 const OTHERS: &str = "\
 *nat
 :DOCKER - [0:0]
@@ -43,7 +43,7 @@ chain services { meta mark 0x7 accept; }
 }
 ";
 
-/// The node, with the tools of one mode in its `PATH`.
+/// The node, with a `PATH` that contains the tools of one mode.
 struct Node<'a> {
     world: &'a World,
     path: OsString,
@@ -78,7 +78,7 @@ impl Node<'_> {
         }
         let tables = self.world.node.nft("list ruleset\n").expect("nft");
         all.push_str("## nftables\n");
-        // The tables of iptables-nft were saved above.
+        // Leave out the tables of iptables-nft, which were saved above.
         let own = tables.split("\n}\n").filter(|table| !is_of_iptables(table));
         own.for_each(|table| all.push_str(table));
         all
@@ -156,8 +156,8 @@ fn the_cleanup_leaves_the_same_rules_as_the_real_one() {
     clean(scene, &modes, &[]);
 }
 
-/// Runs our cleanup and the real one after kube-proxy, in each of these modes. Both must leave the same
-/// rules, except that the real one also keeps these chains of iptables.
+/// Runs the agent's cleanup and the real one, each after kube-proxy, in each of these modes. Both must leave
+/// the same rules, except that the real one also keeps these chains of iptables.
 pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&str]) {
     drop(scene.proxy.take());
     let programs = scene.programs.clone();
@@ -199,7 +199,7 @@ pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&s
                 let count = after_ours.lines().filter(|line| *line == rule).count();
                 assert!(count >= 2, "{mode:?}: {rule} is gone:\n{after_ours}");
             }
-            // kube-proxy also creates this chain of kubelet, and leaves it.
+            // kube-proxy also creates this chain, which belongs to kubelet, and does not remove it.
             assert!(
                 after_ours.contains("-A INPUT -j KUBE-FIREWALL\n"),
                 "{after_ours}"
@@ -237,7 +237,7 @@ pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&s
     }
 }
 
-/// As with kube-proxy, a chain cannot be deleted while another program's rule jumps to it.
+/// A chain cannot be deleted while another program's rule jumps to it. As with kube-proxy, the rule is named.
 #[test]
 fn a_foreign_rule_that_uses_a_chain_is_named() {
     needs!(skip::root());
@@ -261,7 +261,7 @@ fn a_foreign_rule_that_uses_a_chain_is_named() {
     );
     assert_eq!(before, node.rules());
 
-    // Without the tools the command reports that, and changes nothing.
+    // Without the tools, the command reports that they are missing, and changes nothing.
     let bare = Node {
         world: &world,
         path: OsString::from("/nowhere"),
@@ -276,7 +276,8 @@ fn a_foreign_rule_that_uses_a_chain_is_named() {
     assert_eq!(before, node.rules());
 }
 
-/// iptables-nft silently omits a table that has an nft rule which iptables cannot express.
+/// If a table has an nft rule that iptables cannot express, iptables-nft silently omits the table. The
+/// cleanup names it.
 #[test]
 fn a_table_that_iptables_cannot_show_is_named() {
     needs!(skip::root());

@@ -1,6 +1,6 @@
 //! The agent in kube-proxy's place, as RKE 1 starts, checks and probes it: with kube-proxy's name, flags and
 //! rights. Every cluster binds the user system:kube-proxy to the ClusterRole system:node-proxier. A real
-//! kube-proxy with its health server at another port routes the Services.
+//! kube-proxy, with its health server at another port, writes the Services' rules.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +18,7 @@ use crate::scene::{PATIENCE, Scene, flush};
 
 /// kube-proxy's metrics port, which serves as the agent's admin port here.
 const METRICS_PORT: u16 = 10249;
-/// The default of RKE's releases. An operator's flag after it takes precedence.
+/// The flag that RKE's releases set by default. If an operator's flag follows, the last one applies.
 const LOOPBACK: &str = "--healthz-bind-address=127.0.0.1";
 
 /// Runs the agent as RKE's entry point does: `exec kube-proxy FLAGS`.
@@ -43,7 +43,7 @@ fn kubeconfig(scene: &Scene) -> PathBuf {
     file
 }
 
-/// Starts the agent with RKE's arguments, and more.
+/// Starts the agent with RKE's arguments and `more`.
 fn start(scene: &Scene, more: &[&str]) -> Process {
     fs::create_dir_all(scene.world.dir().join("drop-in-state")).expect("a folder");
     let mut command = command(&scene.world);
@@ -73,7 +73,7 @@ fn here(scene: &Scene, port: u16, path: &str) -> Option<Response> {
     scene.world.node.run(|| ask(loopback, port, path))
 }
 
-/// Status codes of a path: from outside by both families, then at loopback by both.
+/// Status codes of a path: from outside in both families, then at loopback in both.
 fn codes(scene: &Scene, path: &str) -> [Option<u16>; 4] {
     let world = &scene.world;
     let outside = |family| {
@@ -112,7 +112,7 @@ fn wait_state(scene: &Scene, process: &Process, wanted: &str) {
 #[test]
 fn the_agent_replaces_kube_proxy_as_rke_starts_it() {
     let mut scene = needs!(Scene::bare(Mode::Nftables));
-    // The kube-proxy that routes must not hold the agent's ports.
+    // Restart the real kube-proxy with other ports, because it must not hold the agent's.
     drop(scene.proxy.take());
     let aside = ["--metrics-bind-address=127.0.0.1:10349"];
     scene.start_proxy_at(KUBE_PROXY_HEALTHZ_PORT, &aside);
@@ -124,14 +124,15 @@ fn the_agent_replaces_kube_proxy_as_rke_starts_it() {
     wait_codes(&scene, "sound", "/healthz", [200; 4]);
     wait_codes(&scene, "sound", "/livez", [200; 4]);
 
-    // `rke up` requests http://localhost:10256/healthz, and expects 200 even of a node that leaves.
+    // At loopback the agent answers 200 even if the node is being removed, because `rke up` requests
+    // http://localhost:10256/healthz and expects 200.
     scene.taint(&[AUTOSCALER_TAINT]);
     wait_codes(&scene, "leaving", "/healthz", [503, 503, 200, 200]);
     assert_eq!(codes(&scene, "/livez"), [200; 4].map(Some));
     scene.taint(&[]);
     wait_codes(&scene, "staying", "/healthz", [200; 4]);
 
-    // RKE's check at loopback stays 200 while the datapath is broken, too.
+    // At loopback the agent also answers 200 while the datapath is broken.
     scene.proxy().freeze();
     settle();
     flush(&scene.world.node);
@@ -218,7 +219,7 @@ fn usages(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// Flags of this kube-proxy that the agent lacks, or has with another type.
+/// Flags of this kube-proxy that the agent does not have, or has with another type.
 pub(crate) fn other_flags(proxy: &Path) -> Vec<String> {
     let page = Command::new(proxy).arg("--help").output();
     let page = page.expect("run kube-proxy").stdout;
@@ -228,7 +229,7 @@ pub(crate) fn other_flags(proxy: &Path) -> Vec<String> {
     theirs
 }
 
-/// The agent's table of flags must match the real kube-proxy, so that a new flag is noticed.
+/// The agent's table of flags must match the real kube-proxy's. So a new flag is noticed.
 #[test]
 fn the_flags_are_those_of_the_real_kube_proxy() {
     let programs = needs!(Servers::needed());
@@ -237,7 +238,7 @@ fn the_flags_are_those_of_the_real_kube_proxy() {
         output.expect("run kube-proxy")
     };
     let page = run(&["--help"]);
-    // kube-proxy shows an optional value for `--version`.
+    // kube-proxy also shows that the value of `--version` is optional.
     let theirs = usages(&String::from_utf8_lossy(&page.stdout))
         .into_iter()
         .map(|usage| usage.replace(" version[=true]", ""));
@@ -250,7 +251,7 @@ fn the_flags_are_those_of_the_real_kube_proxy() {
         let said = format!("--{}=0", flag.name);
         assert!(run(&[&said, "--version"]).status.success(), "{said}");
     }
-    // kube-proxy accepts underscores, and refuses unknown flags.
+    // Like kube-proxy, accept underscores, and refuse unknown flags.
     assert!(run(&["--healthz_port=0", "--version"]).status.success());
     assert!(!run(&["--nonsense=0", "--version"]).status.success());
     assert!(!run(&["-kubeconfig=/k", "--version"]).status.success());

@@ -1,7 +1,7 @@
 //! The agent in a real cluster in network namespaces: etcd, kube-apiserver with RBAC and the roles of
 //! deploy/base, and kube-proxy, all of one release.
 //!
-//! Tests send the same request to kube-proxy's health server and to ours, and compare the answers. Each
+//! Tests send the same request to kube-proxy's health server and to the agent, and compare the answers. Each
 //! test has its own cluster.
 
 mod admission;

@@ -1,7 +1,7 @@
-//! kube-proxy restarts in another mode while users connect. It first removes the other mode's rules, and
-//! writes its own once it has listed the cluster. In between no user is served, so a long change of mode is
-//! a 503. The test prints the times, and asserts that the last answer is 200 and that the log names both
-//! modes.
+//! kube-proxy restarts in another mode while users connect. It first removes the other mode's rules. It
+//! writes its own only after it has listed the cluster. In between no user is served, so if this takes long
+//! the agent answers 503. The test prints the times, and asserts that the last answer is 200 and that the log
+//! names both modes.
 
 use std::net::TcpStream;
 

@@ -1,5 +1,5 @@
-//! Total outages that kube-proxy's health server does not report, beside a real kube-proxy and API server:
-//! three faults for each of three kinds of users. Each must be 503 within its limit
+//! Total outages that kube-proxy's health server does not report, with a real kube-proxy and API server.
+//! There are three faults for each kind of users. Each must be answered with 503 within its limit
 //! (docs/internal/judgement.md), and explained by `pathproof why`. The negative controls are in `controls`.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use node_tests::prelude::*;
 use crate::scene::{PATIENCE, Scene};
 use crate::uses::{AtWork, Use, rotator};
 
-/// Delay that a busy machine may add to a limit.
+/// Additional time that a busy machine may need.
 const SPARE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ enum Fault {
     ForwardDropped,
     /// The node's routes to all local and remote pods are removed.
     RoutesRemoved,
-    /// kube-proxy is frozen, and an endpoint whose pod is dead is replaced.
+    /// kube-proxy is frozen, and an endpoint whose pod is dead is replaced in the API.
     ProxyFrozen,
 }
 
 impl Fault {
     const ALL: [Self; 3] = [Self::ForwardDropped, Self::RoutesRemoved, Self::ProxyFrozen];
 
-    /// Maximum time to 503, from the first connection that fails.
+    /// Maximum time to 503, counted from the first connection that fails.
     fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::ForwardDropped => 4,
@@ -45,7 +45,7 @@ impl Fault {
                 scene.proxy().freeze();
                 scene.replace("api", "api-1", "spare");
                 scene.servers.remove("api-1");
-                // In iptables mode the pod is removed with its device; in nftables mode only its server ends.
+                // In iptables mode the pod is removed with its device. In nftables mode only its server ends.
                 if scene.mode == Mode::Iptables {
                     scene.world.remove_pod("api-1").expect("remove a pod");
                 }
@@ -72,7 +72,7 @@ impl Fault {
         }
     }
 
-    /// Words that the explanation by `why` must contain, with alternatives for each.
+    /// Parts that the explanation by `why` must contain, with alternative words for each.
     fn words(self, users: Use) -> Vec<Words> {
         const PAGE: [Words; 2] = [&["/healthz answers 503"], &[" ago", " for ", "since"]];
         const OUTSIDE: Words = &["outside"];
@@ -137,7 +137,7 @@ impl Outages {
         })
     }
 
-    /// Injects and repairs one fault while these users are at work.
+    /// Injects and repairs one fault while these users connect.
     fn run(&mut self, users: Use, at_work: &AtWork, fault: Fault) -> Cell {
         at_work.users.wait_served();
         self.scene.wait_proven();
@@ -190,7 +190,7 @@ impl Cell {
         );
     }
 
-    /// Describes an error of the agent's verdict or of its explanation, if there is one.
+    /// Describes an error in the agent's verdict or explanation, if there is one.
     fn wrong(&self) -> Option<String> {
         let Self {
             name, seen, why, ..
@@ -203,13 +203,13 @@ impl Cell {
     }
 }
 
-/// Runs these outages in one world, one after another.
+/// Causes these outages one after another in one world.
 fn assert_outages(mode: Mode, cells: &[(Use, &[Fault])]) {
     let mut outages = needs!(Outages::start(mode));
     let mut all = Vec::new();
     for (users, faults) in cells {
         let at_work = AtWork::start(&mut outages.scene, *users);
-        // Failures of a client count only after the node has known it for some time.
+        // Wait, because failures of a client count only after the node has known the client for some time.
         thread::sleep(Duration::from_secs(3));
         all.extend(
             faults

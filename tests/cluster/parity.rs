@@ -1,5 +1,5 @@
-//! The same request to kube-proxy's health server and to ours, compared field by field: status, headers,
-//! JSON keys in their order, and every value but the times.
+//! The same request to kube-proxy's health server and to the agent. The answers are compared field by field:
+//! status, headers, JSON keys in their order, and every value except times.
 
 use node_tests::cluster::Manner;
 use node_tests::http::Response;
@@ -7,8 +7,8 @@ use node_tests::prelude::*;
 
 use crate::scene::{NODE, PATIENCE, Scene};
 
-/// Everything that a load balancer can distinguish. Times are replaced by their form, because the moments
-/// differ.
+/// Everything in an answer by which a load balancer can distinguish the two. Times are replaced by their
+/// form, because they differ from request to request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) status: u16,
@@ -53,8 +53,8 @@ fn without_times(body: &str) -> String {
     parts.collect::<Vec<_>>().join("\"")
 }
 
-/// Checks a rule about times that both bodies follow. On 200 the last update is the current time, so no
-/// family's is later. Otherwise it is the latest one of the families.
+/// Checks a rule that the times in both bodies follow. On 200 the last update is the current time, and is not
+/// earlier than that of any family. Otherwise it is the latest one of the families.
 fn check_times(answer: &Response) {
     let body: Value = serde_json::from_str(&answer.body).expect("JSON");
     let families = body["status"].as_object().expect("families");
@@ -70,7 +70,7 @@ fn check_times(answer: &Response) {
 }
 
 impl Scene {
-    /// Waits until both answer /healthz with this status, then asserts equal answers to all requests.
+    /// Waits until both servers answer /healthz with this status, then asserts equal answers to all requests.
     pub(crate) fn agree(&self, what: &str, healthz: u16) {
         let seen = until(PATIENCE, || {
             let (theirs, ours) = self.ask("/healthz");
@@ -102,7 +102,8 @@ impl Scene {
     }
 }
 
-/// In nftables mode. The health server is the same in iptables mode, where `calm` compares the answers.
+/// In nftables mode only, because the health server is the same in iptables mode. There `calm` compares the
+/// answers.
 #[test]
 fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
     let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));
@@ -124,7 +125,7 @@ fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
     scene.relay.set(Manner::Closed);
     std::thread::sleep(Duration::from_secs(2));
     scene.agree("API away", 200);
-    // The agent learns of a taint that is set during the outage only after the outage.
+    // A taint that is set during the API server's outage reaches the agent only after the outage.
     scene.taint(&[AUTOSCALER_TAINT]);
     throughout(Duration::from_secs(1), || {
         scene.agree("tainted while the API is away", 200);
@@ -137,7 +138,7 @@ fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
     scene.replace("web", "web-1", "spare");
     scene.agree("an endpoint changed", 200);
 
-    // Our answer depends on the rules and not on kube-proxy's process.
+    // The agent's answer depends on the rules and not on kube-proxy's process.
     scene.proxy().freeze();
     std::thread::sleep(Duration::from_secs(2));
     assert!(
@@ -149,7 +150,8 @@ fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
     scene.proxy().thaw();
     scene.agree("kube-proxy goes on", 200);
 
-    // Karpenter holds a node with a finalizer while it drains it. This is last because a deletion is final.
+    // Karpenter holds a node with a finalizer while it drains the node. This part is last, because a deletion
+    // cannot be undone.
     let held = json!({ "metadata": { "finalizers": ["example.com/drain"] } });
     scene.api.patch(NODE, &held).expect("hold the Node");
     scene.agree("a finalizer alone", 200);

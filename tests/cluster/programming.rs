@@ -1,5 +1,5 @@
-//! Time from a change of endpoints to the connections that follow it, beside a real kube-proxy: as the
-//! agent's metrics, a packet capture and kube-proxy report it.
+//! Time from a change of endpoints to the first connections that follow it, with a real kube-proxy. The
+//! agent's metrics, a packet capture and kube-proxy's metrics are compared.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, PORT, Scene};
 
-/// Variable for the number of changes to measure; `cargo xtask bench programming` sets more.
+/// Environment variable for the number of changes to measure; `cargo xtask bench programming` sets more.
 const CHANGES: &str = "PATHPROOF_CHANGES";
-/// Changes per swap: one endpoint added and one removed, in both families.
+/// Changes per swap: one endpoint is added and one removed, in each of two families.
 const PER_SWAP: usize = 4;
-/// Pause between swaps. A removed endpoint returns after two swaps, when its last connection has been
-/// recorded.
+/// Pause between swaps. A removed endpoint returns after two swaps, so its last connection must be recorded
+/// by then.
 const PAUSE: Duration = Duration::from_millis(3_500);
-/// Time for which kube-proxy is frozen at every other swap.
+/// Time for which kube-proxy is frozen at every second swap.
 const LATE: Duration = Duration::from_millis(600);
 /// Connections per second of each client, so that each endpoint gets one every 25 ms.
 const RATE: f64 = 60.0;
@@ -76,13 +76,13 @@ fn changes_are_measured_as_they_are_on_the_wire() {
     }
 }
 
-/// Swaps endpoints of web, one after another; `pass` spends the given time.
+/// Swaps endpoints of web, one after another. `pass` is called to let the given time pass.
 fn swaps(scene: &Scene, count: usize, mut pass: impl FnMut(Duration)) -> Vec<Change> {
     let mut inside = VecDeque::from(["web-1", "web-2", "web-3"]);
     let mut outside = VecDeque::from(["spare", "api-1"]);
     let mut made = Vec::new();
     for number in 0..count {
-        // kube-proxy is late at every other swap.
+        // Delay kube-proxy at every second swap.
         let is_late = number % 2 == 1;
         if is_late {
             scene.proxy().freeze();
@@ -145,7 +145,8 @@ fn watch(capture: &mut Capture, sent: &mut Sent, time: Duration) {
     }
 }
 
-/// Seconds from a change's trigger to the first SYN to an added endpoint, or the last to a removed one.
+/// Seconds from a change's trigger to the first SYN to an added endpoint, or to the last SYN to a removed
+/// one.
 fn on_the_wire(change: &Change, all: &[Change], sent: &Sent) -> f64 {
     let later = |at: &&i128| **at >= change.triggered;
     let mut sent = sent[&change.address].iter().filter(later);
@@ -160,7 +161,7 @@ fn on_the_wire(change: &Change, all: &[Change], sent: &Sent) -> f64 {
     at.map_or(0.0, |at| (at - change.triggered) as f64 / 1e9)
 }
 
-/// Sum and count of the agent's measurements since the trigger.
+/// Sum and count of the agent's times for this kind of change, measured from the trigger.
 fn times(scene: &Scene, change: &str) -> (f64, f64) {
     let text = scene.agent().metrics().expect("metrics");
     let of = |part: &str| {

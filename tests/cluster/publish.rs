@@ -1,4 +1,4 @@
-//! The Node's condition and Events, written with the agent's role to a real API server.
+//! The Node's condition and Events, which the agent writes to a real API server with the shipped role.
 
 use node_tests::prelude::*;
 
@@ -50,7 +50,7 @@ fn the_nodes_condition_follows_the_datapath() {
     });
     assert!(told.is_some(), "no Event: {}", scene.agent().log());
 
-    // The next agent keeps the time of the transition.
+    // The next agent keeps the time of the condition's transition.
     scene.agent.take().expect("an agent").kill().expect("kill");
     scene.start_agent(&[]);
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");

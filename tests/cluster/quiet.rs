@@ -1,8 +1,8 @@
 //! A quiet cluster: the API server sends nothing, because nothing changes.
 //!
 //! An API server sends no bookmarks on a resource that has not changed since the server started. The agent
-//! must not take that silence for a dead watch: it lists nothing again and reports no problem. It still
-//! judges every failure, including misrouted connections.
+//! must not take that silence for a dead watch: it must not list again or report a problem. It must still
+//! judge every failure, including misrouted connections.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,12 +13,13 @@ use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, Scene, flush, wait_healthz};
 
-/// Variable for the duration of the quiet time, in seconds.
+/// Environment variable for the duration of the quiet time, in seconds.
 const QUIET: &str = "PATHPROOF_QUIET_SECONDS";
-/// Default duration: the agent once took a watch for dead after 90 s of silence.
+/// Default duration. It exceeds 90 s, after which the agent formerly took a silent watch for dead.
 const QUIET_DEFAULT: Duration = Duration::from_secs(100);
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Tolerance: the API server sees the end of a watch a little earlier or later than the agent.
+/// Tolerance for the length of a watch: the API server may record its end a little earlier or later than the
+/// agent.
 const SLACK: Duration = Duration::from_secs(20);
 /// Watched resources, each with the allowed time between the starts of two watches, in seconds.
 const WATCHED: [(&str, RangeInclusive<u64>); 3] = [
@@ -26,7 +27,7 @@ const WATCHED: [(&str, RangeInclusive<u64>); 3] = [
     ("services", 300..=600),
     ("endpointslices", 300..=600),
 ];
-/// Lists whose objects must not change.
+/// Lists of the objects that must not change.
 const LISTS: [&str; 3] = [
     "/api/v1/nodes",
     "/api/v1/services",
@@ -56,7 +57,7 @@ fn versions(scene: &Scene) -> BTreeMap<String, String> {
     versions
 }
 
-/// Everything in a report that a silent API server could affect.
+/// The parts of a report that a silent API server could affect.
 fn state(report: &Value) -> Value {
     let coverage = &report["verdict"]["coverage"];
     json!({
@@ -68,8 +69,8 @@ fn state(report: &Value) -> Value {
     })
 }
 
-/// The state of a healthy node. It leaves out the verdict, which may be briefly `suspect` on a loaded
-/// machine.
+/// The value of [`state`] on a healthy node. The verdict is not part of it, because it may be briefly
+/// `suspect` on a loaded machine.
 fn healthy() -> Value {
     json!({
         "problems": [],
@@ -101,11 +102,10 @@ fn silences(scene: &Scene) -> Vec<Duration> {
 #[derive(Clone, Debug)]
 struct Request {
     at: Timestamp,
-    /// Kubernetes verb, such as `watch`.
     verb: String,
     /// Resource, such as `services` or `pods/status`; empty if the path has none.
     resource: String,
-    /// Whether the answer contains every object, as that of a list or of a watch that begins with one.
+    /// Whether the answer contains every object: for a list, or for a watch that begins with a list.
     is_list: bool,
 }
 
@@ -128,7 +128,7 @@ impl From<Value> for Request {
     }
 }
 
-/// Counts requests by verb and resource. Watches that begin with a list are counted separately.
+/// Counts requests by verb and resource. Watches that begin with a list have their own count.
 fn table<'a>(requests: impl IntoIterator<Item = &'a Request>) -> BTreeMap<(&'a str, &'a str), u32> {
     let mut table = BTreeMap::new();
     for request in requests {
@@ -153,7 +153,8 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
             .iter()
             .filter(|request| request.resource == resource)
             .collect();
-        // If a server refuses to stream a list, the agent lists in pages and then watches.
+        // Begin with the last list, because if a server refuses to stream it, the agent lists in pages and
+        // then watches.
         let listed = mine.iter().rposition(|request| request.is_list);
         let listed = listed.unwrap_or_else(|| panic!("{resource} was never listed: {}", shown()));
         assert!(
@@ -176,7 +177,7 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
                 shown()
             );
         }
-        // The agent starts the next watch in time, which also shows that the audit log is complete.
+        // The agent must start the next watch in time. This also shows that the audit log is complete.
         let last = starts.last().copied().unwrap_or(began);
         let lasts = seconds(ended.duration_since(last));
         assert!(
@@ -194,13 +195,13 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
     assert!(other.is_none(), "{other:?} of {}", shown());
 }
 
-/// Asserts that nothing changes for `span`, neither in the cluster nor in the agent's state.
+/// Asserts that for `span` nothing changes in the cluster or in the agent's state.
 fn keep_quiet(scene: &Scene, span: Duration) {
     let watch = Watch::start(&scene.world, Duration::from_millis(200)).expect("a poller");
     wait_healthz(&watch, 200);
     let before = versions(scene);
     let (began, start) = (Timestamp::now(), Instant::now());
-    // The longest time for which the watches of Services and of slices both received nothing.
+    // The longest time in which neither the watch of Services nor that of slices received a byte.
     let mut silence = Duration::ZERO;
     while start.elapsed() < span {
         assert_never_503(&watch);
@@ -214,7 +215,8 @@ fn keep_quiet(scene: &Scene, span: Duration) {
         );
         let mut silences = silences(scene);
         silences.sort();
-        // The Node's watch ends earlier, and may restart on another connection.
+        // Use the second longest silence: the Node's watch ends earlier, and may restart on another
+        // connection.
         if let [.., one, _] = silences[..] {
             silence = silence.max(one);
         }
@@ -238,7 +240,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
     check(&requests, began, ended);
 
     assert_eq!(versions(scene), before, "an object changed");
-    // If the server was not silent, the test proves nothing.
+    // The test proves something only if the server was silent.
     let wanted = span.min(QUIET_DEFAULT).mul_f32(0.95);
     assert!(
         silence >= wanted,
@@ -266,9 +268,9 @@ fn a_silent_api_server_hides_no_fault() {
     drop(needs!(skip::needed(
         scene.control.apiserver.take().context(restarts)
     )));
-    // An API server that saw no change since it started sends no bookmarks.
+    // Restart the API server: if it saw no change since its start, it sends no bookmarks.
     scene.control.start_apiserver().expect("an API server");
-    // The condition's heartbeat would change the Node every 5 minutes.
+    // Do not publish the condition, whose heartbeat would change the Node every 5 minutes.
     scene.start_agent(&["--publish-condition=off", "--publish-events=off"]);
     scene.wait_proven();
     scene.wait("a healthy node", |report| state(report) == healthy());

@@ -14,9 +14,9 @@ use crate::parity::{Shape, shape};
 use crate::scene::{NODE, PATIENCE, Scene};
 use crate::takeover::share_the_port;
 
-/// The flag for a feature that is alpha in 1.28, and off by default.
+/// The flag that enables a feature of 1.28 which is alpha and off by default.
 const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
-/// Chains that `--cleanup` of older releases leaves.
+/// Chains that `--cleanup` of older releases does not remove.
 const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
 
 fn programs(release: Release) -> Needed<Servers> {
@@ -33,7 +33,7 @@ fn both(scene: &Scene, path: &str) -> (Shape, Shape) {
     (shape(&theirs), shape(&ours))
 }
 
-/// kube-proxy's body in releases that do not report each family. `T` and `G` are forms of times.
+/// kube-proxy's body in releases that do not report each family. `T` and `G` stand for times in two forms.
 fn old_body(eligible: Option<bool>) -> String {
     let times = r#"{"lastUpdated": "G","currentTime": "G""#;
     match eligible {
@@ -42,7 +42,7 @@ fn old_body(eligible: Option<bool>) -> String {
     }
 }
 
-/// kube-proxy's body in newer releases, and the agent's beside every release.
+/// kube-proxy's body in newer releases. The agent's body has this form beside every release.
 fn body(eligible: Option<bool>, healthy: bool) -> String {
     let eligible = eligible.map(|eligible| format!(r#""nodeEligible":{eligible},"#));
     let (eligible, family) = (
@@ -54,8 +54,9 @@ fn body(eligible: Option<bool>, healthy: bool) -> String {
     )
 }
 
-/// Asserts the status of /healthz for each server's view of the node's eligibility, with different bodies
-/// and the same headers. /livez does not depend on eligibility, and answers to other paths are equal.
+/// Asserts the answers of kube-proxy and agent: the status of /healthz by each one's view of the node's
+/// eligibility, different bodies, and equal headers. /livez does not depend on eligibility, and answers to
+/// other paths are equal.
 fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
     let status = |eligible: bool| if eligible { 200 } else { 503 };
     let seen = until(PATIENCE, || {
@@ -79,8 +80,8 @@ fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
     }
 }
 
-/// Answers of a node that is being removed, and of one that is not. `heeds`: this kube-proxy's /healthz
-/// depends on the removal.
+/// Answers of a node that is being removed, and of one that is not. `heeds` says whether this kube-proxy's
+/// /healthz depends on the removal.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables, &[], false)]
 #[case::v1_28_with_the_gate(KUBE_PROXY_1_28, Mode::Iptables, &[GATE], true)]
@@ -98,7 +99,7 @@ fn answers_beside(
     scene.start_agent(&[]);
     scene.wait_proven();
     let expect = |scene: &Scene, what: &str, eligible: bool| {
-        // Leaves time for a wrong reaction of a release that should ignore the change.
+        // Wait, so that a wrong reaction of a release that should ignore the change would be noticed.
         thread::sleep(Duration::from_secs(1));
         match release {
             KUBE_PROXY_1_37 => scene.agree(what, if eligible { 200 } else { 503 }),
@@ -164,7 +165,7 @@ fn an_overdue_sync_beside(#[case] release: Release) {
     }
 }
 
-/// At 10256 outside clients get our answer, and the node gets kube-proxy's.
+/// At port 10256 outside clients get the agent's answer, and the node itself gets kube-proxy's.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables)]
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
@@ -183,7 +184,7 @@ fn health_check_node_ports_agree_with(#[case] release: Release, #[case] mode: Mo
     agree_at_ports(scene);
 }
 
-/// Our cleanup removes the rules of each release, and leaves those of other programs.
+/// The agent's cleanup removes the rules of each release, and does not change those of other programs.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, &[Mode::Iptables, Mode::IptablesLegacy], &KEPT)]
 #[case::v1_32(KUBE_PROXY_1_32, &[Mode::Iptables, Mode::Nftables], &KEPT)]
@@ -197,7 +198,7 @@ fn rules_are_removed_of(
     clean(scene, modes, kept_by_the_real_one);
 }
 
-/// Flags that only another release has, or has with another type. The agent accepts them and names them in
+/// Flags that only another release has, or has with another type. The agent accepts them and lists them in
 /// the log, because clusters may still set removed flags.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, &["      --proxy-port-range port-range"])]

@@ -1,4 +1,4 @@
-//! The API server confirms that the roles of deploy/base grant what is needed and nothing else.
+//! The API server confirms that the roles of deploy/base grant what the programs need and nothing else.
 
 use http::Method;
 use node_tests::cluster::base::SLICE;
@@ -22,7 +22,7 @@ fn get(api: &Api, path: &str) -> u16 {
     code(api.get(path))
 }
 
-/// Writes the status of a Node, as the condition's publisher does.
+/// Writes the status of a Node, as the agent does to publish its condition.
 fn status(api: &Api, node: &str, status: &Value) -> u16 {
     code(api.patch_node_status(node, status))
 }
@@ -95,7 +95,7 @@ fn agent(api: &Api) {
         assert_eq!(get(api, path), 403, "{path}");
     }
     let own = condition("ServiceDatapathReady");
-    // The policy is in force a moment after its creation.
+    // Wait, because a policy is in force only a moment after its creation.
     let denied = until(PATIENCE, || {
         (status(api, "node-2", &own) == 403).then_some(())
     });
@@ -117,7 +117,7 @@ fn agent(api: &Api) {
         let written = api.request(Method::PATCH, &path, STRATEGIC, &changed);
         assert_eq!(code(written), 403, "{field}");
     }
-    // The agent may still write its own condition beside those of others.
+    // The agent may still write its own condition. Conditions of others are kept.
     assert_eq!(status(api, "node-1", &own), 200);
     let taint = json!({ "spec": { "unschedulable": true } });
     assert_eq!(code(api.patch(NODE, &taint)), 403);
@@ -128,7 +128,7 @@ fn agent(api: &Api) {
     );
 }
 
-/// The agent may write Events about its own node in its own name, and no others.
+/// The agent may write Events about its own node and in its own name, and no others.
 fn events(api: &Api, admin: &Api) {
     let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     let post = |api: &Api, event: &Value| api.post(&path("default"), event);
@@ -152,7 +152,7 @@ fn events(api: &Api, admin: &Api) {
         code(api.post(&path("kube-system"), &event("kube-system", "node-1"))),
         403
     );
-    // The update that counts a repetition.
+    // The agent updates an Event to count a repetition.
     let again = json!({ "series": {
         "count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z",
     } });
@@ -178,7 +178,7 @@ fn rotator(api: &Api) {
     assert_eq!(code(api.patch(&strange, &label)), 403);
     assert_eq!(code(api.delete(&strange)), 403);
     leases(api);
-    // The addresses of the API servers themselves.
+    // The slice with the addresses of the API servers.
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let of_servers = format!("{slices}?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes");
     assert_eq!(get(api, &of_servers), 200);
@@ -202,7 +202,8 @@ fn rotator(api: &Api) {
     );
 }
 
-/// The rotator may write and recreate the sentinel's two slices, for its Service and with its addresses.
+/// The rotator may write and recreate the sentinel's two slices, but only for its Service and with its
+/// addresses.
 fn own_slices(api: &Api, path: &str) {
     let slice = |name: &str, service: &str, address: &str| {
         json!({
@@ -240,7 +241,7 @@ fn own_slices(api: &Api, path: &str) {
     }
 }
 
-/// The rotator may hold and release its own Lease, and may neither read nor write another.
+/// The rotator may hold and release its own Lease. It may neither read nor write another one.
 fn leases(api: &Api) {
     let lease = |name: &str| {
         json!({

@@ -55,14 +55,14 @@ fn a_rotation_is_followed_and_its_lag_known() {
         });
         assert_never_503(&watch);
         assert!(followed.is_some(), "{moved} is not on the wire: {last:#}");
-        // kube-proxy waits up to a second between syncs, so a lag of minutes would be wrong.
+        // kube-proxy waits up to a second between syncs, so a lag of minutes would be a wrong measurement.
         let lags = last["verdict"]["families"].as_array().into_iter().flatten();
         for lane in lags.flat_map(|family| family["lanes"].as_array().into_iter().flatten()) {
             let lag = lane["lag"].as_u64().unwrap_or_default();
             assert!(lag < 30_000_000_000, "{lane:#}");
         }
     }
-    // The rotator restores a deleted label, by which the Service's slices are found.
+    // The rotator restores the label by which the Service's slices are found, if somebody deletes it.
     let slice = format!("{SLICES}/pathproof-sentinel-ipv4");
     let label = "kubernetes.io/service-name";
     let change = json!({ "metadata": { "labels": { label: null } } });
@@ -91,7 +91,7 @@ fn a_rotation_is_followed_and_its_lag_known() {
     assert!(healthy, "{:?}", watch.changes());
 }
 
-/// kube-proxy rewrites this chain with every change. It does not notice other chains that are missing
+/// kube-proxy rewrites this chain at every change. If other chains are missing, it does not notice
 /// (docs/operations.md).
 #[test]
 fn a_flushed_chain_comes_back_with_the_next_rotation() {

@@ -1,4 +1,4 @@
-//! A node in a real cluster with kube-proxy, and the operations of tests on it.
+//! A node in a real cluster with kube-proxy, and the operations that tests perform on it.
 
 use std::ops::{Deref, DerefMut};
 
@@ -46,7 +46,7 @@ impl Scene {
         Ok(Self(scene))
     }
 
-    /// [`Self::bare`] with an agent, once probes have proven the node in both families.
+    /// [`Self::bare`] with an agent. Waits until probes have proven the node in both families.
     pub(crate) fn proven(mode: Mode, extra: &[&str]) -> Needed<Self> {
         let mut scene = Self::bare(mode)?;
         scene.start_agent(extra);
@@ -71,7 +71,7 @@ impl Scene {
         self.wait_proven();
     }
 
-    /// Starts a rotator that counts nodes, with an interval too long to rotate during the test.
+    /// Starts a rotator that counts nodes. Its interval is so long that it does not rotate during the test.
     pub(crate) fn rotator(&self, name: &str, more: &[&str]) -> Process {
         let mut command = self.world.node.command(agent_binary().expect("a binary"));
         command
@@ -81,8 +81,8 @@ impl Scene {
         Process::start(command, name, self.world.dir()).expect("a rotator")
     }
 
-    /// Waits until the agent reports this count. A new rotator leads once the lease of a killed one has
-    /// expired.
+    /// Waits until the agent reports this count. This may take as long as the lease of a killed rotator,
+    /// because the next one leads only after the lease has expired.
     pub(crate) fn counted(&self, unsound: u64, nodes: u64) {
         let mut last = Value::Null;
         let seen = until(2 * PATIENCE, || {
@@ -120,7 +120,7 @@ impl Scene {
         self.api.delete(&core).expect("delete a Service");
         for family in ["v4", "v6"] {
             let slices = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices";
-            // A controller of the API server may already have deleted it.
+            // Ignore the error: a controller of the API server may already have deleted the slice.
             let _ = self.api.delete(&format!("{slices}/{service}-{family}"));
         }
         self.manifests.remove(service).expect("remove its manifest");
@@ -131,7 +131,7 @@ impl Scene {
         self.traffic_at(7.0);
     }
 
-    /// The same with this number of connections per second for each client.
+    /// Like [`Self::traffic`], but each client opens this number of connections per second.
     pub(crate) fn traffic_at(&mut self, rate: f64) {
         for family in Family::ALL {
             for (service, pod) in [
@@ -155,7 +155,7 @@ pub(crate) fn flush(node: &Namespace) -> String {
     cluster::flush_services(node).expect("flush")
 }
 
-/// The world sets the node's name.
+/// [`NODE`] names the same node as the world.
 #[test]
 fn the_node_is_the_worlds() {
     assert_eq!(NODE, format!("/api/v1/nodes/{NODE_NAME}"));

@@ -17,7 +17,7 @@ struct Cluster {
     api: Api,
     kubeconfig: PathBuf,
     _control: ControlPlane,
-    // Last, so that it is dropped after the servers.
+    // Dropped last, after the servers.
     world: World,
 }
 
@@ -117,14 +117,14 @@ fn an_api_server_takes_every_profile(cluster: &Cluster) {
             let taken = cluster.looks_at(&objects);
             taken.unwrap_or_else(|error| panic!("{profile} without a sentinel: {error}"));
         }
-        // The validation works: an unknown field is refused.
+        // Check that the validation works: it must refuse an unknown field.
         objects[0]["metadata"]["unknown"] = json!("x");
         let error = cluster.looks_at(&objects).expect_err("an unknown field");
         assert!(error.contains("unknown"), "{error}");
     }
 }
 
-/// Only built-in kinds, because there is no Prometheus Operator.
+/// Only built-in kinds of objects, because the API server has no Prometheus Operator.
 fn an_api_server_takes_the_objects_of_every_values_file(cluster: &Cluster) {
     let files = fs::read_dir(folder().join("chart/ci")).expect("values files");
     for file in files {
@@ -138,7 +138,7 @@ fn an_api_server_takes_the_objects_of_every_values_file(cluster: &Cluster) {
     }
 }
 
-/// The Pod Security label decides. If there is none, the notes name the command that sets it.
+/// The namespace's Pod Security label decides. If it is missing, the notes name the command that sets it.
 fn a_namespace_that_forbids_the_agents_is_refused(cluster: &Cluster) {
     let set = |label: &str| {
         let mut command = cluster.command(Tool::Kubectl);
@@ -195,12 +195,12 @@ fn notes_say_what_to_do_next_with_each_profile(cluster: &Cluster) {
             assert!(notes.contains(word), "{profile}: no {word} in {notes}");
         }
         assert!(!notes.contains("<no value>"), "{notes}");
-        // The installation starts in audit mode, and the notes name the command that enforces.
+        // The installation starts in audit mode. The notes name the command that enforces.
         let enforce = "helm upgrade pathproof CHART -n pathproof --reuse-values \
                        --set agent.enforcement=enforce";
         let is_audit = notes.contains("Audit mode") && notes.contains(enforce);
         assert_eq!(is_audit, profile != "rke1", "{notes}");
-        // The notes advise no option that the chart would refuse.
+        // The notes must advise no option that the chart would refuse.
         let is_rke1 = profile == "rke1";
         assert_eq!(
             notes.contains("metrics.podMonitor.enabled=true"),
@@ -279,7 +279,7 @@ fn ours(api: &Api) -> Vec<String> {
 fn helm_takes_away_what_it_brought(cluster: &Cluster) {
     cluster.helm("install", &[]);
     let installed = ours(&cluster.api);
-    // Two ServiceAccounts, each with roles and bindings, and two workloads.
+    // At least 18 objects: two ServiceAccounts, each with roles and bindings, two workloads, and others.
     assert!(installed.len() >= 18, "{installed:?}");
     cluster.helm("upgrade", &["--set", "agent.enforcement=enforce"]);
     let agent = "/apis/apps/v1/namespaces/pathproof/daemonsets/pathproof-agent";
@@ -294,7 +294,7 @@ fn helm_takes_away_what_it_brought(cluster: &Cluster) {
     said(&mut rollback).expect("roll back");
     let audit = ["run", "--enforcement=audit", "--datapath=kube-proxy"];
     assert_eq!(args(&cluster.api), json!(audit));
-    // A change of profile deletes the objects that the new one lacks.
+    // A change of profile deletes the objects that the new profile does not have.
     cluster.helm("upgrade", &["--set", "profile=rke1"]);
     let rotator = ours(&cluster.api);
     assert!(

@@ -1,5 +1,5 @@
-//! kube-proxy keeps port 10256 and its configuration. Outside clients get the agent's answer there, and the
-//! node itself gets kube-proxy's. If one of the two ends, the other answers both.
+//! kube-proxy keeps port 10256 and its configuration. Outside clients get the agent's answer at this port,
+//! and the node itself gets kube-proxy's. If one of the two ends, the other answers all clients.
 
 use node_tests::http;
 use node_tests::prelude::*;
@@ -9,7 +9,7 @@ use crate::faults::flush;
 use crate::scene::{PATIENCE, Scene};
 
 impl Scene {
-    /// Status codes from outside in both families, and on the node itself.
+    /// Status codes: from outside in both families, and from the node itself.
     fn answers(&self) -> [Option<u16>; 3] {
         let outside = |family| self.agent.as_ref()?.outside("/healthz", family).ok();
         let here = self
@@ -44,7 +44,7 @@ fn outside_clients_get_our_answer_and_the_node_gets_kube_proxys() {
     share_the_port(scene);
 }
 
-/// kube-proxy and the agent share the port, from their start to the restart of a dead kube-proxy.
+/// kube-proxy and the agent share the port, from their start until a dead kube-proxy is restarted.
 pub(crate) fn share_the_port(mut scene: Scene) {
     drop(scene.proxy.take());
     scene.start_proxy_at(HEALTHZ_PORT, &[]);
@@ -53,8 +53,8 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     scene.wait_answers("sound", [200; 3]);
     scene.wait_owner();
 
-    // A flush makes the answers differ, so that their source shows. It has to wait for kube-proxy's
-    // first sync of each family, which would restore the rules.
+    // Flush the rules: then the answers differ and show who gave them. First wait for kube-proxy's first sync
+    // of each family, which would restore the rules.
     let synced = until(PATIENCE, || {
         let log = scene.proxy().process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
@@ -63,7 +63,8 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     flush(&scene, &["ip", "ip6"]);
     scene.wait_answers("flushed", [503, 503, 200]);
 
-    // While kube-proxy is dead, the agent answers on the node itself too, and gives way when it is back.
+    // While kube-proxy is dead, the agent also answers the node itself. When kube-proxy is back, kube-proxy
+    // answers the node again.
     drop(scene.proxy.take());
     let ours = until(PATIENCE, || scene.world.node.run(get_here).ok());
     assert!(
@@ -71,7 +72,7 @@ pub(crate) fn share_the_port(mut scene: Scene) {
         "the port is nobody's, and ours does not answer there"
     );
     scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
-    // kube-proxy restores the rules as it starts.
+    // kube-proxy restores the rules when it starts.
     scene.wait_owner();
     scene.wait_answers("kube-proxy is back", [200; 3]);
     let proxy = scene.proxy.as_mut().expect("a kube-proxy");
@@ -83,7 +84,7 @@ pub(crate) fn share_the_port(mut scene: Scene) {
 fn a_killed_agent_leaves_the_port_as_it_was() {
     let mut scene = needs!(Scene::bare(Mode::Iptables));
     drop(scene.proxy.take());
-    // The agent starts first, and must leave the port free for kube-proxy.
+    // Start the agent first. It must leave the port free for kube-proxy.
     scene.start_agent(&[]);
     scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
     scene.wait_proven();
@@ -91,7 +92,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     scene.wait_answers("sound", [200; 3]);
     let watch = scene.watch_healthy();
     scene.agent.take().expect("an agent").kill().expect("kill");
-    // The watch polls every 20 ms, so kube-proxy answers 200 by now.
+    // Wait until kube-proxy answers 200, which the watch shows within 20 ms.
     std::thread::sleep(Duration::from_secs(1));
     let port = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
     for path in ["/healthz", "/livez"] {

@@ -11,12 +11,11 @@ use crate::scene::{PATIENCE, PORT, Scene};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
-/// Time for a fault to show once failed probes count, and a second more.
+/// Time in which a fault shows once failed probes count, plus a second.
 const SHOWS: Duration = Duration::from_secs(3);
 
 impl Scene {
-    /// Creates a tenant's Service with these external IPs and ports, and the tenant's server as its
-    /// endpoint.
+    /// Creates a tenant's Service with these external IPs and ports. Its endpoint is the tenant's server.
     fn claim(&self, external_ips: &[IpAddr], numbers: &[u16]) {
         namespace(&self.api, "shop").expect("a namespace");
         let ports = |target| ports(numbers.iter().copied(), "TCP", target);
@@ -56,13 +55,13 @@ impl Scene {
         self.api.delete(CLAIM).expect("delete a Service");
         for family in ["v4", "v6"] {
             let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
-            // A controller of the API server may already have deleted it.
+            // Ignore the error: a controller of the API server may already have deleted the slice.
             let _ = self.api.delete(&format!("{slices}/claim-{family}"));
         }
         self.wait_proven();
     }
 
-    /// Waits until the agent reports the tenant's claim on this path's lanes, in both families.
+    /// Waits until the agent reports in both families that the tenant claims this path's lanes.
     fn wait_claimed(&self, path: &str) {
         self.wait(&format!("{path} claimed"), |report| {
             Family::ALL.into_iter().all(|family| {
@@ -72,7 +71,7 @@ impl Scene {
         });
     }
 
-    /// The agent's list of claims, once it has `count` frontends of this owner.
+    /// Waits until the agent's list of claims has `count` frontends of this owner, and returns the list.
     fn wait_claims(&self, owner: &str, count: u64) -> Value {
         let what = format!("{count} claims of {owner}");
         let mut report = self.wait(&what, |report| report["claims"][owner] == count);
@@ -99,7 +98,7 @@ impl Scene {
     }
 }
 
-/// Turns off the hold-down, because the faults follow each other closely.
+/// Options that turn off the hold-down, because the faults follow each other closely.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "0"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +108,7 @@ enum Claim {
     Echo,
 }
 
-/// Makes, judges and deletes each claim in one cluster. The location of a panic shows which part failed.
+/// Makes, judges and deletes each claim, all in one cluster. The location of a panic shows which part failed.
 #[rstest]
 #[case::nftables(Mode::Nftables)]
 #[case::iptables(Mode::Iptables)]
@@ -132,8 +131,8 @@ fn a_tenants_claims_take_no_node_out(#[case] mode: Mode) {
         );
         a_tenant_who_claims_what_is_probed_takes_no_node_out(&mut scene, Claim::Echo, None);
     }
-    // An agent writes one Event per reason and then only updates it, so a new agent writes the next one.
-    // This part is last, because it has traffic.
+    // Start a new agent: an agent writes one Event for each reason and then only updates it. This part is
+    // last, because it has traffic.
     drop(scene.agent.take());
     scene.start_agent(&OPTIONS);
     scene.wait_proven();
@@ -175,7 +174,7 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
         report["verdict"]["state"], "proven",
         "{claim:?}: {report:#}"
     );
-    // The other lanes still judge. Refused node ports alone would be no certain fault.
+    // The lanes that are not claimed must still judge. Refused node ports alone would be no certain fault.
     if is_judged_beside {
         break_and_mend(scene, &format!("{claim:?} claimed"));
         scene.wait_for("proven", 200, PATIENCE);
@@ -183,8 +182,8 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
     scene.unclaim();
 }
 
-/// All probed cluster IPs and node ports are claimed, in both families, so probes neither prove nor accuse
-/// the node. A missing table is a fault all the same.
+/// All cluster IPs and node ports that probes dial are claimed, in both families, so probes neither prove nor
+/// accuse the node. A missing table must be found nevertheless.
 fn a_node_of_which_everything_is_claimed_is_not_blind(scene: &mut Scene) {
     let mut addresses = scene.cluster_ips();
     addresses.extend(scene.node_addresses());
@@ -209,7 +208,7 @@ fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
         "{claims:#}"
     );
     scene.wait_contested_event("which is this agent's own port");
-    // Outside clients get the tenant's server meanwhile.
+    // Check the report: outside clients get answers of the tenant's server at this time.
     let report = scene.report();
     let status = &report["answers"]["healthz"]["status"];
     assert_ne!(status, 503, "false 503: {report:#}");
@@ -217,8 +216,8 @@ fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
     scene.unclaim();
 }
 
-/// An external IP equals another Service's cluster IP, under traffic. No verdict changes, whichever of them
-/// kube-proxy serves, and the agent names both owners.
+/// An external IP equals another Service's cluster IP, while clients dial it. No verdict changes, whichever
+/// of the two Services kube-proxy serves. The agent names both owners.
 fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene) {
     scene.traffic();
     thread::sleep(settled() + SHOWS);
@@ -234,7 +233,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
             "{claims:#}"
         );
     }
-    // The tenant's server is gone: connections to it are lost or refused.
+    // End the tenant's server, so that connections to it are lost or refused.
     scene.servers.remove("api-1");
     thread::sleep(settled() + SHOWS);
     assert_never_503(&watch);
@@ -247,7 +246,8 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
     scene.wait_claims("services", 0);
 }
 
-/// Removes kube-proxy's tables or its first chain, expects 503, and restarts kube-proxy to restore them.
+/// Removes kube-proxy's tables or empties its first chain, expects 503, and restarts kube-proxy to restore
+/// them.
 fn break_and_mend(scene: &mut Scene, what: &str) {
     println!("tables gone: {what}");
     match scene.mode {

@@ -1,7 +1,7 @@
-//! Attacks of a tenant who may edit one namespace: connections of the tenant's pods, policies, and the size
-//! of objects. Claims of addresses are in `tenant`.
+//! Attacks by a tenant who may edit one namespace: connections of the tenant's pods, policies, and the size
+//! of objects. `tenant` has the claims of addresses.
 //!
-//! The agent must still judge everything else, after a policy and after objects of any size.
+//! In spite of policies and of objects of any size, the agent must still judge everything else.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -21,7 +21,7 @@ const TENANT: &str = "tenant";
 const SERVICES: &str = "/api/v1/namespaces/tenant/services";
 /// Memory limit of the agent's container in deploy/base, in KiB.
 const MEMORY: u64 = 128 * 1024;
-/// Time for a fault to show once failed probes count, and a second more.
+/// Time in which a fault shows once failed probes count, plus a second.
 const SHOWS: Duration = Duration::from_secs(3);
 
 /// Addresses of pods that do not exist, on another node.
@@ -51,7 +51,7 @@ impl Scene {
         create(&self.api, slice).expect("a slice");
     }
 
-    /// Creates a Service with one port and these pods. Returns its frontend.
+    /// Creates a Service with one port and these pods as endpoints. Returns its frontend.
     fn small(&self, namespace: &str, name: &str, pods: &[&str]) -> SocketAddr {
         let ip = self.service(namespace, name, &ports(80..81, "TCP", None));
         self.endpoints(namespace, name, &self.addresses(pods), 80..81);
@@ -71,8 +71,8 @@ impl Scene {
         SocketAddr::new(self.manifests.service("web").cluster_ip(Family::V4), 80)
     }
 
-    /// Asserts that the agent judges a new Service of another namespace. The frozen proxy has no rule
-    /// for it, so its connections leave untranslated.
+    /// Asserts that the agent judges a new Service of another namespace. The frozen proxy has no rule for
+    /// this Service, so its connections leave untranslated, which the agent must report.
     fn another_is_judged(&mut self, name: &str) {
         let target = self.small("demo", name, &["web-1"]);
         let plan = self.pod_plan("client-1", target, 5.0);
@@ -91,21 +91,21 @@ fn losses(report: &Value) -> Vec<String> {
     losses.map_or_else(Vec::new, |all| all.iter().map(name).collect())
 }
 
-/// Runs all attacks of pods in one cluster. The location of a panic shows which part failed.
+/// Runs all attacks by pods in one cluster. The location of a panic shows which part failed.
 #[test]
 fn a_tenants_pods_take_no_node_out() {
     let options = ["--flap-dwell", "0"];
     let mut scene = needs!(Scene::proven(Mode::Nftables, &options));
     namespace(&scene.api, TENANT).expect("a namespace");
     let before = mark_ports_of_udp_services(&scene);
-    // First, because no other pod may have dialled yet.
+    // This part is first, because no other pod may have dialled before.
     a_policy_of_the_only_tenant_breaks_no_node(&mut scene);
     a_flood_to_a_service_without_endpoints_fills_no_map(&mut scene);
     a_pod_that_keeps_its_port_makes_no_node_stale(&mut scene);
     udp_services_that_went_leave_no_port_marked(&scene, before);
 }
 
-/// On a quiet node two pods use two Services of the tenant. They work until the tenant's policy drops the
+/// On a quiet node two pods use two Services of the tenant. This works until the tenant's policy drops the
 /// pods' packets.
 fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     let targets = [
@@ -141,7 +141,7 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     let report = scene.report();
     assert_eq!(report["verdict"]["state"], "degraded", "{report:#}");
 
-    // A fault of the node is still a fault beside the policy.
+    // Beside the policy, a fault of the node must still be found.
     let table = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
     scene.world.node.nft(table).expect("no tables");
     scene.wait_for("broken", 503, PATIENCE);
@@ -153,8 +153,8 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     scene.clients.clear();
 }
 
-/// Three pods send SYNs to a Service without endpoints, which the proxy rejects: more within half a minute
-/// than the map of pending connections can hold.
+/// Three pods send SYNs to a Service without endpoints, which the proxy rejects. In half a minute they send
+/// more than the map of pending connections can hold.
 fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
     let empty = SocketAddr::new(
         scene.service(TENANT, "empty", &ports(80..81, "TCP", None)),
@@ -193,8 +193,8 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
     scene.clients.clear();
 }
 
-/// A pod dials a silent endpoint from one source port. After the endpoint is removed, its SYNs keep the old
-/// conntrack entry alive and follow it. Another pod uses another namespace's Service.
+/// A pod dials a silent endpoint from one source port. After the endpoint is removed, the pod's SYNs keep the
+/// old conntrack entry alive and still go to this endpoint. Another pod uses a Service of another namespace.
 fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
                   tcp dport 8080 drop\n}\n}\n";
@@ -212,7 +212,7 @@ fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     assert!(failed.is_some(), "{:?}", scene.clients[1].tally());
     let watch = scene.watch_healthy();
     scene.endpoints(TENANT, "kept", &scene.addresses(&["web-1"]), 80..81);
-    // A removed endpoint that is still dialled after 15 s is a sign of a stale proxy.
+    // Wait longer than 15 s: then connections to a removed endpoint are a sign of a stale proxy.
     thread::sleep(Duration::from_secs(20));
     assert_never_503(&watch);
     let report = scene.wait("stale connections", |report| {
@@ -237,15 +237,15 @@ fn marked(scene: &Scene) -> u32 {
     words.into_iter().map(u64::count_ones).sum()
 }
 
-/// Creates and deletes UDP Services with new ports each time: datagrams to a marked port cost a lookup.
-/// Returns the number of marked ports before.
+/// Creates and deletes UDP Services, each time with new ports. Every datagram to a marked port costs a
+/// lookup, so ports must not stay marked. Returns the number of marked ports before.
 fn mark_ports_of_udp_services(scene: &Scene) -> u32 {
     let before = marked(scene);
     for round in 0..3 {
         let name = format!("udp-{round}");
         let first = 2_000 + 500 * round;
         scene.service(TENANT, &name, &ports(first..first + 500, "UDP", None));
-        // The ports of earlier rounds may be unmarked by now.
+        // Count from the start: the ports of earlier rounds may be unmarked by now.
         let wanted = before + 500;
         let seen = until(PATIENCE, || (marked(scene) >= wanted).then_some(()));
         assert!(seen.is_some(), "{} of {wanted} are marked", marked(scene));
@@ -262,7 +262,7 @@ fn udp_services_that_went_leave_no_port_marked(scene: &Scene, before: u32) {
     assert!(gone.is_some(), "{} of {before} are left", marked(scene));
 }
 
-/// One object with a million frontends. kube-proxy is frozen, or it would build them.
+/// One object that results in a million frontends. kube-proxy is frozen, because it would build them too.
 #[test]
 fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
     let scene = needs!(Scene::proven(Mode::Nftables, &[]));
@@ -293,8 +293,8 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
     scene.proxy().thaw();
 }
 
-/// Many ports times many pods, within the limits of one Service. kube-proxy is frozen, or it would build
-/// them.
+/// Many ports times many pods, within the limits of each Service. kube-proxy is frozen, because it would
+/// build the rules for them too.
 #[test]
 fn products_of_many_services_leave_room_for_others() {
     let mut scene = needs!(Scene::proven(Mode::Nftables, &[]));

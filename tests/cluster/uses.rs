@@ -1,5 +1,5 @@
-//! Kinds of users of a node. An ingress node has outside clients alone, while most rules of the verdict
-//! were written for pods.
+//! Kinds of users of a node. They matter because most rules of the verdict were written for pods, while an
+//! ingress node has only outside clients.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use crate::scene::Scene;
 pub(crate) const NODE_PORTS: [u16; 2] = [30080, 30081];
 /// Number of outside clients.
 pub(crate) const SOURCES: u8 = 3;
-/// Connections per second of each outside client, 60 in all.
+/// Connections per second of each outside client; 60 for all of them together.
 const RATE: f64 = 5.0;
-/// Pods of the pod probe with their nodes: one on each node, as its DaemonSet places them.
+/// Pods of the pod probe with their nodes. Each node has one, as the DaemonSet would place them.
 const PROBES: [(&str, Place, &str); 2] = [
     ("echo", Place::Local, "node-1"),
     ("echo-far", Place::Remote, "node-2"),
@@ -24,7 +24,7 @@ const PROBES: [(&str, Place, &str); 2] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Outside clients alone: two Services, three sources, both families.
+    /// Only outside clients: two Services, three sources, both families.
     Outside,
     PodProbe,
     /// Outside clients and one pod that dials one Service.
@@ -81,8 +81,8 @@ pub(crate) fn outside(scene: &Scene, sources: std::ops::Range<u8>) -> Vec<Plan> 
     plans
 }
 
-/// Starts the pod probe as the chart installs it. Its Service is in deploy/base; no controller writes its
-/// slices here.
+/// Starts the pod probe as the chart installs it. Its Service is in deploy/base, but its slices are written
+/// here, because no controller does it.
 fn pod_probe(scene: &mut Scene) -> Probes {
     for (pod, place, _) in PROBES {
         scene.world.add_pod(pod, place).expect("a pod");
@@ -125,7 +125,7 @@ fn pod_probe(scene: &mut Scene) -> Probes {
     Probes::start_with(&scene.world, &agent, &ips.join(","), pods).expect("the pod probe")
 }
 
-/// Starts the rotator as shipped: it moves the sentinel at the interval of its manifest.
+/// Starts the rotator as shipped, so it moves the sentinel at the interval of its manifest.
 pub(crate) fn rotator(scene: &Scene) -> Process {
     let objects = base::objects().expect("deploy/base");
     let is_it = |object: &&Value| {

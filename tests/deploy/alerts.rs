@@ -1,4 +1,4 @@
-//! Each alert fires for its fault, but not for the fault's negative control, and no other alert fires.
+//! Each alert fires for its fault, but not for the fault's negative control. No other alert fires.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,20 +28,19 @@ pub(crate) fn rules() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Promtool's result for a file.
+/// Output of promtool for a file.
 fn asked(arguments: &[&str], file: &Path) -> Needed<Result<String>> {
     Tool::Promtool.installed()?;
     let mut command = Tool::Promtool.command().expect("promtool");
     Ok(said(command.args(arguments).arg(file)))
 }
 
-/// Asserts that promtool accepts the file.
 #[track_caller]
 pub(crate) fn promtool(arguments: &[&str], file: &Path) {
     needs!(asked(arguments, file)).expect("promtool accepts it");
 }
 
-/// Runs this promtool test against the rules.
+/// Runs this promtool test against the shipped rules.
 #[track_caller]
 pub(crate) fn test_rules(test: &Value) {
     let (dir, _) = rules();
@@ -55,7 +54,7 @@ pub(crate) fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     expect_every("30s", fleet, expected);
 }
 
-/// [`expect`] with samples and evaluations every `interval`.
+/// Like [`expect`], with samples and evaluations every `interval`.
 #[track_caller]
 pub(crate) fn expect_every(interval: &str, fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     let mut test = fleet.test("rules.yaml", expected);
@@ -68,13 +67,13 @@ pub(crate) fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing>
     vec![Firing::on(alert, severity, "node-2")]
 }
 
-/// The warning for each of these nodes.
+/// The warning that each of these nodes is broken.
 pub(crate) fn broken(nodes: impl IntoIterator<Item = usize>) -> Vec<Firing> {
     let on = |node| Firing::on(BROKEN, WARNING, &format!("node-{node}"));
     nodes.into_iter().map(on).collect()
 }
 
-/// The warning and the critical alert for each of these nodes.
+/// The warning and the critical alert for each of these nodes, which stay broken.
 pub(crate) fn stay_broken(nodes: impl Iterator<Item = usize> + Clone) -> Vec<Firing> {
     let on = |node| Firing::on(STAYS_BROKEN, CRITICAL, &format!("node-{node}"));
     let long: Vec<Firing> = nodes.clone().map(on).collect();
@@ -118,7 +117,7 @@ fn nothing_fires_where_all_is_well() {
     expect(&Fleet::healthy(10), &[("5m", &[]), ("55m", &[])]);
 }
 
-/// Cases: state, a duration that is too short, one that is long enough, alert and severity.
+/// Cases: a state, a duration that is too short for its alert, one that is long enough, alert and severity.
 #[rstest]
 #[case("broken", "11m30s", "12m30s", BROKEN, WARNING)]
 #[case("stale", "11m30s", "12m30s", BROKEN, WARNING)]
@@ -137,7 +136,7 @@ fn a_state_that_lasts(
     expect(&fleet, &[(short, &[]), (long, &firing(alert, severity))]);
 }
 
-/// The critical alert fires only if the node does not recover by itself.
+/// A broken node first is a warning. The critical alert fires only if the node does not recover by itself.
 #[rstest]
 #[case("broken")]
 #[case("stale")]
@@ -181,7 +180,7 @@ fn a_broken_node_that_leaves_is_only_a_warning() {
     expect(&fleet, &[("14m", &[]), ("16m", &warned)]);
 }
 
-/// A node without this metric is not taken for a leaving one.
+/// A node without the metric of eligibility must not count as one that is being removed.
 #[test]
 fn a_node_that_was_never_seen_counts() {
     let mut fleet = Fleet::healthy(10);
@@ -190,7 +189,7 @@ fn a_node_that_was_never_seen_counts() {
     expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
-/// During an update two agents report the same node, and the worse state counts.
+/// During an update two agents report the same node. There is one alert, and the worse state counts.
 #[test]
 fn two_agents_of_one_node_are_one_alert() {
     let mut fleet = Fleet::healthy(10);
@@ -205,7 +204,8 @@ fn two_agents_of_one_node_are_one_alert() {
     expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
-/// Each time the node is broken for less than the minute that the alert for a broken node needs.
+/// The node is broken again and again, each time for less than the minute that the alert for a broken node
+/// needs.
 #[test]
 fn a_node_that_breaks_again_and_again() {
     let livez = ["node=\"node-2\",", "check=\"livez\""];
@@ -219,7 +219,7 @@ fn a_node_that_breaks_again_and_again() {
     expect(&fleet, &[("14m", &[])]);
 }
 
-/// The critical alert fires if the flapping does not stop. Each recovery lasts three minutes.
+/// The critical alert fires if the node does not stop flapping. Each recovery lasts three minutes.
 #[test]
 fn a_node_that_keeps_flapping() {
     let livez = ["node=\"node-2\",", "check=\"livez\""];
@@ -237,8 +237,8 @@ fn a_node_that_keeps_flapping() {
     );
 }
 
-/// The node is held at 503 after each fault, or stays suspect after one. No state lasts, and the answer
-/// hardly changes.
+/// The node is held at 503 after each fault, or stays suspect after a fault. No state lasts, and the answer
+/// hardly changes, so only this alert can show it.
 #[rstest]
 #[case::is_held("1x27 0 ", "broken")]
 #[case::is_held_while_suspect("1x50 ", "suspect")]
@@ -254,7 +254,7 @@ fn a_node_that_stays_out_of_service(#[case] answers: &str, #[case] state: &str) 
     let changes = format!("0x19 {}", "0 1x2 ".repeat(20));
     fleet.state("node-2", "IPv4", state, &changes);
     expect(&fleet, &[("26m", &[]), ("29m", &out)]);
-    // One unknown family does not suppress the alert; two do.
+    // One unknown family does not suppress the alert. Two unknown families do.
     let mut idle = fleet.clone();
     idle.state("node-2", "IPv6", "unknown", "1x200");
     let unknown = firing("PathproofNothingKnown", INFO);
@@ -287,7 +287,7 @@ fn traffic_that_is_not_seen() {
     expect(&fleet, &[("39m", &[]), ("41m", &told)]);
 }
 
-/// If an agent is down, only that alert fires, whatever it reported before.
+/// If an agent cannot be scraped, only the alert about that fires, whatever the agent reported before.
 #[test]
 fn an_agent_that_cannot_be_scraped() {
     let mut fleet = Fleet::healthy(10);
@@ -315,7 +315,7 @@ fn a_node_without_an_agent() {
     expect(&fleet, &[("14m", &[]), ("16m", &missing)]);
 }
 
-/// One alert for all nodes, not one for each.
+/// If no agent is scraped, there is one alert for all nodes.
 #[test]
 fn nobody_is_scraped() {
     let mut fleet = Fleet::default();
@@ -344,23 +344,23 @@ fn an_endpoint_that_does_not_move() {
     const MOVES: &str = "pathproof_rotation_lag_seconds_count";
     let all: [&str; 0] = [];
     let mut fleet = Fleet::healthy(3);
-    // The rotator pauses for ten minutes after an outage of the API server.
+    // The rotator pauses for ten minutes after an outage of the API server. This is no alert.
     fleet.set(MOVES, &all, "0+0.5x19 10x20 10+0.5x80");
     expect(&fleet, &[("25m", &[]), ("55m", &[])]);
-    // The rotator never rotates again.
+    // In this case the rotator never rotates again.
     fleet.set(MOVES, &all, "0+0.5x19 10x100");
     let stopped = [Firing::on("PathproofRotationStopped", WARNING, "")];
     expect(&fleet, &[("30m", &[]), ("45m", &stopped)]);
-    // One node saw the endpoint move, so the rotator works.
+    // If one node saw the endpoint move, the rotator works.
     let mut seen = fleet.clone();
     seen.set(MOVES, &["node=\"node-2\","], "0+0.5x120");
     expect(&seen, &[("45m", &[])]);
-    // Without probes, no agent can see it move.
+    // Without probes, no agent can notice that the endpoint moves, so there is no alert.
     fleet.set("pathproof_probe_armed", &all, ALWAYS_0);
     expect(&fleet, &[("45m", &[])]);
 }
 
-/// Summary and description name the node, and have no empty label.
+/// In summary and description the node is filled in, and no label is empty.
 #[test]
 fn words_are_filled_in() {
     let labels = json!({ "severity": WARNING, "node": "node-1", "family": "IPv4" });
@@ -391,7 +391,7 @@ pub(crate) fn expect_words(fleet: &Fleet, alert: &str, labels: &Value, words: [&
     test_rules(&test);
 }
 
-/// A check of these tests themselves: promtool reports an alert that a test does not expect.
+/// Checks the tests themselves: promtool must report an alert that a test does not expect.
 #[test]
 fn an_alert_that_is_not_expected_is_found() {
     let (dir, _) = rules();
@@ -403,7 +403,7 @@ fn an_alert_that_is_not_expected_is_found() {
     assert!(error.contains(BROKEN), "{error}");
 }
 
-/// The PodMonitor sets the labels by which the rules select.
+/// The PodMonitor sets the labels by which the rules select series.
 #[test]
 fn rules_rely_on_what_the_pod_monitor_sets() {
     needs!(Tool::Kubectl.installed());
@@ -422,6 +422,6 @@ fn rules_rely_on_what_the_pod_monitor_sets() {
         .expect("node");
     let source: Value = json!(["__meta_kubernetes_pod_node_name"]);
     assert_eq!(node["sourceLabels"], source);
-    // No metric has a label of the target, so `honorLabels` is not needed.
+    // `honorLabels` is not needed, because no metric has a label of the target.
     assert!(monitor["podMetricsEndpoints"][0]["honorLabels"].is_null());
 }

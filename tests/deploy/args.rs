@@ -160,7 +160,7 @@ fn config(objects: &[Value]) -> Config {
     Config::resolve(&run, &in_a_pod()).expect("a configuration")
 }
 
-/// Both processes, the slices, the bindings and the policies use the same namespace and addresses.
+/// All processes, slices, bindings and policies use the same namespace and the same addresses.
 #[test]
 fn everything_follows_the_namespace_and_the_addresses() {
     needs!(Tool::Helm.installed());
@@ -233,7 +233,7 @@ fn policies_follow(objects: &[Value]) {
     assert_eq!(binding["spec"]["paramRef"]["namespace"], "elsewhere");
 }
 
-/// The kubelet's probes use loopback, whatever `allowCidrs` contains.
+/// The kubelet's probes use loopback, whatever `allowCidrs` contains, and the configured port.
 #[test]
 fn probes_follow_the_admin_port_and_stay_on_loopback() {
     needs!(Tool::Helm.installed());
@@ -246,7 +246,7 @@ fn probes_follow_the_admin_port_and_stay_on_loopback() {
         assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1");
         assert_eq!(container[probe]["httpGet"]["port"], 19300);
     }
-    // `pathproof status` in the pod finds the port by itself.
+    // `pathproof status` in the pod uses this port by the environment variable.
     let asked = json!({ "name": "PATHPROOF_ADMIN_ADDRESS", "value": "127.0.0.1:19300" });
     let variables = container["env"].as_array().expect("variables");
     assert!(variables.contains(&asked), "{variables:?}");

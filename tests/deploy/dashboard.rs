@@ -12,7 +12,7 @@ fn words(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Mistakes that Grafana accepts silently, but that confuse readers.
+/// Mistakes that Grafana accepts without an error, but that confuse readers.
 fn problems(dashboard: &Dashboard) -> Vec<String> {
     let (mut found, mut seen, mut cells) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for panel in dashboard.panels() {
@@ -76,7 +76,7 @@ fn problems(dashboard: &Dashboard) -> Vec<String> {
 fn the_dashboard_is_sound() {
     let dashboard = Dashboard::read().expect("the dashboard");
     assert_eq!(problems(&dashboard), [""; 0]);
-    // The table and the timeline link to the entry of each cause.
+    // The table and the timeline link to the entry of each cause, so each entry must exist.
     let anchors = anchors(&document("operations.md"));
     for cause in Cause::ALL {
         assert!(

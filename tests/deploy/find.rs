@@ -1,4 +1,4 @@
-//! Finds objects of a rendering by kind and name.
+//! Functions that find objects of a rendering by kind and name.
 
 use node_tests::deploy::identity;
 use serde_json::Value;
@@ -13,7 +13,6 @@ pub(crate) fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Val
     })
 }
 
-/// The first object of this kind.
 #[track_caller]
 pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let found = objects.iter().find(|object| object["kind"] == kind);

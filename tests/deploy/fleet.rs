@@ -1,5 +1,5 @@
-//! Series of nodes as Prometheus scrapes them, as the input of `promtool test rules`. All nodes are healthy
-//! unless a test changes them.
+//! Series of nodes as Prometheus scrapes them, for use as input of `promtool test rules`. All nodes are
+//! healthy unless a test changes them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ const STATES: [&str; 7] = [
 ];
 /// Reasons for which the fleet brake holds a 503 back.
 const BRAKES: [&str; 3] = ["fleet", "waiting", "uncounted"];
-/// A sample every half minute, for an hour, in promtool's notation.
+/// Values for an hour, one each half minute, in promtool's notation.
 pub(crate) const ALWAYS_0: &str = "0x120";
 pub(crate) const ALWAYS_1: &str = "1x120";
 pub(crate) const FROM_MINUTE_10: &str = "0x19 1x100";
@@ -22,7 +22,6 @@ pub(crate) const MINUTES_10_TO_30: &str = "0x19 1x39 0x60";
 pub(crate) struct Fleet(BTreeMap<String, String>);
 
 impl Fleet {
-    /// Healthy nodes, from `node-1` on.
     pub(crate) fn healthy(nodes: usize) -> Self {
         let mut fleet = Self::default();
         for node in 1..=nodes {
@@ -70,7 +69,7 @@ impl Fleet {
         self.put("kube_node_info", &node_info(node, image), ALWAYS_1);
     }
 
-    /// Puts a node's family into this state at the times of `values`, instead of `proven`.
+    /// Gives a node's family this state instead of `proven`, at the times of `values`.
     pub(crate) fn state(&mut self, node: &str, family: &str, state: &str, values: &str) {
         let proven = match values {
             FROM_MINUTE_10 => UNTIL_MINUTE_10,
@@ -109,7 +108,7 @@ impl Fleet {
         self
     }
 
-    /// Replaces the values of each existing series of this metric that has all these labels.
+    /// Replaces the values of every existing series of this metric that has all these labels.
     pub(crate) fn set(&mut self, metric: &str, labels: &[impl AsRef<str>], values: &str) {
         let mut found = false;
         for (series, old) in &mut self.0 {
@@ -163,13 +162,13 @@ impl Fleet {
 pub(crate) struct Firing {
     pub(crate) alert: &'static str,
     pub(crate) severity: &'static str,
-    /// Empty for an alert that has no node.
+    /// Node of the alert; empty if it has none.
     pub(crate) node: String,
-    /// Empty if the series have no such label.
+    /// Cluster of the alert; empty if the series have no such label.
     cluster: String,
-    /// Empty for an alert that has no cause.
+    /// Cause of the alert; empty if it has none.
     cause: String,
-    /// Number of series, one for each family.
+    /// Number of series of the alert, usually one for each family.
     pub(crate) times: u32,
 }
 

@@ -1,4 +1,4 @@
-//! More than twenty values files as users keep them in Git (deploy/chart/ci). Each passes lint, and its
+//! More than twenty values files, as users have them in Git (deploy/chart/ci). Each passes lint, and its
 //! objects fit the schemas of the oldest and the newest tested release. Immutable fields never change.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::args;
 use crate::same::RELEASE_LABELS;
 use crate::schema::Schemas;
 
-/// Releases whose schemas are checked in.
+/// Releases of Kubernetes whose schemas are checked in.
 const RELEASES: [&str; 2] = ["1.28.15", "1.36.3"];
 
 fn files() -> Vec<(String, Value)> {
@@ -32,7 +32,7 @@ fn files() -> Vec<(String, Value)> {
     files
 }
 
-/// Releases before 1.30 lack the policy that `withdraw` needs.
+/// Whether the values suit a release: those before 1.30 have no policies, which `withdraw` needs.
 fn fits(values: &Value, release: &str) -> bool {
     values["rotator"]["withdraw"] != "label" || release != "1.28.15"
 }
@@ -44,7 +44,7 @@ struct Rendering {
     objects: Vec<Value>,
 }
 
-/// All renderings, which are made once for all tests.
+/// The renderings of all files. They are made once for all tests.
 fn renderings() -> &'static [Rendering] {
     static ALL: OnceLock<Vec<Rendering>> = OnceLock::new();
     let render = |(name, values): (String, Value)| {
@@ -176,8 +176,8 @@ fn every_object_has_the_recommended_labels() {
     }
 }
 
-/// Selectors are immutable, so an upgrade that changed one would fail. Pods keep its labels beside those
-/// that users add.
+/// Selectors never change, because they are immutable and an upgrade that changed one would fail. The pods
+/// have the selector's labels in addition to those that users add.
 #[test]
 fn selectors_never_change() {
     needs!(Tool::Helm.installed());

@@ -1,4 +1,4 @@
-//! docs/install.md names the shipped workloads.
+//! docs/install.md lists the shipped workloads.
 
 use std::collections::BTreeSet;
 

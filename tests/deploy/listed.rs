@@ -1,5 +1,5 @@
-//! All files of the chart that list its values list the same ones: values.yaml, the schema, the README and
-//! the defaults that the rke1 profile compares with.
+//! The four lists of the chart's values are the same: values.yaml, the schema, the README and the defaults
+//! with which the rke1 profile compares.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Collects the path of every value. A value that users fill freely counts as one.
+/// Collects the path of every value. A value with free content counts as one.
 fn paths(values: &Value, path: &str, found: &mut BTreeSet<String>) {
     const FREE: [&str; 4] = ["resources", "nodeSelector", "labels", "affinity"];
     match values.as_object() {
@@ -29,7 +29,7 @@ fn paths(values: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Collects the same paths from the schema's properties.
+/// Collects the paths of the schema's properties in the same way.
 fn schema_paths(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
         Some(map) if !path.ends_with("resources") => {
@@ -53,7 +53,7 @@ fn values_schema_and_readme_know_the_same() {
     let schema = serde_json::from_str(&read("values.schema.json")).expect("JSON");
     let mut in_schema = BTreeSet::new();
     schema_paths(&schema, "", &mut in_schema);
-    // Helm's globals.
+    // Helm adds `global` to every chart.
     assert!(in_schema.remove("global"));
     assert_eq!(in_values, in_schema);
     let readme = read("README.md");
@@ -63,12 +63,12 @@ fn values_schema_and_readme_know_the_same() {
     assert_eq!(in_values, in_readme);
 }
 
-/// The rke1 profile refuses values of the agent that differ from these.
+/// The rke1 profile has defaults of the agent's values, and refuses values that differ from them.
 #[test]
 fn defaults_of_the_agent_are_those_of_the_values() {
     let mut values = documents(&read("values.yaml")).expect("YAML");
     let mut agent = values[0]["agent"].take();
-    // Policies reserve these ports with every profile.
+    // Leave out these ports, which policies reserve with every profile.
     let used = agent
         .as_object_mut()
         .expect("values")

@@ -1,5 +1,5 @@
-//! The shipped chart, kustomizations, alerts and dashboard. Chart and kustomizations give the same objects,
-//! contradictory values are refused with an explanation, and alerts fire when they should.
+//! The shipped chart, kustomizations, alerts and dashboard. Chart and kustomizations give the same objects.
+//! Contradictory values are refused with an explanation. Alerts fire when they should.
 
 mod alerts;
 mod args;

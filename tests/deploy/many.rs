@@ -1,5 +1,6 @@
-//! Alerts of fleets: many nodes at once, the brake, and several clusters in one Prometheus. Each fires for
-//! its fault and not for the negative control, and suppresses the other alerts of the same fault.
+//! Alerts about a fleet: many nodes at once, the brake, and several clusters in one Prometheus. Each alert
+//! fires for its fault, does not fire for the negative control, and suppresses the other alerts of the same
+//! fault.
 
 use node_tests::prelude::*;
 
@@ -10,12 +11,13 @@ use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, MINUTES_10_TO_30};
 
 const MANY: &str = "PathproofManyNodesBroken";
 
-/// The alert for many nodes with the usual cause of these tests.
+/// The alert that many nodes are broken, with the usual cause of these tests.
 fn many() -> Vec<Firing> {
     vec![Firing::of_fleet(MANY, CRITICAL).because("leaked")]
 }
 
-/// A fleet fault is more than one node and more than a fifth of all, or more than twenty.
+/// A fleet fault: more than one node and more than a fifth of all nodes are broken, or more than twenty
+/// nodes.
 #[rstest]
 #[case(1, 1, false)]
 #[case(1, 2, false)]
@@ -39,7 +41,7 @@ fn many_nodes_at_once(#[case] nodes: usize, #[case] all: usize, #[case] is_many:
     );
 }
 
-/// There is one page for each cause. Nodes without a known cause are counted separately.
+/// There is one alert for each cause. Nodes without a known cause are counted separately.
 #[test]
 fn many_nodes_are_grouped_by_cause() {
     let mut fleet = first_broken(3, 10);
@@ -52,8 +54,8 @@ fn many_nodes_are_grouped_by_cause() {
     expect(&fleet, &[("15m", &[both.as_slice(), &[of("")]].concat())]);
 }
 
-/// A fault of the fleet opens no ticket for each node. Nodes that are still broken afterwards get theirs
-/// then.
+/// While many nodes are broken, there are no warnings for single nodes. Nodes that are still broken
+/// afterwards get theirs then.
 #[test]
 fn alerts_of_nodes_are_held_back_while_many_are_broken() {
     const FLAPS: &str = "0x19 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x50";
@@ -96,7 +98,8 @@ fn alerts_of_nodes_are_held_back_while_many_are_broken() {
     );
 }
 
-/// Nodes break one after another, and the page comes before the first nodes' tickets.
+/// If nodes break one after another, the critical alert for the fleet fires before the warnings for the first
+/// nodes.
 #[test]
 fn the_page_comes_before_the_tickets() {
     let mut fleet = Fleet::healthy(10);
@@ -117,7 +120,7 @@ fn the_page_comes_before_the_tickets() {
     );
 }
 
-/// Nodes of the same name in other clusters neither raise nor suppress an alert.
+/// Nodes of the same name in another cluster neither cause nor suppress an alert.
 #[test]
 fn clusters_are_told_apart() {
     let mut west = first_broken(2, 10);
@@ -147,7 +150,8 @@ fn many_are_counted_in_each_cluster() {
     expect(&fleet, &[("25m", &[page])]);
 }
 
-/// Objects that one cluster lacks exist in the other under the same names.
+/// Each cluster's alert about a missing object fires although the other cluster has an object of the same
+/// name.
 #[test]
 fn another_cluster_never_hides_what_is_missing() {
     let other = || Fleet::healthy(3).in_cluster("west");
@@ -171,7 +175,8 @@ fn another_cluster_never_hides_what_is_missing() {
     expect(&fleet, &[("20m", &[down_there])]);
 }
 
-/// With several clusters the alert ends after a day, so that a decommissioned cluster does not fire for ever.
+/// If there are several clusters, the alert ends after a day. Otherwise a decommissioned cluster would fire
+/// for ever.
 #[test]
 fn a_cluster_that_is_not_scraped_any_more() {
     let up = |values| {
@@ -179,7 +184,8 @@ fn a_cluster_that_is_not_scraped_any_more() {
         fleet.put("up", "job=\"pathproof\",node=\"node-1\"", values);
         fleet
     };
-    // 1,500 minutes, then nothing. Two days of half minutes would take promtool most of a minute.
+    // Values for 1,500 minutes, then none. The interval is 5 minutes, because with two days of half minutes
+    // promtool would run for most of a minute.
     let interval = "5m";
     let ended = || up("1x300 stale");
     let warned = [Firing::of_fleet("PathproofNotScraped", WARNING)];
@@ -195,7 +201,7 @@ fn a_cluster_that_is_not_scraped_any_more() {
             ("2945m", &[]),
         ],
     );
-    // For the only cluster it does not end.
+    // For the only cluster the alert does not end.
     expect_every(
         interval,
         &ended(),
@@ -203,7 +209,7 @@ fn a_cluster_that_is_not_scraped_any_more() {
     );
 }
 
-/// Cases: reason and alert. A 503 that waits some seconds for the count raises none.
+/// Cases: reason and alert. A 503 that waits only some seconds for the fleet's count causes no alert.
 #[rstest]
 #[case("fleet", Some("PathproofFleetBraked"))]
 #[case("uncounted", Some("PathproofFleetNotCounted"))]

@@ -1,4 +1,4 @@
-//! Values that users expect of any chart, and where each appears in the objects.
+//! Values that users expect of any chart, and the fields of objects in which each appears.
 
 use node_tests::deploy::{Chart, Tool, identity};
 use node_tests::prelude::*;
@@ -133,7 +133,7 @@ fn a_value_arrives(
     assert_eq!(found, Some(&expected), "{object} {pointer}");
 }
 
-/// Objects that agents and rotators find by name keep their names.
+/// Some objects keep their names, because agents and rotators find them by name.
 #[test]
 fn names_that_the_binary_knows_stay() {
     needs!(Tool::Helm.installed());
@@ -177,12 +177,12 @@ fn rights_and_accounts_can_be_created_elsewhere() {
         .filter(|kind| **kind == "ServiceAccount")
         .count();
     assert_eq!(accounts, 1, "{kinds:?}");
-    // The policies still restrict those accounts.
+    // The policies must still restrict the accounts that the user created.
     let policy = named(&objects, "ValidatingAdmissionPolicy", "pathproof-agent").to_string();
     assert!(policy.contains(":theirs"), "{policy}");
 }
 
-/// Both monitors set the labels that the alerts need, then apply the user's relabelings.
+/// Both monitors set the labels that the alerts need, and then apply the user's relabelings.
 #[rstest]
 #[case("podMonitor", "PodMonitor", "podMetricsEndpoints")]
 #[case("serviceMonitor", "ServiceMonitor", "endpoints")]
@@ -229,7 +229,7 @@ fn monitors_have_what_prometheus_operator_offers(
     }
 }
 
-/// Alerts of the chart with these values of the PrometheusRule.
+/// Alerts of the chart with these values for the PrometheusRule.
 fn alerts(rule: Value) -> Vec<Value> {
     let objects = rendered(json!({ "metrics": { "prometheusRule": rule } }));
     let rule = named(&objects, "PrometheusRule", "pathproof");

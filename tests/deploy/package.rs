@@ -40,8 +40,8 @@ fn versions_are_those_of_the_binary() {
     }
 }
 
-/// Load balancers probe tainted nodes too, and the cleanup must reach every node that ran the agent. `same`
-/// compares the chart with this base.
+/// All taints are tolerated, because load balancers probe tainted nodes too, and the cleanup must reach every
+/// node that ran the agent. `same` compares the chart with this base.
 #[rstest]
 #[case::agent("base/agent.yaml")]
 #[case::echo("base/echo.yaml")]
@@ -54,7 +54,7 @@ fn every_taint_is_tolerated(#[case] file: &str) {
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
-/// Users who mirror images need the complete list.
+/// The comment lists all images, because users who mirror images need a complete list.
 #[test]
 fn images_of_the_cleanup_are_named_in_its_comment() {
     let read = |name: &str| {
@@ -79,8 +79,8 @@ fn images_of_the_cleanup_are_named_in_its_comment() {
     }
 }
 
-/// API servers before 1.30 refuse the field `appArmorProfile`. The annotation instead of it must name the
-/// container.
+/// API servers before 1.30 refuse the field `appArmorProfile`. It is replaced by an annotation, which must
+/// name the container.
 #[test]
 fn the_cleanup_is_accepted_below_1_30() {
     needs!(Tool::Kubectl.installed());
@@ -96,7 +96,7 @@ fn the_cleanup_is_accepted_below_1_30() {
     assert_eq!(template["metadata"]["annotations"][key], "unconfined");
 }
 
-/// A DaemonSet's pods would stay Pending on nodes with these labels.
+/// Nodes with these labels are excluded, because a DaemonSet's pods would stay Pending there.
 #[rstest]
 #[case::agent("base/agent.yaml")]
 #[case::echo("base/echo.yaml")]
@@ -115,7 +115,7 @@ fn nodes_without_daemonsets_are_excluded(
     let affinity = &pod["affinity"]["nodeAffinity"];
     let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
     let terms = required["nodeSelectorTerms"].as_array().expect("terms");
-    // A node gets the pod if it matches one of the terms.
+    // Every term must exclude the label: a node gets the pod if it matches one of the terms.
     let (key, value) = label;
     let excluded = json!({ "key": key, "operator": "NotIn", "values": [value] });
     for term in terms {
@@ -125,7 +125,7 @@ fn nodes_without_daemonsets_are_excluded(
     assert!(!terms.is_empty(), "{affinity}");
 }
 
-/// Artifact Hub parses these annotations as YAML.
+/// Annotations that Artifact Hub parses as YAML.
 #[test]
 fn annotations_are_what_artifact_hub_reads() {
     let chart = chart();

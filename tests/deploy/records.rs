@@ -1,4 +1,4 @@
-//! The recording rules record the right values, separately for each cluster.
+//! The recording rules record the right values, and each cluster separately.
 
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ fn connections_are_summed_up_by_cluster_and_outcome() {
             let labels = format!(
                 "job=\"pathproof\",node=\"{node}\",family=\"IPv4\",path=\"{path}\",outcome=\"proven\""
             );
-            // 60 per 30 s, which is 2 per second.
+            // 60 per 30 s, so 2 per second.
             fleet.put("pathproof_connections_total", &labels, "0+60x120");
         }
     }
@@ -78,7 +78,7 @@ fn connections_are_summed_up_by_cluster_and_outcome() {
     expect(&fleet, armed, &[("{}", 2.0)]);
 }
 
-/// Two nodes with failures of one Service, and a connection to a removed endpoint on one of them.
+/// Two nodes have failures of one Service. On one of them there is also a connection to a removed endpoint.
 #[test]
 fn failures_of_services_and_late_connections_are_recorded() {
     let mut fleet = Fleet::default();

@@ -7,10 +7,10 @@ use node_tests::cluster::documents;
 use node_tests::deploy::folder;
 use serde_json::Value;
 
-/// Page that the alerts link to.
+/// The page to which the alerts link.
 pub(crate) const RUNBOOKS: &str =
     "https://github.com/pathproof/pathproof/blob/main/docs/operations.md";
-/// Metrics of Prometheus and of kube-state-metrics.
+/// Metrics that Prometheus and kube-state-metrics provide.
 const FOREIGN: [&str; 3] = ["up", "ALERTS", "kube_node_info"];
 pub(crate) const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
 
@@ -19,7 +19,6 @@ pub(crate) fn document(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// All shipped recording rules and alerts.
 fn all_rules() -> Vec<Value> {
     let file = folder().join("chart/files/alerts/prometheus-rule.yaml");
     let text = fs::read_to_string(file).expect("the rules");
@@ -57,7 +56,7 @@ pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     document("metrics.md").lines().filter_map(cells).collect()
 }
 
-/// Metrics in an expression, each with the labels of its selector.
+/// The metrics of an expression, each with the labels in its selector.
 pub(crate) fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
     let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
     let mut found = Vec::new();
@@ -82,7 +81,7 @@ fn metrics_of_the_rules_are_documented() {
     for rule in all_rules() {
         let alert = name_of(&rule);
         let expression = text(&rule["expr"], "expr");
-        // A metric without a selector would include series of other jobs.
+        // Every metric needs a selector: without one, series of other jobs would be included.
         let named = expression.matches("pathproof_").count();
         let selectors = selectors(expression);
         let ours = |(name, _): &&(String, Vec<String>)| name.starts_with("pathproof_");
@@ -115,7 +114,7 @@ fn metrics_of_the_rules_are_documented() {
 fn states_of_the_rules_are_documented() {
     let behaviour = document("behaviour.md");
     for rule in all_rules() {
-        // `alertstate` is no state of the datapath.
+        // Remove `alertstate`, which is no state of the datapath.
         let expression = text(&rule["expr"], "expr").replace("alertstate=", "");
         for part in expression.split("state=").skip(1) {
             let states = part.trim_start_matches('~').split('"').nth(1);
@@ -163,7 +162,7 @@ fn every_alert_has_a_description_and_a_runbook_entry() {
             !summary.contains('\n') && description.ends_with('.'),
             "{alert}"
         );
-        // An alert by node names the node; one about the fleet does not.
+        // An alert about single nodes must name the node. An alert about the fleet must not.
         let by_node = text(&rule["expr"], "expr").starts_with("max by (cluster, node");
         for words in [summary, description] {
             assert!(
@@ -199,8 +198,8 @@ fn every_expression_keeps_the_cluster() {
     }
 }
 
-/// Aggregations and matchings of an expression that lack the label `cluster`. `or on ()` is allowed, since
-/// it only replaces an empty left side.
+/// Aggregations and matchings of an expression that do not have the label `cluster`. `or on ()` is allowed,
+/// because it only replaces an empty left side.
 fn merges_clusters(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for operator in ["max", "min", "sum", "count", "avg", "group", "topk", "on"] {
@@ -239,7 +238,7 @@ fn a_merged_cluster_is_found() {
     assert_eq!(found, Vec::<&str>::new());
 }
 
-/// Every recorded series has the labels by which the dashboard selects, and a panel reads it.
+/// Every recorded series has the labels by which the dashboard selects it, and a panel uses it.
 #[test]
 fn records_and_dashboard_fit_together() {
     let file = folder().join("chart/files/dashboard.json");

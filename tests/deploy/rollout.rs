@@ -1,5 +1,5 @@
-//! docs/rollout.md matches the chart: its queries are valid and use existing metrics, and its table of
-//! times follows from the chart's settings.
+//! docs/rollout.md matches the chart: its queries are valid and use existing metrics. The times in its table
+//! follow from the chart's settings.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +37,8 @@ fn queries_are_sound() {
     promtool(&["check", "rules"], &file);
 }
 
-/// Undocumented metrics of a query, and labels that none of its metrics has. For such a label Prometheus
-/// merges all series without an error.
+/// Metrics of a query that are not documented, and labels that none of its metrics has. By such a label
+/// Prometheus would merge all series without an error.
 fn unknown(query: &str) -> Vec<String> {
     let documented = documented();
     let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
@@ -70,8 +70,8 @@ fn metrics_and_labels_of_the_queries_are_documented() {
     assert_eq!(unknown(wrong), ["pathproof_no", "endpoint", "checks"]);
 }
 
-/// The minimum duration follows from the number of nodes at a time, the delay of the startup probe and
-/// `minReadySeconds`.
+/// The minimum duration follows from the number of nodes that are updated at a time, the delay of the startup
+/// probe and `minReadySeconds`.
 #[test]
 fn times_of_a_rollout_are_those_of_the_chart() {
     needs!(Tool::Helm.installed());

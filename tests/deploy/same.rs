@@ -6,10 +6,10 @@ use node_tests::built::versions::KUBERNETES;
 use node_tests::deploy::{Chart, PROFILES, Tool, folder, identity, overlay};
 use node_tests::prelude::*;
 
-/// Ranges that the component pod-monitor allows.
+/// Ranges of clients that the component pod-monitor allows.
 const PRIVATE: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
 
-/// Labels of every object, as Helm's guide recommends.
+/// Labels that the chart gives every object, as Helm's guide recommends.
 pub(crate) const RELEASE_LABELS: [&str; 4] = [
     "app.kubernetes.io/instance",
     "app.kubernetes.io/version",
@@ -29,7 +29,7 @@ fn by_identity(objects: Vec<Value>) -> Objects {
     named
 }
 
-/// The first field that differs between two values, with both sides.
+/// The first field that differs between two values, with both of its values.
 fn difference(path: &str, chart: &Value, kustomize: &Value) -> Option<String> {
     match (chart, kustomize) {
         (Value::Object(left), Value::Object(right)) => {
@@ -85,7 +85,7 @@ fn tools() -> Needed {
     Tool::Kubectl.installed()
 }
 
-/// Asserts that the overlay with these components gives the chart's objects.
+/// Asserts that the overlay with these components renders the chart's objects.
 #[track_caller]
 fn assert_same(chart: &Objects, profile: &str, components: &[&str]) {
     let kustomize = overlay(profile, components).expect("the overlay");
@@ -94,7 +94,7 @@ fn assert_same(chart: &Objects, profile: &str, components: &[&str]) {
     assert_eq!(first_difference(chart, &kustomize), None);
 }
 
-/// Removes the Namespace. The chart has none, because helm needs it before it installs anything.
+/// Removes the Namespace. The chart renders none, because it must exist before helm installs anything.
 fn take_namespace(objects: &mut Objects) {
     let namespace = objects.remove("Namespace /pathproof").expect("a Namespace");
     let labels = &namespace["metadata"]["labels"];
@@ -110,7 +110,7 @@ fn the_chart_and_the_overlay_are_the_same(
     assert_same(&chart, profile, &[]);
 }
 
-/// Each component has values of the same effect.
+/// Each component has the same effect as these values.
 #[rstest]
 #[case("beside-kube-proxy", &["enforce"], json!({ "agent": { "enforcement": "enforce" } }))]
 #[case("cilium", &["alerts"], json!({ "metrics": { "prometheusRule": { "enabled": true } } }))]
@@ -147,7 +147,7 @@ fn components_for_missing_features_equal_the_chart(
     #[values("beside-kube-proxy", "rke1")] profile: &str,
 ) {
     needs!(tools());
-    // This profile has no agents. It refuses their values, and components have nothing to patch.
+    // The rke1 profile has no agents: it refuses their values, and components have nothing to patch.
     if profile == "rke1" {
         values["agent"] = json!({});
     }
@@ -156,7 +156,8 @@ fn components_for_missing_features_equal_the_chart(
     assert_same(&chart, profile, components);
 }
 
-/// For tools that apply rendered objects the chart can include the Namespace. Helm keeps it at an uninstall.
+/// The chart can include the Namespace, for tools that apply rendered objects. helm does not delete it at an
+/// uninstall.
 #[test]
 fn the_namespace_is_the_same() {
     needs!(tools());
@@ -179,7 +180,7 @@ fn the_dashboard_is_the_same_file() {
     let map = &chart["ConfigMap pathproof/pathproof-dashboard"];
     let json = map["data"]["pathproof.json"].as_str().expect("a dashboard");
     serde_json::from_str::<Value>(json).expect("JSON");
-    // kubectl apply stores a copy of the object in an annotation, whose size is limited.
+    // kubectl apply stores a copy of the object in an annotation, whose size the API server limits.
     assert!(
         map.to_string().len() < 256 * 1024,
         "too large for kubectl apply"

@@ -1,5 +1,5 @@
-//! Validates objects against the API servers' schemas, as kubeconform does with `-strict`: types, required
-//! fields, and no unknown fields.
+//! Validates objects against the API servers' schemas, as kubeconform does with `-strict`: it checks types
+//! and required fields, and refuses unknown fields.
 //!
 //! The schemas are extracts: see schemas/README.md.
 
@@ -57,7 +57,7 @@ impl Schemas {
 
     fn check(&self, schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
         if let Some(name) = schema["$ref"].as_str() {
-            // The API accepts a bare number too.
+            // The API also accepts a bare number as a quantity.
             if name.ends_with(".Quantity") && value.is_number() {
                 return;
             }
@@ -163,7 +163,7 @@ fn faults_are_found_and_their_negative_control_is_not() {
     });
     let found = schemas.errors(&set);
     assert_eq!(found, ["apps/v1 DaemonSet.spec has no \"template\""]);
-    // This release has no such policies.
+    // The older release has no such policies.
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": { "name": "x" },

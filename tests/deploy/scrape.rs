@@ -26,7 +26,7 @@ fn native(relabeling: &Value) -> Value {
     Value::Object(native)
 }
 
-/// The relevant parts of the scrape configuration that Prometheus Operator writes for a PodMonitor, with
+/// The relevant parts of the scrape configuration that Prometheus Operator writes for a PodMonitor, but with
 /// static pods. A pod that declares no port is one target without a port.
 fn configuration(monitor: &Value, pods: &[(&str, &str)]) -> Value {
     let job = monitor["jobLabel"].as_str().expect("a job label");
@@ -57,7 +57,7 @@ fn configuration(monitor: &Value, pods: &[(&str, &str)]) -> Value {
     }] })
 }
 
-/// A headless Service already has the port, so a ServiceMonitor only sets the labels.
+/// A ServiceMonitor only sets the labels, because a headless Service already has the port.
 #[test]
 fn a_service_monitor_gives_the_same_labels() {
     needs!(Tool::Helm.installed());
@@ -95,7 +95,7 @@ fn agents_are_scraped_at_their_admin_port_by_the_nodes_name() {
     let file = dir.path().join("prometheus.yaml");
     fs::write(&file, text.to_string()).expect("write it");
     let mut command = Tool::Promtool.command().expect("promtool");
-    // promtool waits for further targets until the timeout.
+    // Limit the time: promtool waits for more targets until its timeout.
     command.args(["check", "service-discovery", "--timeout=2s"]);
     let told = said(command.arg(file).arg("agents")).expect("targets");
     let targets: Vec<Value> = serde_json::from_str(&told).expect("JSON");

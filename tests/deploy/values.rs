@@ -8,7 +8,8 @@ use node_tests::prelude::*;
 
 use crate::find::{named, of_kind};
 
-/// The value that lets agents write about all Nodes.
+/// Value of `agent.publishWithoutPolicy` with which agents write about Nodes although no policy restricts
+/// them.
 const WORDS: &str = "every agent may write about every Node";
 
 fn kinds(objects: &[Value]) -> BTreeSet<String> {
@@ -219,7 +220,7 @@ fn the_schema_refuses(#[case] values: Value, #[case] name: &str) {
     );
 }
 
-/// Negative controls of the refused values, with the objects that each adds or omits.
+/// Negative controls of the refused values: each is rendered, with the objects that it adds or omits.
 #[rstest]
 #[case(json!({}), &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator"], &["PodMonitor"])]
 #[case(json!({ "profile": "rke1" }), &["Deployment/pathproof-rotator", "Service/", "DaemonSet/pathproof-echo"], &["pathproof-agent"])]
@@ -268,7 +269,7 @@ fn consistent_values_are_rendered(
     }
 }
 
-/// Fields that an API server does not know are replaced by older ones, or omitted.
+/// For older clusters, fields that their API server does not know are replaced by older ones, or omitted.
 #[test]
 fn older_clusters_get_only_fields_they_know() {
     needs!(Tool::Helm.installed());
@@ -281,7 +282,7 @@ fn older_clusters_get_only_fields_they_know() {
             is_new,
             "{version}"
         );
-        // These policies need a function that exists since 1.31.
+        // These policies need a function that exists only since 1.31.
         for name in ["rotator", "reserved-services", "reserved-endpoints"] {
             let kind = format!("ValidatingAdmissionPolicy/pathproof-{name}");
             let is_there = kinds(&objects).contains(&kind);
@@ -300,7 +301,7 @@ fn older_clusters_get_only_fields_they_know() {
     assert!(format!("{error:#}").contains("1.25.0"), "{error:#}");
 }
 
-/// Without a policy that restricts each agent to its Node, agents do not write about Nodes, unless the user
+/// If no policy can restrict each agent to its Node, agents do not write about Nodes, unless the user
 /// explicitly allows it.
 #[rstest]
 #[case("1.36.3", json!({}), true)]
@@ -338,7 +339,7 @@ fn without_a_policy_agents_write_nothing(
     }
 }
 
-/// The agent gets only its folder of pins from bpffs, or no folder at all.
+/// Only the agent's folder of pins is mounted from bpffs, or no folder at all.
 #[rstest]
 #[case(true, json!("/sys/fs/bpf"), json!("/sys/fs/bpf/pathproof"))]
 #[case(false, json!("none"), Value::Null)]
@@ -395,7 +396,7 @@ fn alerts(values: &Value) -> String {
     of_kind(&objects, "PrometheusRule").to_string()
 }
 
-/// Alerts that the configuration would always or never fire are omitted, and the runbook's address is a
+/// Alerts that would always or never fire with this configuration are omitted. The runbook's address is a
 /// value.
 #[test]
 fn alerts_follow_the_values() {

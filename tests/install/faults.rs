@@ -1,4 +1,4 @@
-//! Faults of a node, observed by clients of a node port and by load balancers at 10256.
+//! Faults of a node, observed by clients of a node port and by load balancers at port 10256.
 
 use std::process::Command;
 
@@ -11,13 +11,13 @@ use node_tests::watch::Change;
 use crate::scene::{SOUND, Scene};
 
 const NODE_PORT: u16 = 30080;
-/// Long enough for several probes and for many connections.
+/// Time to observe, long enough for several probes and many connections.
 const WHILE: Duration = Duration::from_secs(4);
-/// Maximum silence after an answer was lost with the agent; then kube-proxy answers at the port.
+/// Maximum silence after a kill of the agent: one answer is lost with the agent, and then kube-proxy answers.
 const SILENCE: Duration = Duration::from_millis(1500);
-/// Delay that a busy machine may add to the time until 503.
+/// Additional time until 503 that a busy machine may need.
 const SPARE: Duration = Duration::from_secs(2);
-/// Connections per second of each source, 60 in all.
+/// Connections per second of each source; 60 for all of them together.
 const RATE: f64 = 10.0;
 
 #[test]
@@ -28,7 +28,7 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
     scene.assert_served(&client);
     let prober = scene.node.watch().expect("a prober");
     prober.wait(PATIENCE, |codes| codes == SOUND).expect("200");
-    // Failed probes of a new sentinel do not count for 10 s.
+    // Wait, because failed probes of a new sentinel do not count for 10 s.
     thread::sleep(Duration::from_secs(10));
 
     flush_services(&scene.node.world.node).expect("flush");
@@ -71,8 +71,8 @@ fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
     scene.assert_always_200(&prober);
     drop(prober);
 
-    // After a kill of the agent kube-proxy answers, until kubelet has restarted it. Connections that the
-    // agent had accepted are lost.
+    // After a kill of the agent, kube-proxy answers until kubelet has restarted the agent. Connections that
+    // the agent had accepted are lost.
     let prober = scene.node.watch().expect("a prober");
     let container = scene.agent_container();
     scene
@@ -98,7 +98,7 @@ fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
     drop(prober);
 
     let prober = scene.node.watch().expect("a prober");
-    // An agent whose pod is deleted ends in order, and the DaemonSet creates another.
+    // If the agent's pod is deleted, the agent exits after SIGTERM, and the DaemonSet creates another pod.
     let old = scene.agent()["metadata"]["name"].clone();
     let old = old.as_str().expect("a name");
     scene.kubectl(&format!("-n pathproof delete pod {old} --timeout 60s"));
@@ -108,8 +108,8 @@ fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
     assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
 }
 
-/// An ingress node with the shipped chart: one ingress pod behind a node port, only outside clients, and
-/// the pod probe. kube-proxy's health server reports none of these total outages.
+/// An ingress node with the shipped chart: one ingress pod behind a node port, only outside clients, and the
+/// pod probe. Each of these total outages is a 503, although kube-proxy's health server reports none of them.
 #[test]
 fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
     let scene = needs!(Scene::with_chart());
@@ -125,7 +125,7 @@ fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
         .prober
         .wait(PATIENCE, |codes| codes == SOUND)
         .expect("200");
-    // Failed probes of a new sentinel do not count for 10 s.
+    // Wait, because failed probes of a new sentinel do not count for 10 s.
     thread::sleep(Duration::from_secs(12));
 
     const NOTHING: Words = &["succeeded since"];
@@ -160,7 +160,7 @@ fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
     );
 }
 
-/// Plans of clients of the node port, in both families, from three sources.
+/// Plans of clients of the node port: both families, three sources.
 fn sources(world: &World) -> Vec<Plan> {
     let of = |family: Family| {
         let target = SocketAddr::new(world.node_address(family), NODE_PORT);
@@ -176,7 +176,7 @@ struct Outages {
 }
 
 impl Outages {
-    /// Asserts 503 within `limit` seconds of the first failed connection, an explanation by `why`, and 200
+    /// Asserts a 503 within `limit` seconds of the first failed connection, an explanation by `why`, and 200
     /// after the repair.
     fn is_503<T>(
         &self,

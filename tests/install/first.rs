@@ -1,4 +1,4 @@
-//! From the shipped manifests to the first 200, with exactly the rights in them.
+//! From the shipped manifests to the first 200, with exactly the rights that the manifests give.
 
 use std::net::Ipv4Addr;
 
@@ -8,11 +8,12 @@ use node_tests::world::ADMIN_PORT;
 
 use crate::scene::{PATIENCE, Scene};
 
-/// Capabilities in the manifests: BPF (39), PERFMON (38), NET_RAW (13) and NET_ADMIN (12).
+/// The four capabilities in the manifests: BPF (39), PERFMON (38), NET_RAW (13) and NET_ADMIN (12).
 const FOUR: &str = "000000c000003000";
-/// Capabilities that the agent keeps (docs/internal/design/shell.md#privileges): NET_RAW and NET_ADMIN.
+/// The two capabilities that the running agent keeps (docs/internal/design/shell.md#privileges): NET_RAW and
+/// NET_ADMIN.
 const TWO: &str = "0000000000003000";
-/// Number of seccomp filters that the agent installs.
+/// Number of seccomp filters that the agent itself installs.
 const OWN_FILTERS: u32 = 3;
 
 #[test]
@@ -22,7 +23,8 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     scene.wait_condition("True");
     scene.kubectl("-n pathproof rollout status deployment/pathproof-rotator --timeout 60s");
     scene.kubectl("-n pathproof rollout status daemonset/pathproof-echo --timeout 60s");
-    // Without DNS the pod probe gets its Service's address from kubelet's variable, for the first family.
+    // Only the first family is probed: without DNS, the pod probe gets its Service's address from kubelet's
+    // environment variable.
     scene.wait("pods' path proven without a setting for this node", || {
         let report = scene.node.verdict().unwrap_or_default();
         path_of(&report, Family::V4, "pod") == "proven"
@@ -40,7 +42,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     scene.assert_forwarded(&pod);
     scene.assert_policies_fit();
 
-    // The agent works with and without the runtime's filter, whichever is shipped.
+    // Repeat with the other setting: the agent must work with and without the runtime's seccomp filter.
     let other = if filtered {
         "Unconfined"
     } else {
@@ -59,7 +61,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
 }
 
 impl Scene {
-    /// Without the CNI's configuration pods keep running, but a new one gets no address.
+    /// Without the CNI's configuration, running pods are not affected, but a new pod gets no address.
     fn assert_lost_network_is_named(&self) {
         let cause = || {
             let report = self.node.verdict().unwrap_or_default();
@@ -93,7 +95,7 @@ impl Scene {
         });
     }
 
-    /// Asserts that the pods of a DaemonSet pass the strictest Pod Security level.
+    /// Asserts that the pods of a DaemonSet are accepted at the strictest Pod Security level.
     fn assert_restricted(&self, set: &str) {
         let strict = "pod-security.kubernetes.io/enforce=restricted";
         self.kubectl("create namespace strict");
@@ -129,7 +131,8 @@ impl Scene {
         assert!(all.iter().all(|one| *one == json!({})), "{all:#?}");
     }
 
-    /// Checks the agent's process in /proc. `by_runtime`: the container runtime adds a seccomp filter.
+    /// Checks the agent's process in /proc. `by_runtime` says whether the container runtime adds a seccomp
+    /// filter.
     fn assert_confined(&self, by_runtime: bool) {
         let process = self.agent_process();
         let status = self.node.run("cat", &[&format!("/proc/{process}/status")]);
@@ -143,7 +146,7 @@ impl Scene {
         }
         assert_eq!(field("NoNewPrivs:"), "1");
         assert_eq!(field("Seccomp:"), "2");
-        // The agent inherits the filters of the test process, which do not count.
+        // Subtract the filters of the test process, which the agent inherits.
         let own = std::fs::read_to_string("/proc/self/status").expect("procfs");
         let filters = |text: &str| text.parse::<u32>().expect("a number");
         assert_eq!(
@@ -171,7 +174,7 @@ impl Scene {
         assert!(log.contains(" INFO "), "{log}");
     }
 
-    /// Asserts that `kubectl port-forward` reaches the admin port, which only listens on the node's loopback.
+    /// Asserts that `kubectl port-forward` reaches the admin port, which listens only on the node's loopback.
     fn assert_forwarded(&self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().expect("a name");
         let desk = &self.node.desk;

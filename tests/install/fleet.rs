@@ -1,5 +1,5 @@
-//! `kubectl pathproof` with a real kubelet for its exec, and node-problem-detector's plugin, with only the
-//! rights of deploy/examples.
+//! `kubectl pathproof` with a real kubelet for its exec, and the plugin for node-problem-detector. Both have
+//! only the rights of deploy/examples.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -66,7 +66,7 @@ impl Person {
         run.expect("kubectl runs")
     }
 
-    /// Output of a run that must succeed.
+    /// Output of a command that must succeed.
     fn tell(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -75,7 +75,7 @@ impl Person {
 }
 
 impl Scene {
-    /// Runs the check as node-problem-detector does on a node.
+    /// Runs the plugin as node-problem-detector does on a node.
     fn check_npd(&self) -> Output {
         let agent = agent_binary().expect("the agent's binary");
         let mut command = self.node.world.node.command(agent);

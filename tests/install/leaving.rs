@@ -1,4 +1,4 @@
-//! A leaving node answers 503 at /healthz and 200 at /livez, for every way to remove it.
+//! A node that is being removed answers 503 at /healthz and 200 at /livez, in whichever way it is removed.
 
 use node_tests::prelude::*;
 use serde_json::json;
@@ -13,7 +13,7 @@ fn a_node_that_is_taken_away_gets_no_new_connections() {
     scene.kubectl("taint node node-1 ToBeDeletedByClusterAutoscaler-");
     scene.wait_codes(200, 200);
 
-    // A finalizer holds the Node, as with Karpenter.
+    // Hold the Node by a finalizer, as Karpenter does.
     let held = json!({ "metadata": { "finalizers": ["example.com/drains"] } });
     scene.node.api.patch(NODE, &held).expect("a finalizer");
     scene.kubectl("delete node node-1 --wait=false");

@@ -1,7 +1,7 @@
 //! The agent in a real one-node Kubernetes, installed from the shipped manifests and an image archive.
-//! kubelet, kube-proxy and the control plane are of one release; the runtime is containerd.
+//! kubelet, kube-proxy and the control plane are of one release. The runtime is containerd.
 //!
-//! Tests observe the node from outside, at 10256 and at node ports. Each test has its own node.
+//! Tests observe the node from outside, at port 10256 and at node ports. Each test has its own node.
 
 mod faults;
 mod first;

@@ -1,5 +1,5 @@
-//! The agent mounts only its folder of pins from the node's bpffs, and takes over pins of agents that
-//! mounted all of it.
+//! The agent mounts only its folder of pins from the node's bpffs. It takes over pins of older agents, which
+//! mounted the whole bpffs.
 
 use node_tests::prelude::*;
 use serde_json::json;
@@ -12,7 +12,7 @@ const VARIABLE: &str = "/spec/template/spec/containers/0/env/1/value";
 const VOLUME: &str = "/spec/template/spec/volumes/0/hostPath";
 
 impl Scene {
-    /// Mounts all of bpffs or only our folder, and waits for the rollout.
+    /// Mounts either the whole bpffs or only the agent's folder, and waits for the rollout.
     fn mount(&self, whole: bool) {
         let (variable, path, kind) = match whole {
             true => (PINS, BPFFS, "Directory"),
@@ -25,7 +25,7 @@ impl Scene {
         self.wait_rolled_out();
     }
 
-    /// Pinned maps with their inodes, which distinguish a new pin of the same name.
+    /// Paths and inodes of the pinned maps. A new pin of the same name has another inode.
     fn pinned_maps(&self) -> String {
         let script = format!("stat -c '%n %i' {PINS}/v*/maps/*");
         self.node.run("sh", &["-c", &script]).expect("pinned maps")
@@ -56,7 +56,7 @@ fn the_agent_mounts_only_its_pins_and_takes_over_old_ones() {
     }
     let nested = format!("{PINS}/pathproof");
     assert!(scene.node.run("ls", &[&nested]).is_err(), "pins twice");
-    // Only root may use them.
+    // Only root may use the pins.
     let script = format!("stat -c %a {PINS}/v*/maps/* | sort -u");
     let modes = scene.node.run("sh", &["-c", &script]).expect("modes");
     assert_eq!(modes.trim(), "600");

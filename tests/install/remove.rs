@@ -1,4 +1,4 @@
-//! Removal: kube-proxy answers at 10256 again at once, and nothing stays on the node after the cleanup.
+//! Removal: kube-proxy answers at 10256 again at once, and after the cleanup nothing is left on the node.
 
 use node_tests::deploy;
 use node_tests::prelude::*;
@@ -21,7 +21,7 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
     ];
     scene.node.desk.helm(&uninstall).expect("an uninstall");
     scene.wait("no agent answers", || scene.node.admin("/verdict").is_err());
-    // An agent that ends removes its devices, but leaves its programs for the next one.
+    // An agent that exits removes its devices, but leaves its programs for the next agent.
     let left = until(PATIENCE, || {
         (!devices().contains("pathproof")).then_some(())
     });
@@ -56,7 +56,7 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
         .run("find", &["/run/pathproof", "-mindepth", "1"]);
     assert_eq!(state.expect("the folder of the state"), "");
 
-    // The command in docs/operations.md.
+    // The patch of docs/operations.md that removes the condition.
     let delete = r#"{"status":{"conditions":[{"type":"ServiceDatapathReady","$patch":"delete"}]}}"#;
     let patch = [
         "patch",

@@ -1,4 +1,4 @@
-//! A capability of the manifests is missing: the agent names it, and either ends or judges the node without
+//! A capability of the manifests is missing. The agent names it, and either exits or judges the node without
 //! the sentinel.
 
 use node_tests::prelude::*;
@@ -23,7 +23,7 @@ fn a_missing_capability_is_named_and_the_old_agent_keeps_answering() {
                 ended("state") || ended("lastState")
             })
         });
-        // The rollout stops, so the agent that was ready stays.
+        // The rollout stops, so the agent that was ready keeps running.
         let uids: Vec<_> = scene.agents();
         assert!(uids.iter().any(|pod| pod["metadata"]["uid"] == before));
         assert_eq!(scene.node.ask("/healthz").expect("an answer").status, 200);

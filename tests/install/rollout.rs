@@ -1,5 +1,5 @@
-//! Runs the commands of docs/rollout.md on a real node, from shadow to closed and back. tests/deploy tests
-//! the page's queries.
+//! Runs the commands of docs/rollout.md on a real node, from shadow (the first stage) to closed (the last)
+//! and back. tests/deploy tests the page's queries.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl Page {
         Self(std::fs::read_to_string(file).expect("docs/rollout.md"))
     }
 
-    /// The commands of a section, split into words. Blocks that name a language contain none.
+    /// The commands of a section, split into words. Blocks that name a language contain no commands.
     fn commands(&self, section: &str) -> Vec<Vec<String>> {
         let start = format!("\n## {section}\n");
         let (_, rest) = self.0.split_once(&start).expect("a section of the page");
@@ -44,7 +44,7 @@ fn words(line: &str) -> Vec<String> {
         .map(|word| word.trim_matches('\''))
         .map(|word| match word {
             "deploy/chart" => chart.clone(),
-            // The name of the image in containerd.
+            // Replace the image by its name in containerd.
             _ => word.replace("REGISTRY/", ""),
         })
         .collect()
@@ -58,7 +58,7 @@ impl Scene {
             let desk = &self.node.desk;
             match words.as_slice() {
                 ["helm", rest @ ..] => desk.helm(rest).map(drop),
-                // Kubernetes may forget a rollout, which `wait_rolled_out` handles.
+                // Wait by `wait_rolled_out`, which handles a rollout that Kubernetes forgets.
                 ["kubectl", "-n", "pathproof", "rollout", ..] => {
                     self.wait_rolled_out();
                     Ok(())
@@ -68,13 +68,13 @@ impl Scene {
             }
             .unwrap_or_else(|error| panic!("{}: {error:#}", command.join(" ")));
             if command[0] == "helm" {
-                // The 30 s between two nodes only cost time here.
+                // Shorten the 30 s between two nodes, which only cost time here.
                 self.patch_agent(&[("replace", "/spec/minReadySeconds", json!(1))]);
             }
         }
     }
 
-    /// Runs the commands of a section, and waits for the rollout.
+    /// Runs the commands of one section, and waits for the rollout.
     fn play_only(&self, page: &Page, section: &str) {
         let commands = page.commands(section);
         assert!(!commands.is_empty(), "{section} has no command");
@@ -102,12 +102,12 @@ impl Scene {
         self.wait_proven();
     }
 
-    /// The setting that makes the agent audit, if any.
+    /// The setting that puts the agent into audit mode, if any.
     fn audits_by(&self) -> Value {
         self.node.verdict().expect("a verdict")["answers"]["audit"].clone()
     }
 
-    /// Asserts that the node answers 200 without its rules.
+    /// Asserts audit mode: the node answers 200 although its rules are gone.
     fn assert_audits(&mut self) {
         self.flush();
         self.wait_condition("False");
@@ -139,7 +139,7 @@ fn the_way_from_shadow_to_enforce_is_as_the_page_says() {
     assert_eq!(scene.audits_by(), "flag");
     scene.assert_audits();
 
-    // This node does not belong to the pool.
+    // The node must be in audit mode, because it does not belong to the pool.
     scene.play_only(&page, "3. Canary pool");
     assert_eq!(scene.audits_by(), "node");
     let failed = |change: &Change| [change.codes.healthz, change.codes.livez].contains(&503);
@@ -167,7 +167,7 @@ fn the_way_from_shadow_to_enforce_is_as_the_page_says() {
     scene.play_only(&page, "5. Closed");
     let args = scene.agent()["spec"]["containers"][0]["args"].to_string();
     assert!(args.contains("--unknown-policy=closed"), "{args}");
-    // A node that starts with this setting is not 503 for long.
+    // A node that starts with this setting does not answer 503 for long.
     scene.wait_codes(200, 200);
     let annotations = scene.node.api.get(NODE).expect("a Node")["metadata"]["annotations"].clone();
     assert!(

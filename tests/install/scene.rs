@@ -1,4 +1,4 @@
-//! A node with pathproof installed, and what tests inspect on it.
+//! A node with pathproof installed, and helpers with which tests inspect it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use node_tests::world::layout::UPLINK;
 
 pub(crate) const AGENT: &str = "daemonset/pathproof-agent";
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
-/// Codes of a healthy node, from outside.
+/// Answers of a healthy node to requests from outside.
 pub(crate) const SOUND: Codes = Codes {
     healthz: 200,
     livez: 200,
@@ -29,7 +29,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A ready node without pathproof.
+    /// A ready node on which pathproof is not installed.
     pub(crate) fn bare() -> Needed<Self> {
         RealNode::possible()?;
         let pod = Path::new(env!("CARGO_BIN_EXE_pod"));
@@ -37,7 +37,7 @@ impl Scene {
         Ok(Self { node })
     }
 
-    /// A proven node with deploy/base as shipped, in audit mode.
+    /// A proven node with deploy/base as shipped, which is in audit mode.
     pub(crate) fn shipped() -> Needed<Self> {
         let scene = Self::bare()?;
         scene.install(&base::folder());
@@ -45,7 +45,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A proven node with deploy/base, enforcing.
+    /// A proven node with deploy/base, in enforce mode.
     pub(crate) fn installed() -> Needed<Self> {
         let scene = Self::bare()?;
         let overlay = deploy::overlay_folder("beside-kube-proxy", &["enforce"]);
@@ -54,7 +54,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A proven node with the chart, enforcing.
+    /// A proven node with the chart, in enforce mode.
     pub(crate) fn with_chart() -> Needed<Self> {
         let scene = Self::bare()?;
         scene
@@ -64,7 +64,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Runs a helm verb with options on the release `pathproof`, enforcing.
+    /// Runs a helm command with options on the release `pathproof`, in enforce mode.
     pub(crate) fn helm(&self, words: &[&str]) -> Result<String> {
         let chart = deploy::folder().join("chart");
         let mut all = vec![words[0], "pathproof", chart.to_str().expect("UTF-8")];
@@ -78,7 +78,6 @@ impl Scene {
         self.kubectl(&format!("apply -k {}", folder.display()));
     }
 
-    /// Runs kubectl with words that are separated by spaces.
     pub(crate) fn kubectl(&self, words: &str) -> String {
         self.node.desk.kubectl(words).expect("kubectl")
     }
@@ -107,7 +106,7 @@ impl Scene {
             .to_owned()
     }
 
-    /// The agent's process ID on the node.
+    /// Process id of the agent on the node.
     pub(crate) fn agent_process(&self) -> String {
         let container = self.agent_container();
         let tasks = self.node.ctr(&["task", "list"]).expect("tasks");
@@ -126,9 +125,9 @@ impl Scene {
         self.kubectl_with(&[&words[..], &[&patch]].concat());
     }
 
-    /// Waits until a rollout is complete and the agent has been ready for `minReadySeconds`. Only if
-    /// Kubernetes' controller forgets the rollout, this touches the DaemonSet (docs/known-issues.md). It
-    /// prints the first touch of a run, and fails at the second.
+    /// Waits until a rollout is complete and the agent has been ready for `minReadySeconds`. If Kubernetes'
+    /// controller forgets the rollout, this function changes the DaemonSet, so that the controller syncs
+    /// again (docs/known-issues.md). It prints the first such change of a run, and fails at the second.
     pub(crate) fn wait_rolled_out(&self) {
         let status = format!("-n pathproof rollout status {AGENT} --timeout 40s");
         if let Err(why) = self.node.desk.kubectl(&status) {
@@ -155,7 +154,6 @@ impl Scene {
         at(TcAttachType::Ingress) + at(TcAttachType::Egress)
     }
 
-    /// The logs of all agent pods.
     pub(crate) fn agent_log(&self) -> String {
         let pods = self.agents();
         let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str());
@@ -163,7 +161,7 @@ impl Scene {
         names.flatten().map(log).collect()
     }
 
-    /// Waits until `holds` is true. Panics with the node's state otherwise.
+    /// Waits until `holds` returns true. On timeout, panics with the node's state.
     pub(crate) fn wait(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let seen = until(PATIENCE, || holds().then_some(()));
         assert!(
@@ -194,14 +192,12 @@ impl Scene {
         });
     }
 
-    /// Waits for this status of the agent's condition.
     pub(crate) fn wait_condition(&self, status: &str) {
         let kind = "ServiceDatapathReady";
         let holds = || self.node.condition(kind) == status;
         self.wait(&format!("condition {kind} {status}"), holds);
     }
 
-    /// Asserts that the prober has seen nothing but 200.
     pub(crate) fn assert_always_200(&self, prober: &Watch) {
         let changes = prober.changes();
         let sound = !changes.is_empty() && changes.iter().all(|change| change.codes == SOUND);

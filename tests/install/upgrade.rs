@@ -1,4 +1,4 @@
-//! An upgrade, a rollback and an upgrade that does not become ready: load balancers notice none of them.
+//! An upgrade, a rollback, and an upgrade that does not become ready. Load balancers notice none of them.
 
 use node_tests::prelude::*;
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn upgrades_and_rollbacks_never_show_at_10256() {
         args(&second)
     );
 
-    // An agent that does not start: helm fails, and the old agent goes on.
+    // Upgrade to an agent that does not start: helm fails, and the old agent keeps running.
     let wrong = [
         "upgrade",
         "--wait",

@@ -1,4 +1,4 @@
-//! How the compiled programs follow the data of connections, and that they ignore frames for other hosts.
+//! The compiled programs follow the data of connections, and ignore frames for other hosts.
 
 use node_tests::packet::{self, Packet, flag};
 use pathproof_wire::evidence::state;
@@ -66,7 +66,8 @@ fn data_that_comes_again_and_never_leaves_is_lost(#[case] family: Family, #[case
     });
 }
 
-/// A switch that floods delivers frames for other hosts to the uplink, and IP drops them.
+/// A switch that floods may deliver frames for other hosts to the uplink. IP drops them, so the observer must
+/// not follow them.
 #[test]
 fn a_frame_for_another_host_is_not_followed() {
     const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];

@@ -1,5 +1,5 @@
-//! Sampling under load: a connection is followed at every hook or leaves no trace at any. A Service with few
-//! connections is not sampled, even beside a busy one.
+//! Sampling under load: a connection is followed at every hook, or at none. A Service with few connections is
+//! not sampled, even beside a busy one.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -20,9 +20,9 @@ use pathproof_wire::transition::Failed;
 use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};
 
 const QUIET: u32 = SERVICE + 1;
-/// Connections of the quiet Service. All of them fit into one window of the gate.
+/// Number of connections of the quiet Service. All of them fit into one window of the gate.
 const FEW: u32 = WHOLE / 2;
-/// Connections of the busy Service, about one second's worth.
+/// Number of connections of the busy Service, about one second's worth.
 const MANY: u32 = 8_000;
 const CLIENTS: u32 = 200;
 
@@ -31,7 +31,8 @@ fn client(number: u32) -> SocketAddr {
     SocketAddr::from((address, 1_024 + (number / CLIENTS) as u16))
 }
 
-/// The multiplier is odd, so that no two numbers have the same ISN.
+/// Initial sequence number of a connection. The multiplier is odd, so that no two connections have the same
+/// one.
 fn isn(number: u32) -> u32 {
     number.wrapping_mul(0x9e37_79b1)
 }
@@ -43,12 +44,12 @@ fn syn(number: u32, to: &str) -> Packet {
     packet::syn(client(number), at(to), isn(number))
 }
 
-/// A SYN to the busy Service arrives.
+/// Runs the arrival of a SYN for the busy Service.
 fn arrives(stage: &Stage, number: u32) {
     stage.comes(&syn(number, BUSY_AT), stage.at.client);
 }
 
-/// Runs a SYN to the endpoint, and the answer back to the client.
+/// Runs a SYN to the endpoint, and the endpoint's answer to the client.
 fn whole(stage: &Stage, number: u32, frontend: &str, endpoint: &str) {
     let answer = |from| packet::syn_ack(at(from), client(number), isn(number));
     stage.comes(&syn(number, frontend), stage.at.client);
@@ -57,7 +58,8 @@ fn whole(stage: &Stage, number: u32, frontend: &str, endpoint: &str) {
     stage.goes(&answer(frontend), stage.at.client);
 }
 
-/// Maximum number of connections followed since `began`: a burst at the start, and a limit per window.
+/// Maximum number of connections that may be followed since `began`: a burst at the start, and a limit per
+/// window.
 fn most(began: Instant) -> u32 {
     let windows = began.elapsed().as_millis() as u32 / 65 + 2;
     windows * WHOLE * 3 / 2 + 8 * WHOLE
@@ -90,7 +92,8 @@ fn a_quiet_service_beside_a_busy_one_is_followed_whole() {
     });
 }
 
-/// Failures count for followed connections only. Others would count as failures and never as successes.
+/// Failures count only for connections that are followed at every hook. Others could only count as failures,
+/// and never as successes.
 #[rstest]
 #[case::untranslated(BUSY_AT, Failed::Leaked)]
 #[case::to_an_endpoint_that_left("10.244.2.9:80", Failed::Stale)]
@@ -115,7 +118,8 @@ fn a_busy_service_that_is_broken(#[case] to: &str, #[case] expected: Failed) {
             arrived,
             "only followed ones are kept"
         );
-        // When the rate has fallen, a SYN may be a retransmission of one that was sampled out: no evidence.
+        // Leave out possible retransmissions, which are no evidence: when the rate has fallen, a SYN may
+        // repeat one that was not sampled.
         followed.retain(|pending| pending.state & state::RETRANSMITTED == 0);
         assert!(followed.len() as u32 >= WHOLE, "{}", followed.len());
         assert_eq!(failures(&followed), vec![expected; followed.len()]);
@@ -124,7 +128,7 @@ fn a_busy_service_that_is_broken(#[case] to: &str, #[case] expected: Failed) {
     });
 }
 
-/// One second after a busy Service broke, the sample has more failures and clients than a verdict needs.
+/// One second after a fault of a busy Service, the sample has more failures and clients than a verdict needs.
 #[test]
 fn sampling_delays_no_fault_of_a_busy_service() {
     on_stage(&[], |stage| {
@@ -132,7 +136,7 @@ fn sampling_delays_no_fault_of_a_busy_service() {
         sampler.sample(Mono(monotonic())).expect("a first sample");
         let began = Instant::now();
         let mut number = 0;
-        // The Service is busy before the fault, at thousands of connections a second.
+        // Make the Service busy before the fault, with thousands of connections a second.
         while began.elapsed() < Duration::from_millis(400) {
             arrives(stage, number);
             number += 1;
@@ -163,8 +167,8 @@ fn probes_are_never_sampled_out() {
     });
 }
 
-/// A SYN that was sampled out may be retransmitted when the rate has fallen. It follows the old conntrack
-/// entry, which is no evidence of staleness (finding 11).
+/// A SYN that was not sampled may be retransmitted when the rate has fallen. The retransmission follows the
+/// old conntrack entry, which is no evidence of a stale proxy (finding 11).
 #[test]
 fn a_retransmission_of_a_sampled_out_syn_is_no_first_syn() {
     const FEW: u32 = WHOLE / 2;
@@ -185,7 +189,7 @@ fn a_retransmission_of_a_sampled_out_syn_is_no_first_syn() {
     });
 }
 
-/// The entry of a connection outlives its mark. Without the mark its answer is not matched, but a
+/// The entry of a connection outlives the connection's mark. Without the mark the answer is not matched. A
 /// retransmitted SYN finds the entry and sets the mark again.
 #[test]
 fn a_syn_that_comes_again_without_its_mark() {
@@ -207,7 +211,7 @@ fn a_syn_that_comes_again_without_its_mark() {
     });
 }
 
-/// While one UDP Service is flooded, a question to another is followed through masquerade to its answer.
+/// While one UDP Service is flooded, a query to another one is followed through masquerade to its answer.
 #[test]
 fn a_question_beside_a_flood_of_datagrams() {
     const FLOOD: u32 = 20_000;
@@ -217,7 +221,7 @@ fn a_question_beside_a_flood_of_datagrams() {
         stage.put_udp_frontend(quic, cluster_ip(QUIET + 1, 0));
         let endpoint = at("10.244.2.7:53");
         stage.put_endpoint(QUIET, endpoint, endpoint_flag::LOCAL);
-        // The question comes before the flood, which may use up the rate of all Services.
+        // Send the query before the flood, which may use up the rate of all Services.
         let asked = packet::udp(client(1), names, &question(7));
         stage.comes(&asked, stage.at.client);
         for number in 0..FLOOD {

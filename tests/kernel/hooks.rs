@@ -1,4 +1,4 @@
-//! Every hook passes every kind of packet on unchanged (TCX_NEXT, -1) and writes the maps as expected.
+//! Every hook passes every kind of packet unchanged (TCX_NEXT, -1), and writes the maps as expected.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,11 +21,11 @@ fn syn(family: Family) -> Packet {
     packet::syn(client(family), frontend(family), ISN)
 }
 
-/// The trace that a packet must leave in the maps.
+/// What a packet must leave in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Nothing,
-    /// A connection, if the hook is one for ingress.
+    /// A connection at an ingress hook, and nothing at an egress hook.
     Connection,
     Fault(Fault),
 }
@@ -39,7 +39,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
     let mut arp = whole.clone();
     arp[12..14].copy_from_slice(&[8, 6]);
     let mut contradicts = whole.clone();
-    // An IPv4 header of 16 bytes.
+    // The header length field says 16 bytes, less than any IPv4 header has.
     contradicts[14] = 0x44;
     let padded = [whole.as_slice(), &[0; 6]].concat();
     let cut = |name, bytes: &[u8], length| {
@@ -48,7 +48,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
     };
     let three_tags = two_tags().tagged(VLAN).bytes();
     let mut packets = vec![
-        // With a VLAN tag: without one, the kernel itself refuses a test packet this short.
+        // These packets have a VLAN tag: without one, the kernel itself refuses a test packet this short.
         cut("cut within the IP header", &tagged.bytes(), 30),
         cut("cut within the TCP header", &whole, 44),
         cut("cut within TCP options", &whole, 56),
@@ -66,7 +66,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
     packets
 }
 
-/// Packets that also exist on devices without link-layer headers.
+/// Packets that can also occur on devices without a link-layer header.
 fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
     let ip = |text: &str| -> IpAddr { text.parse().expect("an address") };
     let datagram = |protocol| {
@@ -114,7 +114,7 @@ fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
     ]
 }
 
-/// Runs a packet with empty maps. It must pass unchanged and leave exactly `left` in them.
+/// Runs a packet with empty maps. It must pass unchanged, and the maps must then contain exactly `left`.
 fn check(stage: &mut Stage, hook: &str, device: u32, name: &str, bytes: &[u8], left: Left) {
     println!("{hook}: {name}");
     stage.reset();
@@ -152,8 +152,9 @@ fn packets_pass() {
     });
 }
 
-/// The kernel refuses test packets that end with the Ethernet header, or within the IP header that it
-/// announces. They cannot be tested here; on a device, its driver drops the former.
+/// The kernel refuses test packets that end with the Ethernet header, or within the IP header that this
+/// header announces. So the programs cannot be tested with them. On a device, the driver drops packets of the
+/// first kind.
 #[test]
 fn runts() {
     on_stage(&[], |stage| {
@@ -211,7 +212,8 @@ fn a_connection_to_the_field() {
     });
 }
 
-/// After the answer the entry still has the node that the SYN was sent to, and the device by which it left.
+/// After the answer, the entry still names the node to which the SYN was sent, and the device by which it
+/// left.
 #[rstest]
 #[case(V4, "10.244.1.9:8080")]
 #[case(V6, "[fd00:10:244:1::9]:8080")]
@@ -270,7 +272,7 @@ fn an_anomaly_to_the_field() {
     });
 }
 
-/// The benchmark uses the empty program as its baseline.
+/// The empty program, which the benchmark uses as its baseline, passes packets.
 #[test]
 fn the_empty_program_passes() {
     on_stage(&[], |stage| {

@@ -1,4 +1,5 @@
-//! Full maps and floods: the work is bounded, the excess is counted, and every packet passes.
+//! Full maps and floods: the work is bounded, connections that are not followed are counted, and every packet
+//! passes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -34,7 +35,7 @@ fn full_map_of_connections() {
         assert_eq!(stage.fault(Fault::PendingFull), u64::from(64 - ROOM));
         assert_eq!(stage.count(SERVICE, Outcome::Arrived), ROOM);
 
-        // A connection without an entry is never judged.
+        // A connection without an entry must not be judged.
         let unfollowed = packet::syn(at("10.244.0.60:40001"), at("10.244.7.7:80"), 60_000);
         stage.goes(&unfollowed, stage.at.pods);
         assert_eq!(stage.count(SERVICE, Outcome::Misrouted), 0);
@@ -64,7 +65,8 @@ fn flood_of_one_source(#[case] hook: &str) {
     });
 }
 
-/// A storm of failures neither fills the ring buffer nor overloads its reader. Unreported ones are counted.
+/// Many failures at once neither fill the ring buffer nor overload its reader. Failures that are not reported
+/// are counted.
 #[rstest]
 #[case::of_one_service(1)]
 #[case::of_many_services(2_000)]

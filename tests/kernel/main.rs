@@ -1,7 +1,8 @@
 //! Runs packets through every hook with BPF_PROG_TEST_RUN, and checks the returned packets and the maps.
 //!
-//! `pathproof-wire` tests the rules themselves. These tests show that the compiled programs pass the verifier,
-//! leave packets unchanged, write the right maps, agree with the host ([`scenarios`]), and keep their limits.
+//! `pathproof-wire` tests the rules themselves. These tests show that the compiled programs pass the
+//! verifier, leave packets unchanged, write the right maps, agree with the rules on the host ([`scenarios`]),
+//! and keep their limits.
 
 mod data;
 mod gate;
@@ -15,7 +16,7 @@ mod sentinel;
 mod stage;
 mod udp;
 
-// The scenarios, which are shared with `pathproof-wire`, use this name.
+// The shared scenarios of `pathproof-wire` use the name `packet`.
 use node_tests::packet;
 
 #[path = "../../crates/wire/tests/parts/scenario.rs"]

@@ -1,5 +1,5 @@
-//! The checked-in object: its maps have the layout of `pathproof-wire`, and its size and its programs stay
-//! within budgets, so that growth is noticed in the change that causes it.
+//! The checked-in object: its maps have the layout of `pathproof-wire`, and its size and programs stay within
+//! budgets, so that growth is noticed in the change that causes it.
 
 use std::mem::size_of;
 
@@ -20,10 +20,12 @@ use pathproof_wire::service::{
 use pathproof_wire::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 
 /// Maximum bytes of the object, which is part of the agent's binary. Most of it is the observer's four
-/// programs. KiB by feature: the sentinel's five programs 45, datagrams 105, drop reasons 8, times at which
-/// endpoints are met 6, keeping probes on the node 13, directly dialled departed endpoints 4, data 4.
+/// programs. KiB by feature: the sentinel's five programs 45, datagrams 105, drop reasons 8, times of the
+/// first connections to endpoints 6, keeping probes on the node 13, removed endpoints that are dialled
+/// directly 4, data 4.
 const MOST_OBJECT_BYTES: usize = 418 * 1024;
-/// Maximum instructions that the verifier processes. Its limit is 1,000,000; older kernels prune less.
+/// Maximum number of instructions that the verifier may process. The kernel's limit is 1,000,000. Older
+/// kernels need more, because they prune less.
 const MOST_VERIFIED: u32 = 80_000;
 /// Maximum bytes of a program after the verifier rewrote it (8 per instruction). Datagrams take 11 KiB, the
 /// sampling gate 4, its marks of connections 4, and keeping probes on the node 8.
@@ -33,7 +35,7 @@ fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// A map: its name, the sizes of key and value, and its entries.
+/// A map's name, the sizes of its key and value, and its maximum number of entries.
 type Layout = (&'static str, u32, u32, u32);
 
 fn of<K, V>(name: &'static str, entries: u32) -> Layout {
@@ -44,7 +46,7 @@ fn pinned() -> [Layout; 17] {
     [
         of::<FrontendKey, FrontendValue>(map::FRONTENDS, abi::MAX_FRONTENDS),
         of::<EndpointKey, EndpointEntry>(map::ENDPOINTS, abi::MAX_ENDPOINTS),
-        // A trie's key begins with its length.
+        // A trie's key begins with the prefix length.
         of::<(u32, Address), u32>(map::SOURCES, abi::MAX_SOURCES),
         of::<u32, u32>(map::DEVICES, abi::MAX_DEVICES),
         of::<PendingKey, Pending>(map::PENDING, abi::MAX_PENDING),
@@ -63,7 +65,8 @@ fn pinned() -> [Layout; 17] {
     ]
 }
 
-/// Maps of the sentinel, the sampling gate, port steering and drop reasons, which end with the agent.
+/// Maps of the sentinel, the sampling gate, port steering and drop reasons. They are not pinned, so they end
+/// with the agent.
 fn unpinned() -> [Layout; 10] {
     [
         of::<ProbeKey, Probe>(map::PROBES, abi::MAX_PROBES),
@@ -106,7 +109,8 @@ fn maps_are_those_of_the_layout() {
     for (name, ..) in unpinned() {
         assert!(!map::PINNED.contains(&name), "{name}");
     }
-    // The reader empties the ring buffer four times a second; a window's reports fit in several times.
+    // The ring buffer has room for the reports of several windows, because its reader empties it only four
+    // times a second.
     assert!(abi::ANOMALY_BYTES > abi::CPU_REPORTS * 4 * size::<Anomaly>());
 }
 

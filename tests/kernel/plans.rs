@@ -1,4 +1,5 @@
-//! Writing a plan to the maps in batches has the same result as single writes, also when a map is full.
+//! A plan is written to the maps in batches. The result is the same as with single writes, even when a map is
+//! full.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -14,7 +15,7 @@ use pathproof_wire::service::{
 };
 use rstest::rstest;
 
-/// More changes than fit into one call, and no multiple of that number.
+/// Number of changes: more than one call takes, and no multiple of what it takes.
 const MANY: u32 = 2_500;
 
 fn endpoint(index: u32) -> EndpointKey {
@@ -71,7 +72,7 @@ fn a_plan_of_all_kinds() {
         assert_eq!(key, frontend(value.service));
     }
 
-    // Deleting an absent key is no error, and an existing value is replaced.
+    // Deleting an absent key must be no error, and an existing value must be replaced.
     let left = EndpointValue {
         flags: endpoint_flag::LEFT,
     };
@@ -95,7 +96,7 @@ fn a_plan_of_all_kinds() {
     assert!(programmer.installed().endpoints.is_empty());
 }
 
-/// Exactly the changes that did not fit are returned, wherever in a call the map became full.
+/// Exactly the changes that did not fit are returned, at whatever change of a call the map became full.
 #[rstest]
 #[case::at_once(1)]
 #[case::within_the_first_call(700)]
@@ -124,7 +125,7 @@ fn a_full_map(#[case] room: u32) {
     assert_eq!(frontends, (0..MANY).map(frontend).collect());
 }
 
-/// The port of a UDP Service stays marked while the maps use it, and for one minute longer.
+/// The port of a UDP Service stays marked while the maps use it, and one minute longer.
 #[test]
 fn ports_of_udp_services_are_unmarked_when_they_went() {
     let mut programmer = programmer(&[]);
@@ -159,7 +160,7 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     };
     let minutes = |minutes: u64| Mono(minutes * 60_000_000_000);
     let ports = [53, 5_053, 80, 5_080];
-    // The first call also checks ports that an earlier agent marked.
+    // Make the first call before the plan: it also checks the ports that an earlier agent marked.
     programmer.unmark_ports(minutes(0)).expect("the maps");
     let plan = [put(53), put(80)].concat();
     assert_eq!(programmer.apply(&plan).error, None);
@@ -174,7 +175,7 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     assert_eq!(marked(&programmer, ports), [false, true, true, true]);
     programmer.apply(&[MapChange::DeleteEndpoint { key: end }]);
     programmer.unmark_ports(minutes(4)).expect("the maps");
-    // A port that is used again within the minute stays marked.
+    // A port that is used again within the minute must stay marked.
     programmer.apply(&put(53));
     programmer.unmark_ports(minutes(5)).expect("the maps");
     assert_eq!(marked(&programmer, ports), [true; 4]);

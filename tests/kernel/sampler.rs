@@ -1,4 +1,5 @@
-//! The sampler reads the evidence while the kernel refuses some calls, and while a flood fills the map.
+//! The sampler reads the evidence while the kernel refuses some of its calls, and while a flood fills the
+//! map.
 
 use std::net::Ipv4Addr;
 
@@ -25,7 +26,7 @@ fn syn(client: &str, to: &str, number: u32) -> Packet {
     packet::syn(at(client), at(to), number)
 }
 
-/// A sample fails half-way. The next one has everything that the failed one had read, exactly once.
+/// A sample fails half-way. The next sample contains everything that the failed one had read, exactly once.
 #[rstest]
 #[case::before_the_sweep(OldKernel::NoBatchLookup)]
 #[case::in_the_sweep(OldKernel::NoBatchDelete)]
@@ -38,7 +39,7 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
         stage.comes(&syn("10.244.0.5:40001", web, 1_000), stage.at.client);
         stage.goes(&syn("10.244.0.6:40001", web, 2_000), stage.at.uplink);
 
-        // Much later, so that one connection is lost and both are due for removal.
+        // Sample much later, so that one connection is lost and both are due for removal.
         let later = Mono(now().0 + 200_000_000_000);
         thread::scope(|scope| {
             let refused = scope.spawn(|| {
@@ -66,8 +67,8 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
     });
 }
 
-/// A connection is a success once it was delivered to a pod of this node, or once its answer left for the
-/// client. Each sample reports only successes that are new.
+/// A connection is a success when it was delivered to a pod of this node, or when its answer left for the
+/// client. Each sample reports only new successes.
 #[test]
 fn successes_by_place() {
     on_stage(&[], |stage| {
@@ -103,7 +104,7 @@ fn successes_by_place() {
 
 const FLOODED: u32 = SERVICE + 1;
 const FLOODED_AT: &str = "10.96.0.2:80";
-/// SYNs of one wave, which take less than a second, from [`CLIENTS`] clients.
+/// Number of SYNs of one wave, which takes less than a second. They come from [`CLIENTS`] clients.
 const WAVE: u32 = 10_000;
 const CLIENTS: u32 = 250;
 const SECOND: u64 = 1_000_000_000;
@@ -114,7 +115,7 @@ fn expect_handling(stage: &mut Stage, handling: ExpectedHandling) {
     stage.put_frontend(at(FLOODED_AT), value);
 }
 
-/// A SYN of the flood comes in, and is forwarded if that is expected.
+/// Runs the arrival of a SYN of the flood. If the expected handling is to forward it, it also leaves.
 fn flood(stage: &Stage, number: u32, handling: ExpectedHandling) {
     let client = Ipv4Addr::from(0x0af4_0100 + number % CLIENTS);
     let client = SocketAddr::from((client, 1_024 + (number / CLIENTS) as u16));
@@ -130,8 +131,8 @@ fn failures(look: &KernelSample) -> Vec<(u32, Failure)> {
     failed.map(|one| (one.service, one.failure)).collect()
 }
 
-/// More unanswered SYNs than the map has room for, within the time in which they may be retransmitted. The
-/// map never becomes full, retransmissions are recognized, and faults of any Service are still seen.
+/// More unanswered SYNs arrive than the map has room for, within the time in which they may be retransmitted.
+/// The map never becomes full, retransmissions are recognized, and faults of any Service are still found.
 #[rstest]
 #[case::to_a_service_without_endpoints(ExpectedHandling::Reject, WAVE)]
 #[case::to_a_silent_endpoint(ExpectedHandling::Forward, WAVE + 4_096)]
@@ -157,7 +158,7 @@ fn a_flood_that_nobody_answers(#[case] handling: ExpectedHandling, #[case] most:
             assert_eq!(look(), []);
         }
 
-        // Now the Service has endpoints, and the rules lead to one that left.
+        // Give the Service endpoints, and let the rules lead to one that was removed.
         expect_handling(stage, ExpectedHandling::Forward);
         stage.put_endpoint(FLOODED, endpoint, endpoint_flag::LEFT);
         for number in 0..20 {
@@ -173,8 +174,9 @@ fn a_flood_that_nobody_answers(#[case] handling: ExpectedHandling, #[case] most:
     });
 }
 
-/// More SYNs at once than the map holds. The sample counts those that were not followed and names the
-/// Service that filled the map. After it the map has room again, although no connection has timed out.
+/// More SYNs arrive at once than the map holds. The sample counts those that were not followed, and names the
+/// Service that filled the map. After the sample the map has room again, although no connection has timed
+/// out.
 #[test]
 fn a_flood_that_fills_the_map_at_once() {
     on_stage(&[(FOLLOW_ALL, 1)], |stage| {
@@ -203,7 +205,8 @@ fn a_flood_that_fills_the_map_at_once() {
         let second = second.expect("a sample").sample;
         assert_eq!(second.faults[Fault::PendingFull as usize], missed);
         assert_eq!(second.forgotten_early, 0);
-        // On a slow machine some are already old enough to be lost in the first sample.
+        // Add both samples: on a slow machine some connections are already old enough to be lost in the
+        // first.
         let counts = first.counts.iter().chain(&second.counts);
         let of_service = counts.filter(|delta| delta.service == SERVICE);
         let lost: u32 = of_service.map(|delta| delta.lost).sum();

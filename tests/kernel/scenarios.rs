@@ -1,5 +1,5 @@
-//! Runs every scenario of `crates/wire/tests/parts/scenario.rs` through the compiled programs. Their results
-//! must equal those of the rules on the host (`crates/wire/tests/classify.rs`).
+//! Runs every scenario of `crates/wire/tests/parts/scenario.rs` through the compiled programs. The results
+//! must equal those of the same rules on the host (`crates/wire/tests/classify.rs`).
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ struct Node {
     observer: Observer,
     sandbox: Sandbox,
     stage: Stage,
-    /// The scenario's time. The entries' timestamps are moved to match it.
+    /// The scenario's time. The timestamps of entries are moved to match it.
     now: u64,
     arrived: HashMap<u32, u64>,
 }
@@ -69,7 +69,7 @@ impl Node {
         let (now, arrived) = (self.now, &self.arrived);
         self.observer.change_pending(map::PENDING, |key, pending| {
             pending.arrived_ns = match now - arrived.get(&key.isn).copied().unwrap_or(now) {
-                // A timestamp in the future counts as "just now", however slow the machine is.
+                // Use a timestamp in the future, which counts as "just now" however slow the machine is.
                 0 => monotonic() + 60_000_000_000,
                 age => monotonic().saturating_sub(age),
             };

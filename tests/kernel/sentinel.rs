@@ -1,6 +1,7 @@
-//! The sentinel's programs, packet by packet: what each stamps, answers, drops and passes.
+//! The sentinel's programs, packet by packet: what each one stamps, answers, drops and passes.
 //!
-//! `crates/wire/tests/probe.rs` tests the parser that they share. [`path`] tests them with real sockets.
+//! `crates/wire/tests/probe.rs` tests the parser that the programs share. [`path`] tests them with real
+//! sockets.
 
 mod answers;
 mod evidence;
@@ -33,7 +34,7 @@ const DROP: i32 = 2;
 const REDIRECT: i32 = 7;
 /// Programs at the near ends, which pass packets that are no probes.
 const NEAR: [&str; 3] = [program::ARRIVED, program::TRANSLATED, program::RETURNED];
-/// Programs at the far ends: no packet may pass them into the node's network stack.
+/// Programs at the far ends. They let no packet pass into the node's network stack.
 const FAR: [&str; 2] = [program::ECHO, program::COLLECT];
 
 fn host(family: Family, number: u16, port: u16) -> SocketAddr {
@@ -92,7 +93,8 @@ fn with_sentinel(test: impl FnOnce(&mut Sentinel<'_>) + Send) {
 }
 
 impl Sentinel<'_> {
-    /// Registers a fresh probe and runs one packet through a program. Returns the packet, probe and events.
+    /// Registers a new probe and runs one packet through a program. Returns packet, probe and events
+    /// afterwards.
     fn run(
         &mut self,
         (key, flags): (ProbeKey, u32),
@@ -108,7 +110,7 @@ impl Sentinel<'_> {
         self.maps.register(key, flags).expect("room for a probe");
     }
 
-    /// Runs a packet without registering the probe again.
+    /// Runs another packet without registering the probe again.
     fn again(&self, program: &str, bytes: &[u8]) -> Passed {
         self.stage.run(program, bytes, LO)
     }
@@ -127,7 +129,7 @@ fn assert_dropped(passed: Passed, bytes: &[u8], name: &str) {
     assert_eq!((passed.verdict, &*passed.bytes), (DROP, bytes), "{name}");
 }
 
-/// Probe and kind of the only event.
+/// Probe and kind of the only event. Panics if there is not exactly one.
 fn only(told: &[ProbeEvent], name: &str) -> (ProbeKey, u32) {
     let [event] = told else {
         panic!("{name}: one event: {told:?}");

@@ -1,4 +1,4 @@
-//! The observer's programs in a separate network namespace, with helpers for tests.
+//! The observer's programs in a new network namespace, with helpers for tests.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -26,8 +26,8 @@ pub(crate) struct Stage {
     pub(crate) at: Sandbox,
 }
 
-/// Runs `test` with a new observer in a new network namespace. `capacities` overrides sizes of its maps.
-/// [`SERVICE`] has one frontend per family; sources in 10.244.0.0/16 and fd00:10:244::/48 are pods.
+/// Runs `test` with a new observer in a new network namespace. `capacities` overrides the sizes of its maps.
+/// [`SERVICE`] has one frontend per family. Sources in 10.244.0.0/16 and fd00:10:244::/48 are pods.
 pub(crate) fn on_stage(capacities: &[(&'static str, u32)], test: impl FnOnce(&mut Stage) + Send) {
     let observer = Observer::load(capacities);
     let furnished = |at: Sandbox| {
@@ -54,7 +54,7 @@ pub(crate) fn choose<T>(family: Family, v4: T, v6: T) -> T {
     }
 }
 
-/// A pod.
+/// Address and port of a pod.
 pub(crate) fn client(family: Family) -> SocketAddr {
     at(choose(
         family,
@@ -67,7 +67,7 @@ pub(crate) fn frontend(family: Family) -> SocketAddr {
     at(choose(family, "10.96.0.1:80", "[fd00:10:96::1]:80"))
 }
 
-/// A cluster IP whose connections are expected to be forwarded, whatever the client.
+/// A cluster IP whose connections must be forwarded, whatever the client is.
 pub(crate) fn cluster_ip(service: u32, flags: u8) -> FrontendValue {
     FrontendValue {
         service,
@@ -93,7 +93,7 @@ impl DerefMut for Stage {
 }
 
 impl Stage {
-    /// The sampler of this observer. It takes the maps that it reads out of the object.
+    /// A sampler of this observer. It takes the maps that it reads out of the loaded object.
     pub(crate) fn sampler(&mut self) -> Sampler {
         Sampler::open(&mut self.ebpf).expect("the maps")
     }
@@ -102,7 +102,7 @@ impl Stage {
         self.observer.reset(SERVICES);
     }
 
-    /// Runs a packet through a hook of the observer, which must pass it on unchanged.
+    /// Runs a packet through a hook of the observer. Asserts that it passes unchanged.
     pub(crate) fn pass(&self, hook: &str, bytes: &[u8], device: u32) {
         let passed = self.run(hook, bytes, device);
         let (verdict, passed) = (passed.verdict, passed.bytes.as_slice());
@@ -140,7 +140,7 @@ impl Stage {
         self.followed(map::PENDING)
     }
 
-    /// Datagrams that are followed, and their flows.
+    /// Followed datagrams, and the entries of their flows.
     pub(crate) fn datagrams(&self) -> Vec<Pending> {
         self.followed(map::UDP_PENDING)
     }
@@ -162,7 +162,7 @@ impl Stage {
     }
 }
 
-/// The failures among these after the loss window.
+/// Failures among these entries once the loss window has ended.
 pub(crate) fn failures(followed: &[Pending]) -> Vec<Failed> {
     let failures = followed
         .iter()

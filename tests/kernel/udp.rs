@@ -1,4 +1,4 @@
-//! Datagrams for UDP Services are counted per Service, and separately from connections.
+//! Datagrams of UDP Services are counted per Service, separately from connections.
 
 use node_tests::packet::{self, Extension, Packet, VLAN};
 use node_tests::prelude::*;
@@ -68,7 +68,7 @@ fn said(from: SocketAddr, to: SocketAddr, id: u16) -> Packet {
     packet::udp(from, to, &dns::answer(&question(id)))
 }
 
-/// A question of the client arrives for the frontend.
+/// The client's query arrives for the frontend.
 fn asks(stage: &Stage, hosts: Ends) {
     stage.comes(&asked(hosts.client, hosts.frontend, 7), stage.at.client);
 }
@@ -79,8 +79,8 @@ fn outcomes(stage: &Stage) -> Vec<Outcome> {
     counted.flat_map(each).collect()
 }
 
-/// A question and its answer are followed all the way in both families, also with a VLAN tag, IP options or
-/// extension headers. They leave no evidence of connections.
+/// A query and its answer are followed on the whole path in both families, also with a VLAN tag, IP options
+/// or extension headers. They leave no evidence of connections.
 #[test]
 fn a_question_and_its_answer() {
     let dress = |family| ["plain", "VLAN", "options"].map(|dress| (family, dress));
@@ -110,7 +110,7 @@ fn a_question_and_its_answer() {
     });
 }
 
-/// With masquerade, the answer that the endpoint sends to the node's address matches no client. The
+/// With masquerade, the answer that the endpoint sends to the node's address matches no client. Only the
 /// translated answer that leaves for the client does.
 #[test]
 fn an_answer_behind_masquerade() {
@@ -132,7 +132,7 @@ fn a_datagram_is_judged_by_where_it_leaves() {
         let (uplink, pods) = (stage.at.uplink, stage.at.pods);
         for hosts in Family::ALL.map(ends) {
             let proven: &[Outcome] = &[Arrived, Forwarded, Proven];
-            // The outcomes that are counted, and the failure after the loss window.
+            // Each case: destination, device, counted outcomes, and the failure after the loss window.
             for (to, device, expected, became) in [
                 (hosts.frontend, uplink, &proven[..1], Some(Failed::Leaked)),
                 (hosts.stranger, pods, &proven[..1], Some(Failed::Misrouted)),
@@ -152,7 +152,8 @@ fn a_datagram_is_judged_by_where_it_leaves() {
     });
 }
 
-/// Cilium wrote an endpoint's address into a pod's socket. The pod still sends to it after the endpoint left.
+/// Cilium wrote an endpoint's address into a pod's socket. The pod still sends to the endpoint after its
+/// removal.
 #[rstest]
 #[case::silent(None, &[Failed::Stale])]
 #[case::answered_past_the_egress_hooks(Some(program::INGRESS), &[])]
@@ -189,7 +190,7 @@ fn to_an_endpoint_that_left_by_its_own_address(
     });
 }
 
-/// A pod's datagram to a cluster IP leaves by the uplink, and its arrival was not seen.
+/// A pod's datagram to a cluster IP leaves by the uplink, although its arrival was not observed.
 #[test]
 fn leaked_without_an_arrival() {
     stage(|stage| {
@@ -202,7 +203,7 @@ fn leaked_without_an_arrival() {
     });
 }
 
-/// One socket sends two questions at once, as resolvers do, and each is matched with its own answer.
+/// One socket sends two queries at once, as resolvers do. Each is matched with its own answer.
 #[test]
 fn two_questions_of_one_socket() {
     stage(|stage| {
@@ -219,7 +220,7 @@ fn two_questions_of_one_socket() {
     });
 }
 
-/// A retransmission counts as such, and a copy at another device on the path does not count at all.
+/// A retransmission counts as one. A copy of a datagram at another device on the path does not count.
 #[test]
 fn sent_again() {
     stage(|stage| {
@@ -236,7 +237,8 @@ fn sent_again() {
     });
 }
 
-/// If two clients send the same payload at the same time, the later datagram is ambiguous and no evidence.
+/// If two clients send the same payload at the same time, the later datagram is ambiguous, and so no
+/// evidence.
 #[test]
 fn two_clients_with_one_payload() {
     stage(|stage| {

@@ -1,4 +1,4 @@
-//! Attaching the observer without pins, and with clsact filters instead of TCX links.
+//! Attachment of the observer without pins, and by clsact filters instead of TCX links.
 
 use aya::programs::TcAttachType;
 use node_tests::prelude::*;
@@ -69,7 +69,7 @@ fn clsact_works_as_well() {
     scene.break_and_mend(&watch);
     drop(watch);
 
-    // The filters of a killed agent stay, and the next agent takes them over instead of adding more.
+    // A killed agent leaves its filters. The next agent takes them over instead of adding more.
     scene.take_agent().kill().expect("kill");
     assert_eq!(filters(&scene, "eth0"), 2);
     scene.start(&extra);
@@ -80,11 +80,11 @@ fn clsact_works_as_well() {
         scene.count("web", Family::V4, "pod", "arrived") > before
     });
 
-    // An agent that ends in order removes its filters.
+    // An agent that exits after SIGTERM removes its filters.
     scene.take_agent().terminate().expect("an end in order");
     assert_eq!(filters(&scene, "eth0"), 0);
 
-    // An agent that uses TCX leaves no filters.
+    // An agent that uses TCX has no filters.
     scene.start(&[]);
     scene.wait_proven();
     assert_eq!(filters(&scene, "eth0"), 0);
@@ -98,7 +98,7 @@ fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
     let scene = Scene::new(Backend::Nftables, &extra);
     assert_eq!(filters(&scene, "veth-client-1"), 2);
     tc(&scene, words);
-    // No assertion that the filters are gone: the agent may have put them back already.
+    // Do not assert that the filters are gone: the agent may have restored them already.
     eventually("the repair counted", || repairs(&scene) == removed as u64);
     assert_eq!(filters(&scene, "veth-client-1"), 2, "it stays attached");
     scene
@@ -111,8 +111,8 @@ fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
     assert_eq!(repairs(&scene), removed as u64, "once");
 }
 
-/// With an `ingress` qdisc, the kernel would attach egress filters at ingress. The agent skips such an
-/// interface and reports it.
+/// At an interface with an `ingress` qdisc, the kernel would attach egress filters at ingress. So the agent
+/// skips such an interface and reports it.
 #[test]
 fn an_ingress_qdisc_is_left_alone() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -127,12 +127,13 @@ fn an_ingress_qdisc_is_left_alone() {
     assert!(lacks(&report, "detached"), "{report:#}");
     throughout(Duration::from_secs(12), || {
         assert_eq!(repairs(&scene), 0);
-        // tc shows the same filters for both directions.
+        // Filters of both directions are counted, because tc shows them together.
         assert_eq!(filters(&scene, "veth-client-2"), 0);
     });
 }
 
-/// If the killed agent's filters stayed beside the links, every packet would be counted twice.
+/// An agent that attaches links removes the filters of a killed agent. If they stayed beside the links, every
+/// packet would be counted twice.
 #[test]
 fn links_follow_the_filters_of_a_killed_agent() {
     needs!(skip::linux(skip::TCX));
@@ -148,8 +149,9 @@ fn links_follow_the_filters_of_a_killed_agent() {
     }
 }
 
-/// An empty clsact qdisc would keep other programs from adding their `ingress` qdisc. The agent deletes its
-/// qdiscs and those of a killed agent, but none that another program added or has filters in.
+/// The agent deletes the clsact qdiscs that it or a killed agent added, because an empty one would prevent
+/// other programs from adding their `ingress` qdisc. It keeps qdiscs that another program added or has
+/// filters in.
 #[rstest]
 #[case::ended(false)]
 #[case::killed_before(true)]
@@ -193,9 +195,9 @@ fn qdiscs_go_with_their_agent(#[case] killed: bool) {
     );
 }
 
-/// The CNI plugins bridge and ptp make a veth pair in the pod's namespace and move one end out with its
-/// index, so interfaces of two pods may have the same index. Here the second replaces the first while the
-/// agent is stopped.
+/// The CNI plugins bridge and ptp make a veth pair in the pod's namespace and move one end out, which keeps
+/// its index. So interfaces of two pods may have the same index. Here the second interface replaces the first
+/// one while the agent is stopped.
 #[rstest]
 #[case::tcx("auto")]
 #[case::clsact("clsact")]
@@ -224,7 +226,7 @@ fn an_index_that_is_given_again_is_another_interface(#[case] attach: &str) {
             let programs = programs_at(&scene.world.node, "veth-second", TcAttachType::Ingress);
             assert_eq!(programs.len(), 1, "{second}");
         }
-        // The agent adds no qdisc to a new interface yet, since a CNI plugin may add its own.
+        // The agent adds no qdisc to a new interface at first, because a CNI plugin may add its own.
         false => {
             assert!(
                 second["problem"].to_string().contains("it is new"),

@@ -1,4 +1,4 @@
-//! Malformed packets are passed on unchanged, and counted.
+//! Malformed packets pass unchanged, and are counted.
 
 use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::prelude::*;
@@ -8,13 +8,13 @@ const SYN: u8 = 0x02;
 
 type Hardware = ([u8; 6], [u8; 6]);
 
-/// Broken packets from one bridged pod to another pass four hooks without a change.
+/// Broken packets from one bridged pod to another pass four hooks unchanged.
 #[test]
 fn broken_packets_pass_as_they_came() {
     let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     let (from, to) = (scene.world.pod("db-2"), scene.world.pod("db-1"));
-    // Netfilter on the bridge would drop broken packets by itself.
+    // Disable netfilter on the bridge, because it would drop broken packets itself.
     for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
         let _ = scene.world.node.sysctl(&format!("net/bridge/{key}"), "0");
     }
@@ -25,7 +25,7 @@ fn broken_packets_pass_as_they_came() {
     let count = || faults.map(|fault| scene.fault(fault)).iter().sum::<u64>();
     let before = count();
     for (what, frame) in broken(link, from.v4.octets(), to.v4.octets()) {
-        // The queue of a veth may be full for a moment.
+        // Retry, because the queue of a veth may be full for a moment.
         let sent = until(PATIENCE, || raw.send(&frame).ok());
         assert!(sent.is_some(), "{what} was not sent");
         let is_it = |seen: &Frame| seen.direction == Direction::In && seen.bytes == frame;

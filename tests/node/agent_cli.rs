@@ -1,4 +1,4 @@
-//! The commands beside `run` on a real node: their output during a fault, their exit codes, and that they
+//! The commands other than `run` on a real node: their output during a fault, their exit codes, and that they
 //! leave nothing behind.
 
 use std::process::{Command, Stdio};
@@ -14,8 +14,8 @@ fn check(scene: &Scene, extra: &[&str]) -> Command {
     pathproof(&scene.world, &[&args, extra].concat())
 }
 
-/// Interfaces, routes, permanent neighbours, qdiscs and the number of pins. Unpinned TCX links need no check:
-/// they end with the process.
+/// Interfaces, routes, permanent neighbours, qdiscs and the number of pins. Unpinned TCX links are not
+/// listed, because they end with their process.
 fn remains(world: &World) -> String {
     let mut all = String::new();
     for words in [
@@ -25,7 +25,8 @@ fn remains(world: &World) -> String {
         "neigh show nud permanent",
     ] {
         let text = world.node.ip(words).expect("ip");
-        // Neighbours are listed in the order of a hash table, which may have grown in between.
+        // Sort the lines: neighbours are listed in the order of a hash table, which may have grown in
+        // between.
         let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
         lines.sort_unstable();
         all.extend(lines);
@@ -36,7 +37,8 @@ fn remains(world: &World) -> String {
     all + &format!("{pins} pins\n")
 }
 
-/// [`remains`] once it has stopped changing: routes and qdiscs follow a new or removed interface late.
+/// The value of [`remains`] once it no longer changes: routes and qdiscs change a moment after an interface
+/// is added or removed.
 fn settled(world: &World) -> String {
     let mut last = remains(world);
     eventually("the interfaces settle", || {
@@ -151,7 +153,7 @@ fn a_check_without_a_result_names_the_reason() {
     let absent = told(check(&scene, &[]), 3);
     assert_says(&absent, &["There is no sentinel"]);
 
-    // Another program's device has the sentinel's name.
+    // `check` fails if another program's device has a name of the sentinel's.
     scene.add_sentinel(&Sentinel::default());
     let node = &scene.world.node;
     node.ip("link add pathproof-c0 type bridge").expect("add");
@@ -160,7 +162,7 @@ fn a_check_without_a_result_names_the_reason() {
     assert!(remains(&scene.world).contains("pathproof-c0"));
     node.ip("link del pathproof-c0").expect("delete");
 
-    // Lost probes may be the effect of a policy.
+    // If a filter drops probes, `check` reports them as lost, because a policy may be the reason.
     let filter = "table inet fault { chain drops { type filter hook forward priority -10; \
                   ip saddr 198.18.0.1 drop; ip6 saddr 2001:2::1 drop; }\n}\n";
     scene.nft(filter);
@@ -168,7 +170,7 @@ fn a_check_without_a_result_names_the_reason() {
     assert_says(&dropped, &["lost"]);
     scene.nft("delete table inet fault");
 
-    // No manifests, then no capabilities.
+    // Run `check` without manifests, and then without capabilities.
     told(pathproof(&scene.world, &["check"]), 64);
     let check = check(&scene, &[]);
     let mut powerless = scene.world.node.command("setpriv");

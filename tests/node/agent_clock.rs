@@ -1,4 +1,4 @@
-//! Setting the clock, as NTP does after a boot with a wrong time. Runs only in a virtual machine.
+//! Steps of the clock, as NTP makes them after a boot with a wrong time. Runs only in a virtual machine.
 
 use std::io;
 
@@ -23,7 +23,7 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
         wait_dated(&scene);
         assert_never_503(&watch);
     }
-    // A fault between two steps of the clock, then one across a step.
+    // Inject one fault between two steps of the clock, and then another one that lasts across a step.
     scene.break_and_mend(&watch);
     scene.rules.flush_services().expect("flush");
     set_clock(HOUR).expect("set the clock");
@@ -34,7 +34,7 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
     set_clock(HOUR).expect("set the clock");
 }
 
-/// Waits until the agent's report has the new time.
+/// Waits until the agent's report is dated by the new time.
 fn wait_dated(scene: &Scene) {
     eventually("a report of now", || {
         let verdict = scene.agent().verdict().expect("a report");

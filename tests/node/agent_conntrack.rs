@@ -9,9 +9,9 @@ use node_tests::prelude::*;
 /// Environment variable that allows tests to change the whole machine.
 const OWN_MACHINE: &str = "PATHPROOF_TEST_OWN_CLOCK";
 const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// Established connections, whose entries the kernel does not evict.
+/// Number of established connections, whose entries the kernel does not evict.
 const HELD: usize = 200;
-/// Free entries beside them, for which all other connections compete.
+/// Number of free entries, for which all other connections compete.
 const FREE: u64 = 4;
 const NO_LABELS: [&str; 0] = [];
 
@@ -68,7 +68,7 @@ fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
     drop(held);
 }
 
-/// Number of probes that passed, over all lanes.
+/// Number of probes that passed on all lanes together.
 fn passes(report: &serde_json::Value) -> u64 {
     let families = Family::ALL.iter().map(|family| family_of(report, *family));
     let lanes = families.flat_map(|family| family["lanes"].as_array().cloned().unwrap_or_default());
@@ -111,7 +111,7 @@ fn read(path: &str) -> u64 {
     text.trim().parse().expect(path)
 }
 
-/// The machine's limit. Dropping this restores the old value.
+/// Sets the machine's limit. Dropping it restores the old value.
 struct Limit {
     before: u64,
 }

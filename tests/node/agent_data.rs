@@ -1,9 +1,9 @@
-//! Data after the handshake is dropped: of real connections but not of the sentinel, and as the negative
-//! control only of the sentinel, as by an inline filter that does not recognize its bytes.
+//! Data is dropped after the handshake, either that of real connections or, as the negative control, that of
+//! the sentinel. An inline filter that does not recognize the sentinel's bytes has the second effect.
 
 use node_tests::prelude::*;
 
-/// Drops data packets that match these conditions, as a rule for INVALID packets does.
+/// Drops data packets that match these conditions, as a rule for packets in state INVALID does.
 fn drop_data(scene: &Scene, conditions: [&str; 2]) {
     let rules = conditions
         .map(|condition| format!("{condition} tcp flags & (psh | ack) == psh | ack drop;"));
@@ -13,7 +13,7 @@ fn drop_data(scene: &Scene, conditions: [&str; 2]) {
     ));
 }
 
-/// Handshakes succeed, but no client is served.
+/// Handshakes succeed, but no client gets an answer.
 #[test]
 fn data_that_is_dropped_on_real_connections_alone_is_503() {
     let scene = Scene::busy(Backend::Nftables, &[]);
@@ -38,7 +38,7 @@ fn data_that_is_dropped_on_real_connections_alone_is_503() {
     wait_answers(&watch, 200);
 }
 
-/// Real connections carry data, so the sentinel's loss is no fault of the node.
+/// Real connections carry data successfully, so the loss of the sentinel's data is no fault of the node.
 #[test]
 fn a_filter_that_drops_the_sentinels_data_alone_is_no_503() {
     let scene = Scene::busy(Backend::Nftables, &[]);

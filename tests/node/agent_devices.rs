@@ -1,4 +1,5 @@
-//! Interfaces that come and go, interfaces that are not observed, and hooks that other programs remove.
+//! Interfaces that appear and disappear, interfaces that are not observed, and hooks at which other programs
+//! remove the observer.
 
 use std::fs;
 
@@ -98,7 +99,8 @@ fn an_excluded_interface_is_left_alone() {
     );
 }
 
-/// The observer cannot parse packets of such an interface, and the agent reports the gap in its coverage.
+/// The observer cannot parse packets of an interface of this kind, so the agent reports the gap in its
+/// coverage.
 #[test]
 fn an_interface_of_an_unsupported_kind_is_reported() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -112,7 +114,8 @@ fn an_interface_of_an_unsupported_kind_is_reported() {
     scene.wait("all is seen again", |report| !lacks(report, "left_out"));
 }
 
-/// Asserts that the agent's program is the first at the hook again, and that its clients are proven.
+/// Asserts that the agent's program is the first at the hook again, and that connections through it are
+/// proven.
 fn assert_watched_again(scene: &Scene, direction: TcAttachType) {
     let node = &scene.world.node;
     eventually("ours first again", || {
@@ -150,8 +153,8 @@ fn a_detached_link_is_put_back() {
     }
 }
 
-/// The pins are deleted while the agent runs. The links keep running and are pinned again, so that the next
-/// restart leaves no gap.
+/// The pins are deleted while the agent runs. The agent keeps the links attached and pins them again, so that
+/// the next restart leaves no gap.
 #[test]
 fn a_removed_pin_is_put_back() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
@@ -177,7 +180,7 @@ fn a_removed_pin_is_put_back() {
     assert_never_503(&watch);
 }
 
-/// Devices vanish while the agent attaches to them, as on a node whose pods crash in a loop.
+/// Devices vanish while the agent attaches to them, as on a node with pods in a crash loop.
 #[test]
 fn devices_that_vanish_at_once_leave_nothing() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -194,7 +197,7 @@ fn devices_that_vanish_at_once_leave_nothing() {
         let node = &scene.world.node;
         let add = format!("link add brief{round} type veth peer name peer{round}\n");
         node.ip_batch(&add).expect("add");
-        // The delay grows, so that some devices vanish in the middle of the agent's work.
+        // The delay grows from round to round, so that some devices vanish in the middle of the agent's work.
         thread::sleep(Duration::from_millis(round * 2));
         node.ip_batch(&format!("link del brief{round}\n"))
             .expect("remove");
@@ -213,8 +216,8 @@ fn devices_that_vanish_at_once_leave_nothing() {
     assert_never_503(&watch);
 }
 
-/// The agent moves ahead of another program at the head of the hook, but at a bounded rate: two programs that
-/// both insist on being first must not waste the node's time.
+/// If another program is first at the hook, the agent moves ahead of it, but at a bounded rate: two programs
+/// that both insist on being first must not waste the node's time.
 #[test]
 fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
     let scene = Scene::new(Backend::Nftables, &[]);

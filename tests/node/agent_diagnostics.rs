@@ -13,7 +13,7 @@ const SAID: &str = "connection not followed";
 #[test]
 fn the_programs_log_only_on_request() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
-    // Pin maps with room for few connections, as if a former agent had left them.
+    // Replace the pinned maps by ones with room for few connections, as if a former agent had made them.
     scene.take_agent().kill().expect("kill");
     let dir = scene.world.pin_dir().to_owned();
     fs::remove_dir_all(&dir).expect("remove every pin");
@@ -35,7 +35,7 @@ fn the_programs_log_only_on_request() {
     eventually("said", || scene.agent().log().contains(SAID));
 }
 
-/// A log that cannot be written (full disk, reader gone) loses lines, and the agent goes on judging.
+/// If the log cannot be written (full disk, reader gone), lines are lost, and the agent continues to judge.
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

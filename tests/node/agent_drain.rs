@@ -13,7 +13,7 @@ const PROBER: u8 = 2;
 
 pub(crate) fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
     let path = format!("/drainz{query}");
-    // On a loaded machine a single request may time out.
+    // Retry, because a single request may time out on a loaded machine.
     let answer = until(PATIENCE, || scene.agent().admin(&path).ok()).expect("an answer");
     let body = serde_json::from_str(&answer.body);
     (
@@ -38,7 +38,7 @@ fn dial(scene: &mut Scene, client: u8) {
     }
 }
 
-/// Ends all clients of this source.
+/// Ends all clients with this source.
 fn hang_up(scene: &mut Scene, client: u8) -> Tally {
     let (v4, v6) = layout::outside_client(client);
     let clients = std::mem::take(&mut scene.clients);
@@ -51,7 +51,8 @@ fn hang_up(scene: &mut Scene, client: u8) -> Tally {
     ending.into_iter().map(|client| client.finish()).sum()
 }
 
-/// Traffic of pods, of the sentinel and of a load balancer's probes continues and does not count.
+/// Connections of pods, of the sentinel and of a load balancer's probes continue. They do not count as
+/// connections from outside.
 #[test]
 fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
     let (v4, v6) = layout::outside_client(PROBER);
@@ -107,7 +108,7 @@ fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
     eventually("it stays", || reason(&scene, "").1 == "notLeaving");
 }
 
-/// On a node without a taint, a termination hook counts from its own start.
+/// If the node has no taint, `drain --wait` in a termination hook counts connections from its own start.
 #[test]
 fn a_hook_waits_on_a_node_without_a_taint() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -122,14 +123,14 @@ fn a_hook_waits_on_a_node_without_a_taint() {
     let idle = object(drain(&scene, &args));
     assert_eq!(idle["reason"], "quiet", "{idle:#}");
     assert_eq!(idle["node"], "eligible", "{idle:#}");
-    // /drainz does not call the node quiet, since it is not being removed.
+    // /drainz does not report the node as quiet, because the node is not being removed.
     assert_eq!(reason(&scene, ""), (503, "notLeaving".to_owned()));
     told(drain(&scene, &["--quiet", "soon"]), 64);
     let nobody = drain(&scene, &["--admin-address", "127.0.0.1:1"]);
     assert_says(&told(nobody, 3), &["no agent answers"]);
 }
 
-/// If the uplink is not observed, the absence of new connections shows nothing.
+/// If the uplink is not observed, the absence of new connections proves nothing, so the node is never quiet.
 #[test]
 fn a_node_whose_uplink_is_not_observed_is_never_quiet() {
     let scene = Scene::new(Backend::Nftables, &["--interface-exclude", "eth0"]);

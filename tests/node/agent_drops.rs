@@ -1,5 +1,5 @@
-//! The kernel's reasons for lost packets are named for many kinds of loss. While nothing is lost, no
-//! tracepoint is attached.
+//! For many kinds of loss the agent reports the kernel's drop reason. While nothing is lost, no tracepoint is
+//! attached.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use node_tests::prelude::*;
 
 use crate::commands::{assert_says, pathproof, told};
 
-/// Maximum wait for a reason, on a busy machine.
+/// Maximum time until a reason is reported, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Oldest kernel that this is tested on. Most drop reasons came with it and the next three versions.
+/// Oldest kernel on which this is tested. Most drop reasons came with it and the next three versions.
 const LINUX: (u32, u32) = (6, 1);
 const FORWARD: &str = "type filter hook forward priority 0;";
 
@@ -67,7 +67,7 @@ fn neighbours(scene: &Scene) {
     for pod in ["web-1", "web-2", "api-1"].map(|name| scene.world.pod(name)) {
         pod.ns.ip("link set eth0 arp off").expect("no ARP");
     }
-    // One solicitation instead of three, so that resolution fails after one second.
+    // Send one solicitation instead of three, so that resolution fails after one second.
     for family in ["ipv4", "ipv6"] {
         for kind in ["mcast_solicit", "ucast_solicit"] {
             for device in devices(scene) {
@@ -115,7 +115,7 @@ fn checksum(scene: &Scene) {
 /// Attaches a tc program behind the observer that drops all ingress packets with `TC_ACT_SHOT`.
 fn tc_program(scene: &Scene) {
     let (node, device) = (&scene.world.node, &scene.world.pod("client-1").device);
-    // Without TCX, the agent has already added the qdisc.
+    // Ignore the error: without TCX, the agent has already added the qdisc.
     let _ = node.tc_batch(&format!("qdisc add dev {device} clsact"));
     let program = "bpf direct-action bytecode '1,6 0 0 2'";
     let line = format!("filter add dev {device} ingress {program}");
@@ -138,7 +138,7 @@ fn watch(report: &Value) -> &Value {
     &report["verdict"]["drops"]["watch"]
 }
 
-/// The kernel's name for each loss. Linux 6.18 has none for a blackhole route.
+/// The kernel's drop reason for each kind of loss. Linux 6.18 has none for a blackhole route.
 #[rstest]
 #[case::a_rule_before_forwarding(forward, &[V4], &["NETFILTER_DROP"])]
 #[case::a_rule_of_ip6tables(ip6tables, &[V6], &["NETFILTER_DROP"])]
@@ -178,7 +178,7 @@ fn the_kernels_reason_is_named(
 #[test]
 fn nothing_is_attached_where_nothing_is_lost() {
     let scene = Scene::busy(Backend::Nftables, &[]);
-    // Packets that do not belong to a Service are dropped meanwhile.
+    // Have the kernel drop packets that do not belong to a Service.
     nft(&scene.world.node, FORWARD, "tcp dport 9 drop");
     let closed = scene.world.pod("web-1").endpoint(Family::V4, 9);
     let other = scene.pod_plan("spare", closed).start().expect("a client");

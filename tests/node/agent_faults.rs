@@ -1,4 +1,4 @@
-//! Faults of the datapath, made with real rules and routes, and the agent's answers to them.
+//! Faults of the datapath that real rules and routes cause, and the agent's answers to them.
 
 use node_tests::manifests::Manifests;
 use node_tests::prelude::*;
@@ -26,7 +26,8 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     scene.wait_proven();
 }
 
-/// A refusal at every Service that worked for clients outside is a total outage, which no policy causes.
+/// If every Service that worked for clients outside refuses them, this is a total outage, which no policy
+/// causes.
 #[test]
 fn outside_clients_that_are_refused_everywhere_are_503() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -54,8 +55,8 @@ fn outside_clients_that_are_refused_everywhere_are_503() {
     wait_answers(&watch, 200);
 }
 
-/// The SYN is translated correctly, but the route to the endpoint is gone, so that it leaves by the default
-/// route [finding 10].
+/// The SYN is translated correctly, but leaves by the default route, because the route to the endpoint is
+/// gone [finding 10].
 #[test]
 fn the_wrong_device_proves_nothing() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);

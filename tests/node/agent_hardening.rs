@@ -1,8 +1,8 @@
 //! The privileges that a running agent has dropped, as the kernel shows them for each thread. All other tests
-//! run the agent with hardening, and thus show that it works with what is left
+//! run the agent with hardening, and so show that the remaining privileges suffice
 //! (docs/internal/design/shell.md#privileges).
 //!
-//! `hardening_refusals` tests the refusals, since an agent cannot be made to attempt a refused call.
+//! `hardening_refusals` tests that calls are refused, because a running agent cannot be made to attempt them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -52,7 +52,7 @@ fn threads(process: u32) -> Vec<Thread> {
     tasks.flatten().filter_map(thread).collect()
 }
 
-/// The test's thread, whose seccomp filters the agent inherits.
+/// The test's thread. The agent inherits its seccomp filters.
 fn own() -> Thread {
     Thread {
         name: "test".to_owned(),
@@ -84,7 +84,7 @@ fn assert_left(scene: &Scene, capabilities: u64) {
 
 #[test]
 fn every_thread_keeps_what_it_needs_alone() {
-    // With a sentinel, whose prober is a separate thread.
+    // Use a sentinel, because its prober is a separate thread.
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     assert_left(&scene, NET_ADMIN | NET_RAW);
     let report = scene.report();
@@ -99,13 +99,13 @@ fn every_thread_keeps_what_it_needs_alone() {
     assert_eq!(told["files"], files, "{told:#}");
     assert_eq!(told["missing"] == json!([]), has_landlock, "{told:#}");
 
-    // Only the sentinel needs raw packets.
+    // Without a sentinel, the agent also drops CAP_NET_RAW.
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&["--sentinel", "off"]);
     assert_left(&scene, NET_ADMIN);
 }
 
-/// The rotator is confined before its first request, and needs no capability.
+/// The rotator needs no capability. It drops its privileges before its first request.
 #[test]
 fn the_rotator_keeps_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -140,15 +140,15 @@ fn without_hardening_no_privilege_is_dropped() {
     assert!(scene.agent().log().contains("--hardening=off"));
 }
 
-/// A symlink is added while the agent runs, and leads to a file that the agent may not read. The agent
-/// reports the refusal; without hardening it reads the file.
+/// A symlink in the manifests leads to a file outside of the folders that the agent may read. If it is added
+/// while the agent runs, the agent reports the refusal. Without hardening the agent reads the file.
 #[test]
 fn files_elsewhere_are_out_of_reach() {
     needs!(skip::landlock());
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let elsewhere = tempfile::tempdir().expect("a folder");
     let file = elsewhere.path().join("later.yaml");
-    // The file's content is invalid: another problem, which shows that the file was read.
+    // Make the file's content invalid, so that another problem is reported if the file is read.
     fs::write(&file, "kind: [\n").expect("write");
     symlink(&file, scene.manifests.dir().join("later.yaml")).expect("a link");
     let problem = |report: &Value, word: &str| {
@@ -160,13 +160,14 @@ fn files_elsewhere_are_out_of_reach() {
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&["--hardening", "off"]);
     scene.wait("read, and found wrong", |report| problem(report, "read"));
-    // The agent allows itself files that links lead to at its start.
+    // At its start, the agent allows itself the files to which existing links lead.
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&[]);
     scene.wait("followed", |report| problem(report, "read"));
 }
 
-/// If root needs CAP_DAC_READ_SEARCH to read another user's manifests, the agent keeps and reports it.
+/// If root needs CAP_DAC_READ_SEARCH to read another user's manifests, the agent keeps this capability and
+/// reports that.
 #[test]
 fn a_users_manifests_are_read_all_the_same() {
     let mut scene = Scene::bare(Backend::Nftables);

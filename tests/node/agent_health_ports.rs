@@ -1,4 +1,4 @@
-//! Memory and listeners of an agent with many health check node ports.
+//! Memory and listeners of an agent that serves many health check node ports.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use node_tests::{http, usage};
 
 const SERVICES: u16 = 1_000;
 const FIRST: u16 = 30_000;
-/// Number of starts. Only the smallest agent counts, since the allocator's overhead varies.
+/// Number of starts. Only the agent with the least memory counts, because the allocator's overhead varies.
 const STARTS: usize = 3;
 const MAY_COST: u64 = 1024 * 1024;
 
@@ -38,7 +38,8 @@ fn write(world: &World, name: &str, port: fn(u16) -> Option<u16>) -> PathBuf {
     dir
 }
 
-/// Bytes of the agent's memory and maps, and the number of listening sockets in its network namespace.
+/// Bytes of the agent's memory and maps together, and the number of listening sockets in its network
+/// namespace.
 fn weigh(agent: &Agent) -> (u64, usize) {
     let maps = usage::maps_kib(agent.pid()).expect("its maps");
     let memory = usage::memory(agent.pid()).expect("its memory");

@@ -1,4 +1,4 @@
-//! The listeners on a real node, and the commands that query them.
+//! The HTTP listeners on a real node, and the commands that query them.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,7 +11,8 @@ use node_tests::world::HEALTHZ_PORT;
 use crate::agent_http_abuse::{Probes, open};
 use crate::commands::{assert_says, object, pathproof, told};
 
-/// Fields and their order, times and headers equal kube-proxy's, in both families at the default address.
+/// Answers equal those of kube-proxy byte by byte: fields and their order, times and headers. They are
+/// compared at the default address in both families.
 #[test]
 fn answers_are_those_of_kube_proxy_to_the_byte() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -52,7 +53,7 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
             (404, "404 page not found\n")
         );
     }
-    // By default only the machine itself can reach the admin port.
+    // By default, only the node itself can reach the admin port.
     let admin = SocketAddr::new(scene.world.node_address(Family::V4), 19256);
     let asked = scene
         .world
@@ -104,7 +105,7 @@ fn status_and_version_tell() {
 
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    // Exit code 0 whatever the verdict: `status` reports and does not judge.
+    // `status` exits with 0 whatever the verdict is, because it only reports.
     let said = told(pathproof(&["status"]), 0).to_lowercase();
     assert_says(&said, &["broken", "503"]);
 
@@ -121,7 +122,7 @@ fn status_and_version_tell() {
     let pages = String::from_utf8(output.stdout).expect("text");
     assert!(pages.matches("node-1").count() >= 2, "{pages}");
 
-    // An address without an agent, and an invalid option.
+    // Errors: an address without an agent, and an invalid option.
     let nobody = "127.0.0.1:1";
     let complaint = told(pathproof(&["status", "--admin-address", nobody]), 1);
     assert_says(&complaint, &[nobody]);

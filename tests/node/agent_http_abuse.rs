@@ -1,5 +1,5 @@
 //! Unauthenticated clients abuse the agent's health port, which must still answer probes. These tests count
-//! probes without an answer within a load balancer's timeout; `cargo xtask bench http` measures latency.
+//! the probes that get no answer within a load balancer's timeout. `cargo xtask bench http` measures latency.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -21,13 +21,13 @@ fn say(scene: &Scene, bytes: &[u8]) -> String {
     scene.world.outside.run(move || {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        // The server may close the connection while this end still writes.
+        // Ignore the error: the server may close the connection before everything is written.
         let _ = stream.write_all(&bytes);
         rest(&mut stream)
     })
 }
 
-/// Reads until the connection is closed or reset. A server that closes it with unread input resets it.
+/// Reads until the connection is closed, or reset, which happens if the server closes it with unread input.
 fn rest(stream: &mut TcpStream) -> String {
     let (mut seen, mut some) = (Vec::new(), [0; 4096]);
     loop {
@@ -67,7 +67,8 @@ impl Probes {
         }
     }
 
-    /// One answer in twenty may be late on a busy machine. Load balancers need several failures in a row.
+    /// Asserts that at least 19 of 20 probes were answered. On a busy machine one may be late, and load
+    /// balancers act only after several failures in a row.
     pub(crate) fn assert_answered(&self) {
         let (sent, refused) = (self.sent, self.refused.len());
         println!("{sent} probes, {refused} of them without an answer");
@@ -131,7 +132,7 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
         say(&scene, fits.as_bytes()).starts_with("HTTP/1.1 200"),
         "8 KiB are no abuse"
     );
-    // The agent keeps none of the megabytes that it received.
+    // The agent must not keep the megabytes that it received.
     let after = usage::memory(scene.agent().pid()).expect("memory");
     assert!(
         after.rss_kib < before.rss_kib + 8 * 1024,
@@ -139,7 +140,7 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
     );
 }
 
-/// kube-proxy ignores the method, so the health port does too.
+/// kube-proxy accepts any method, so the health port does too.
 #[test]
 fn any_method_is_answered_at_the_health_port() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -200,7 +201,7 @@ fn strangers_fit_into_the_memory_that_is_left() {
     group.take(scene.agent().pid()).expect("a group");
     group.limit((128 - 72) << 20).expect("a limit");
     let before = group.held().expect("bytes");
-    // A few more than the agent keeps open.
+    // A few more connections than the agent keeps open.
     let (target, many) = (health_port(&scene, Family::V4), 10_240 + 1_000);
     let _crowd = Crowd::gather(&scene.world.outside, target, many).expect("strangers");
     let gathered = until(4 * PATIENCE, || (open(&scene) >= 10_000).then_some(()));
@@ -249,7 +250,11 @@ fn strangers_cannot_fill_the_kernels_memory() {
     assert!(held.len() >= 100 && held.iter().sum::<u64>() > 0, "{text}");
     let most = held.iter().max().copied().unwrap_or_default();
     assert!(most <= 4096, "a connection holds {most} bytes");
-    scene.world.node.nft("delete table inet lossy").expect("no rule");
+    scene
+        .world
+        .node
+        .nft("delete table inet lossy")
+        .expect("no rule");
     assert_answers(&scene);
     drop(strangers);
 }
@@ -260,7 +265,8 @@ pub(crate) fn open(scene: &Scene) -> u64 {
     metric(&scene.metrics(), "pathproof_http_open_connections", &labels)
 }
 
-/// An answer of the admin port may have 1 MiB, which the agent holds while the client does not read.
+/// An answer of the admin port may have 1 MiB, which the agent holds until the client has read it. So the
+/// agent limits the number of such clients.
 #[test]
 fn strangers_that_do_not_read_hold_few_answers() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -284,7 +290,7 @@ fn strangers_that_do_not_read_hold_few_answers() {
     drop(strangers);
 }
 
-/// The 3,000 connections reconnect when they are closed. Half of them are in the middle of a header.
+/// The crowd has 3,000 connections, half of them in the middle of a header. Each reconnects if it is closed.
 #[test]
 fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -298,7 +304,7 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     }
     drop(burners);
     probes.assert_answered();
-    // The agent keeps these connections: closed ones would reconnect ahead of the probes.
+    // The agent must not close these connections, because they would reconnect and delay probes.
     assert!(crowd.opened() < 3_300, "{} for 3000", crowd.opened());
     drop(crowd);
     eventually("none left open", || open(&scene) < 10);

@@ -1,5 +1,5 @@
-//! Bad input while the agent runs: it reports the problem and keeps the last good view. Also the answers in
-//! audit mode and in an unknown state.
+//! Bad input while the agent runs: the agent reports the problem and keeps the last valid view. The file also
+//! tests the answers in audit mode and in state Unknown.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn problems(report: &Value) -> Vec<String> {
         .collect()
 }
 
-/// A broken file or an invalid object is reported with its line, and the last good view stays in force.
+/// A broken file or an invalid object is reported with its line, and the last valid view stays in force.
 #[test]
 fn a_broken_file_leaves_the_last_good_view() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -76,7 +76,7 @@ fn a_broken_file_leaves_the_last_good_view() {
     let report = scene.wait("no problems", |report| problems(report).is_empty());
     assert_eq!(report["expectations"], size, "{report:#}");
 
-    // An object of another kind is ignored, which is no problem.
+    // An object of another kind is ignored and not reported as a problem.
     let other = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\n";
     manifests.write_file("other.yaml", other).expect("write");
     scene.wait("counted as ignored", |report| {
@@ -106,7 +106,7 @@ fn an_empty_folder_is_unknown(#[case] policy: &str, #[case] status: u16) {
     assert_eq!(scene.asked("/healthz"), status);
     let livez = scene.asked("/livez");
     assert_eq!(livez, status, "{:#}", scene.report());
-    // Files that are added to the folder later are read.
+    // The agent reads files that are added to the folder later.
     for file in fs::read_dir(scene.manifests.dir()).expect("list").flatten() {
         fs::copy(file.path(), empty.join(file.file_name())).expect("copy");
     }
@@ -117,7 +117,7 @@ fn an_empty_folder_is_unknown(#[case] policy: &str, #[case] status: u16) {
     });
 }
 
-/// The manifests' folder vanishes at runtime: the agent reports it and keeps the last good view.
+/// The manifests' folder vanishes while the agent runs. The agent reports this and keeps the last valid view.
 #[test]
 fn a_folder_that_vanishes_is_reported() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -163,14 +163,14 @@ fn audit_answers_200_and_reports_what_it_would_do() {
     );
     scene.rules.install().expect("install again");
     eventually("would not fail", || would_fail() == [0, 0]);
-    // Audit covers only the datapath: a node that is being removed still answers 503.
+    // Audit mode affects the datapath only: a node that is being removed still answers 503.
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 200)
         .expect("503");
 }
 
-/// Nothing is missing on this node, so nothing is reported once the start is over.
+/// No problem and no loss of coverage is reported on a healthy node once the start is over.
 #[test]
 fn a_sound_node_has_no_complaints() {
     let scene = Scene::proven(Backend::Nftables, &[]);

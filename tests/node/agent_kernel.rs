@@ -1,5 +1,5 @@
-//! Direct access to the kernel for tests: pinned maps and links, the programs at a hook, another tool's
-//! program, and devices of any kind.
+//! Direct access to the kernel for tests: pinned maps and links, the programs at a hook, a foreign program,
+//! and devices of any kind.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,6 @@ use pathproof::datapath::load;
 use pathproof_wire::abi::{self, ABI_VERSION, map};
 use pathproof_wire::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
 
-/// Folder of the pinned links.
 pub(crate) fn links(world: &World) -> PathBuf {
     world.pin_dir().join(format!("v{ABI_VERSION}/links"))
 }
@@ -38,7 +37,7 @@ pub(crate) fn counted(world: &World, outcome: Outcome) -> u64 {
     let map = Map::Array(map_data(world, map::COUNTS));
     let counts: Array<_, ServiceCounts> = map.try_into().expect("the map of counts");
     let of = |id| counts.get(&id, 0).expect("read a count").counts;
-    // The tests have a few Services, whose ids are below this number.
+    // The ids of the tests' few Services are below this number.
     let services = (0..256).flat_map(of);
     services
         .map(|by_outcome| u64::from(by_outcome[outcome as usize]))
@@ -83,7 +82,8 @@ pub(crate) fn detach_all(ns: &Namespace, device: &str) -> io::Result<usize> {
     const BPF_TCX_INGRESS: u64 = 46;
     let index = u64::from(ns.ifindex(device).expect("the device"));
     let (mut programs, mut links) = ([0u32; 16], [0u32; 16]);
-    // Target and attach type; flags; programs; their number; their flags; links; link flags; revision.
+    // Fields: target and attach type; flags; programs; their number; their flags; links; link flags;
+    // revision.
     let mut query = [0; 8];
     query[0] = index | BPF_TCX_INGRESS << 32;
     query[2] = programs.as_mut_ptr() as u64;
@@ -104,7 +104,7 @@ fn detach_link(id: u32) -> io::Result<()> {
     bpf::call(BPF_LINK_DETACH, &mut [link.as_raw_fd() as u64, 0]).map(drop)
 }
 
-/// Another tool's program that attaches itself ahead of all others.
+/// A program of another tool, which attaches itself ahead of all others.
 pub(crate) struct Foreign {
     ebpf: Ebpf,
     ns: Namespace,
@@ -129,8 +129,8 @@ impl Foreign {
         self.links.clear();
         let program =
             load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");
-        // A program can be at a hook only once. A child process that another test forks may hold the old
-        // link until it calls exec.
+        // A program can be at a hook only once. Retry, because a child process that another test forks may
+        // hold the old link until it calls exec.
         let ns = &self.ns;
         let link = until(PATIENCE, || {
             ns.run(|| {
@@ -150,7 +150,7 @@ impl Foreign {
         program.pin(pin).expect("pin the empty program");
     }
 
-    /// Pins the attachment, which then outlives this process.
+    /// Pins the attachment, so that it outlives this process.
     pub(crate) fn pin_link(&mut self, pin: &Path) {
         let link = self.links.pop().expect("an attachment");
         let link = FdLink::try_from(link).expect("a link of TCX");
@@ -158,7 +158,7 @@ impl Foreign {
     }
 }
 
-/// Makes a device of this kind (ARPHRD), which exists while the file is open.
+/// Makes a device of this kind (ARPHRD). It exists as long as the file is open.
 pub(crate) fn device_of_kind(ns: &Namespace, name: &str, kind: u16) -> Needed<File> {
     const TUNSETLINK: libc::Ioctl = 0x4004_54cd;
     let path = "/dev/net/tun";
@@ -175,7 +175,7 @@ pub(crate) fn device_of_kind(ns: &Namespace, name: &str, kind: u16) -> Needed<Fi
         // SAFETY: the descriptor is open, the request is valid for the call.
         let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         assert_eq!(made, 0, "{}", io::Error::last_os_error());
-        // SAFETY: takes a number.
+        // SAFETY: this ioctl takes a number, not a pointer.
         let set = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETLINK, libc::c_ulong::from(kind)) };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
     });

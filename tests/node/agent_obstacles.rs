@@ -1,18 +1,18 @@
-//! Obstacles for real traffic that the kernel itself shows, while the sentinel's probes pass: policy rules,
-//! the reverse path filter, neighbours that do not answer. Each has a negative control.
+//! Obstacles that the kernel's own state reveals, and that affect real traffic while the sentinel's probes
+//! pass: policy rules, the reverse path filter, neighbours that do not answer. Each has a negative control.
 
 use node_tests::outage::Users;
 use node_tests::prelude::*;
 
-/// Endpoints of two Services in different namespaces.
+/// Endpoints of two Services, which are in different namespaces.
 const DEMO: [&str; 2] = ["web-1", "web-2"];
 const SHOP: [&str; 2] = ["api-1", "spare"];
 const NODE_PORTS: [u16; 2] = [30080, 30081];
-/// The outside client that the node answers through its second network.
+/// Number of the outside client that the node answers through its second network.
 const ASYMMETRIC: u8 = 2;
-/// Several times as long as a confirmation takes.
+/// Time for which no 503 may come: several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(12);
-/// Longer than the agent remembers unconfirmed failures without traffic.
+/// Longer than the agent remembers unconfirmed failures without new traffic.
 const AWAY: Duration = Duration::from_secs(35);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,10 @@ enum Use {
 enum Fault {
     /// A policy rule sends packets for pods to a table that has no route for them.
     ToPods,
-    /// A policy rule sends packets from pods to such a table, so that answers are lost.
+    /// A policy rule sends packets from pods to a table that has no route for them, so that answers are lost.
     FromPods,
-    /// The reverse path filter becomes strict, while the node answers clients through another interface.
+    /// The reverse path filter becomes strict, although the node answers some clients through another
+    /// interface.
     ReversePath,
     /// Pods do not answer ARP and neighbour discovery.
     Neighbours,
@@ -81,7 +82,8 @@ fn add_uplink(world: &World) {
     world.node.ip_batch(&first).expect("a second uplink");
 }
 
-/// Sets the filter to strict or loose. The interfaces of pods and sentinel stay loose: the larger value wins.
+/// Makes the reverse path filter strict or loose. It stays loose at the interfaces of pods and sentinel,
+/// because the larger of the values for all and for the interface applies.
 fn filter_strictly(node: &Namespace, strict: bool) {
     let value = if strict { "1" } else { "2" };
     for device in ["all", "eth0"] {
@@ -183,7 +185,8 @@ fn filter_bridge(node: &Namespace, value: &str) {
     }
 }
 
-/// Lets the bridge's neighbour entries expire within 6 s. The kernel's defaults take 23 to 53 s, by chance.
+/// Makes the bridge's neighbour entries expire within 6 s. The kernel's default is a random time of 23 to 53
+/// s.
 fn shorten_neighbours(node: &Namespace) {
     let times = [
         ("base_reachable_time_ms", "2000"),
@@ -195,7 +198,7 @@ fn shorten_neighbours(node: &Namespace) {
     }
 }
 
-/// Changes the bridge ports of the endpoints.
+/// Changes the ports of the bridge to which the endpoints are connected.
 fn ports(scene: &Scene, change: &str) {
     for pod in DEMO.iter().chain(&SHOP) {
         let words = format!("link set {} {change}", scene.world.pod(pod).device);
@@ -245,7 +248,7 @@ fn an_obstacle_for_all_who_dial_is_503(#[case] fault: Fault, #[case] dialling: U
     assert_eq!(cause, fault.cause(), "{report:#}");
     drop(users);
     if fault == Fault::ToPods {
-        // While load balancers stay away, no connection shows whether the obstacle is gone.
+        // Without connections of clients nothing shows whether the obstacle is gone, so the 503 must stay.
         thread::sleep(AWAY);
         assert_eq!(watch.now().healthz, 503, "{:#}", scene.report());
     }
@@ -255,7 +258,7 @@ fn an_obstacle_for_all_who_dial_is_503(#[case] fault: Fault, #[case] dialling: U
     users.wait_served();
 }
 
-/// Asserts that the node never answers 503 although all of these users fail.
+/// Asserts that these users fail and that the node never answers 503.
 fn stays_healthy(scene: &Scene, watch: &Watch, users: &Users) {
     thread::sleep(Duration::from_secs(1));
     let since = std::time::Instant::now();
@@ -265,7 +268,8 @@ fn stays_healthy(scene: &Scene, watch: &Watch, users: &Users) {
     assert_never_503(watch);
 }
 
-/// The kernel has no route to the only endpoints that are dialled. The other Service has no traffic.
+/// The kernel has no route to the endpoints of the only Service that is dialled. The other Service has no
+/// traffic.
 #[rstest]
 #[case::a_blackhole_of_the_operator(false)]
 #[case::pods_are_gone_before_the_cluster_knows(true)]
@@ -295,8 +299,8 @@ fn endpoints_of_one_service_are_never_503(#[case] gone: bool) {
     stays_healthy(&scene, &watch, &users);
 }
 
-/// The reverse path filter has been strict from the start. Clients that were served are idle, and packets
-/// with sources of the second network arrive.
+/// The reverse path filter was strict from the start. The clients that were served are idle, and the packets
+/// that arrive have sources of the second network, which were never served.
 #[test]
 fn sources_that_were_never_served_are_never_503() {
     let scene = scene(false, true);
@@ -308,7 +312,7 @@ fn sources_that_were_never_served_are_never_503() {
     stays_healthy(&scene, &watch, &Users::start(forged));
 }
 
-/// The operator blocks the only client that dials.
+/// The operator blocks the only client that sends traffic.
 #[rstest]
 #[case::by_a_rule("rule add pref 10 from CLIENT prohibit", Use::Outside)]
 #[case::by_a_route("route add blackhole CLIENT", Use::Outside)]
@@ -330,7 +334,7 @@ fn a_client_that_the_operator_blocks_is_never_503(#[case] block: &str, #[case] d
     stays_healthy(&scene, &watch, &users);
 }
 
-/// The path of clients outside leads through one port of the bridge, so it needs no netfilter between ports.
+/// Packets of clients outside pass only one port of the bridge, so they need no netfilter between ports.
 #[test]
 fn a_bridge_without_netfilter_is_no_obstacle_for_clients_outside() {
     let scene = scene(true, false);

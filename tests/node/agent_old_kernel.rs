@@ -1,5 +1,5 @@
 //! Kernels without features that the observer needs. The agent reports that nothing is observed, which is no
-//! fault of the node, and still answers 503 while the node is being removed.
+//! fault of the node. It still answers 503 while the node is being removed.
 
 use node_tests::prelude::*;
 use node_tests::world::OldKernel;
@@ -7,7 +7,7 @@ use pathproof_wire::evidence::Outcome;
 
 use crate::agent_kernel::counted;
 
-/// Asserts that the verdict is Unknown for this reason and stays so while there is traffic.
+/// Asserts that the verdict is Unknown for this reason, and that it stays Unknown while there is traffic.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {
     let blind = |report: &Value| {
         report["verdict"]["state"] == "unknown"
@@ -51,7 +51,8 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
     for (kernel, said) in [
         (OldKernel::NoBpf, "(os error 38)"),
         (OldKernel::NoMaps, "(os error 22)"),
-        // The loader probes with test programs, and reports no error number.
+        // Here the reason has no error number: the loader finds out by test programs, and does not report
+        // one.
         (OldKernel::NoPrograms, "error"),
     ] {
         println!("{kernel:?}");
@@ -63,7 +64,7 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
         let log = scene.agent().log();
         assert!(log.contains("the verdict is Unknown"), "{log}");
 
-        // The default answer of an unknown datapath is 200, but the node's removal is known.
+        // In state Unknown the default answer is 200, but 503 while the node is being removed.
         assert_eq!(scene.asked("/healthz"), 200);
         scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
         eventually("503", || scene.asked("/healthz") == 503);
@@ -72,13 +73,13 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
         let status = scene.take_agent().terminate().expect("an end in order");
         assert_eq!(status.code(), Some(0));
     }
-    // With a full kernel, the node is proven.
+    // On a kernel with all features, the node is proven.
     scene.start(&[]);
     scene.wait_proven();
 }
 
-/// A refusal by the kernel, perhaps for lack of memory, is no reason to remove maps that an earlier agent
-/// pinned. Its programs go on counting in them, and the next agent takes them over.
+/// If the kernel refuses the agent, perhaps for lack of memory, the agent keeps the maps that an earlier
+/// agent pinned. That agent's programs continue to count in them, and the next agent takes the maps over.
 #[test]
 fn a_refusal_leaves_pinned_maps_alone() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -117,7 +118,7 @@ fn requiring_tcx_on_a_kernel_without_it_is_unknown() {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// Linux before 6.6 has no TCX.
+/// Linux before 6.6 has no TCX, so the agent attaches clsact filters.
 #[test]
 fn without_tcx_filters_do_the_same() {
     let mut scene = Scene::bare(Backend::Nftables);

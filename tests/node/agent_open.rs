@@ -1,4 +1,5 @@
-//! Connections from outside that are open during a node's removal: their number, and drains that wait.
+//! Connections from outside that are open during a node's removal: how many there are, and drains that wait
+//! for them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -17,7 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::agent_drain::{drain, drainz};
 use crate::commands::{assert_says, told};
 
-/// A connection that stays open; the server answers each byte with a line.
+/// An open connection to a server that answers each byte with a line.
 struct Kept(TcpStream);
 
 impl Kept {
@@ -40,8 +41,8 @@ fn counted(scene: &Scene) -> (Option<u64>, Option<u64>) {
     (body["open"].as_u64(), body["idle"].as_u64())
 }
 
-/// A drain waits for requests under way and not for idle connections. Connections of pods and of the node
-/// itself do not count.
+/// A drain waits for requests that have no answer yet, and not for idle connections. Connections of pods and
+/// of the node itself do not count.
 #[test]
 fn open_connections_are_waited_for() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -58,7 +59,8 @@ fn open_connections_are_waited_for() {
         scene.node_port(30081, Family::V6),
     );
     let outside = &scene.world.outside;
-    // Opened before the removal begins, so the agent counts connections whose beginning it did not follow.
+    // Open connections before the removal begins, so that the agent must count connections whose SYN it did
+    // not follow.
     let mut used: Vec<Kept> = (0..100)
         .map(|number| Kept::open(outside, if number % 2 == 0 { v4 } else { v6 }))
         .collect();
@@ -83,7 +85,7 @@ fn open_connections_are_waited_for() {
     let args = ["--wait", "--until", "open", "--quiet", "1s", "--timeout"];
     let busy = told(drain(&scene, &[&args[..], &["3s"]].concat()), 1);
     assert_says(&busy, &["100 connections from outside were in use"]);
-    // There are no new connections, so the default drain ends.
+    // The default drain ends because there are no new connections.
     told(drain(&scene, &["--quiet", "1s"]), 0);
 
     let hook = std::thread::scope(|scope| {
@@ -118,11 +120,11 @@ const LONG: Duration = Duration::from_secs(20);
 /// Number of requests to each Service.
 const REQUESTS: u32 = 20;
 const STAGGER: Duration = Duration::from_millis(500);
-/// A request with this byte gets a byte every second. Others get nothing before the end.
+/// First byte of a request whose answer gets a byte every second. Other requests get nothing before the end.
 const STREAM: u8 = b's';
 const END: &[u8] = b"end";
 
-/// Answers requests after [`LONG`]. Dropping it cuts those under way, as the end of a pod does.
+/// A server that answers requests after [`LONG`]. Dropping it cuts unfinished ones, as the end of a pod does.
 fn slow_server(ns: &Namespace) -> Worker {
     let listener = ns
         .run(|| bound(|| TcpListener::bind(("::", PORT))))
@@ -164,7 +166,7 @@ fn answer_late(mut stream: TcpStream, stop: &AtomicBool) {
     let _ = stream.write_all(END);
 }
 
-/// Sends a request. The thread returns whether the whole answer came.
+/// Sends a request. The thread returns whether the complete answer came.
 fn request(from: &Namespace, to: SocketAddr, kind: u8) -> JoinHandle<bool> {
     let opened = from.run(|| TcpStream::connect_timeout(&to, PATIENCE));
     let mut stream = opened.expect("a connection");
@@ -175,8 +177,8 @@ fn request(from: &Namespace, to: SocketAddr, kind: u8) -> JoinHandle<bool> {
     })
 }
 
-/// When the drain begins, requests of 20 s have been under way for 0 to 10 s. One Service's pods wait for
-/// them; the other Service's pods end as soon as no new connection arrives.
+/// When the drain begins, requests that take 20 s have run for 0 to 10 s. The pods of one Service end only
+/// after these requests. The pods of the other Service end as soon as no new connection arrives.
 #[test]
 fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -192,7 +194,8 @@ fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
     let (mut waited_for, mut hurried) = (Vec::new(), Vec::new());
     for number in 0..REQUESTS {
         let family = Family::ALL[number as usize % 2];
-        // The last requests are silent. In the end, the hook waits for them only.
+        // The last requests get no bytes before their end, so in the end the drain waits for silent
+        // connections only.
         let kind = if number < REQUESTS / 2 { STREAM } else { b'x' };
         let outside = &scene.world.outside;
         waited_for.push(request(outside, scene.node_port(30081, family), kind));
@@ -245,7 +248,7 @@ fn is_near(counted: Option<u64>, truth: u64) -> bool {
     counted.is_some_and(|counted| counted.abs_diff(truth) * 100 <= truth)
 }
 
-/// Listens without accepting: the kernel completes connections, and resets them when this is dropped.
+/// A server that listens without accepting: the kernel completes connections, and resets them on drop.
 fn silent_server(ns: &Namespace) -> Socket {
     ns.sysctl("net/core/somaxconn", "16384").expect("a limit");
     let listen = || {
@@ -268,7 +271,7 @@ fn flow(from: SocketAddr, to: SocketAddr) -> Socket {
     socket
 }
 
-/// Closes this end of a connection without a packet, since 10,000 open files would be too many.
+/// Closes this end of a connection without sending a packet, so that the test needs no 10,000 open files.
 fn abandon(socket: Socket) {
     let on: libc::c_int = 1;
     // SAFETY: the option reads one int at `on`, which lives for the call.
@@ -284,7 +287,7 @@ fn abandon(socket: Socket) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Opens all flows, from 6 addresses with source ports in sequence. Returns those that stay in use.
+/// Opens all flows, from 6 addresses with source ports in sequence. Returns the flows that stay in use.
 fn open_flows(scene: &Scene) -> Vec<Socket> {
     let sources = (0..3).flat_map(|client| Family::ALL.map(|family| (client, family)));
     let mut plans: Vec<_> = sources
@@ -316,7 +319,7 @@ fn ten_thousand_open_connections_are_counted() {
     let servers = ["api-1", "api-2"].map(|pod| silent_server(&scene.world.pod(pod).ns));
     let mut used = open_flows(&scene);
     let pid = scene.agent().pid();
-    // Processor time of the agent, and the number of runs and run time of its programs.
+    // The agent's processor time, and number and total time of the runs of its programs.
     let spent = || {
         let processor = usage::processor(pid).expect("its use");
         (processor, usage::programs(pid).expect("its programs"))

@@ -1,4 +1,4 @@
-//! Bad options are reported in one sentence with the remedy, and with the exit code.
+//! A bad option is reported in one sentence that names the remedy, and with the right exit code.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ const UNSOUND: [(&str, &str, &str); 12] = [
     ("--flap-dwell", "10", "10s"),
     ("--pin-dir", "pins", "pins"),
     ("--log-filter", "pathproof=loudly", "pathproof=loudly"),
-    // A valid address of another machine.
+    // A valid address, but of another machine.
     ("--healthz-bind-address", "192.0.2.77:10256", "192.0.2.77"),
 ];
 
@@ -97,7 +97,7 @@ fn an_unreadable_folder_is_77() {
     let world = world();
     let folder = world.dir().join("secret");
     fs::create_dir(&folder).expect("make a folder");
-    // Without CAP_DAC_OVERRIDE, permissions bind root too.
+    // Remove CAP_DAC_OVERRIDE, so that permissions restrict root too.
     set_mode(&folder, 0o000);
     let folder = folder.to_string_lossy().into_owned();
     let agent = agent_binary().expect("the agent's binary");
@@ -123,7 +123,7 @@ fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
     let _holder =
         Server::start_as(&world.node, "holder", port, Manner::Mute).expect("hold the port");
     let folder = world.dir().to_string_lossy().into_owned();
-    // By default the agent would leave the healthz port to its holder.
+    // Without this option the agent would leave the healthz port to the process that holds it.
     let args = [&sound(&folder)[..], &["--port-takeover", "bind"]].concat();
     let said = [option, &port.to_string(), "in use"];
     assert_said(&run(&world, &args), 64, &said);

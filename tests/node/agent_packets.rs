@@ -7,8 +7,8 @@ use node_tests::traffic::RawSender;
 
 use crate::agent_kernel::pending;
 
-/// Unanswered SYNs, more than the map of connections has room for, go to a Service without endpoints and to a
-/// silent one. Coverage stays complete, and a fault of another Service is still found.
+/// Unanswered SYNs go to a Service without endpoints and to one that does not answer, more than the map of
+/// connections has room for. Coverage stays complete, and a fault of another Service is still found.
 #[test]
 fn a_flood_that_nobody_answers_hides_no_fault() {
     const FLOOD: u32 = 40_000;
@@ -27,7 +27,7 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
         scene.manifests.add(service).expect("add a Service");
     }
     scene.rules.install().expect("install");
-    // Without a route back to the pod for each source, the kernel drops the packets.
+    // Add a route back to the pod for each source. Otherwise the kernel drops the packets.
     let client = scene.world.pod("client-2").v4;
     for range in ["10.244.0.32/27", "10.244.0.64/26"] {
         let route = format!("route add {range} via {client} dev veth-client-2 onlink");
@@ -39,7 +39,7 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
         let source = Ipv4Addr::from(0x0af4_0020 + number % SOURCES);
         let from = SocketAddr::from((source, 1_024 + (number / SOURCES) as u16));
         let to = scene.cluster_ip(services[number as usize % 2], family);
-        // A full queue may drop some of the SYNs, which does not matter.
+        // Ignore the error: a full queue may drop some of the SYNs.
         let _ = raw.send_syn(from, to, number.wrapping_mul(2_654_435_761));
     };
     eventually("both known", || {

@@ -1,4 +1,4 @@
-//! The pin directory: pins of other programs, and pins of another version of pathproof.
+//! The pin directory, also with pins of other programs and pins of another version of pathproof.
 
 use std::fs;
 
@@ -50,7 +50,8 @@ fn pins_of_others_are_left_alone() {
     assert!(!ours.exists(), "the agent's pins are removed");
 }
 
-/// Programs of another version stay attached until this version's are attached to every device and pinned.
+/// Programs of another version stay attached until those of this version are attached to every device and
+/// pinned.
 #[test]
 fn another_version_watches_until_all_is_pinned() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -65,7 +66,7 @@ fn another_version_watches_until_all_is_pinned() {
     foreign.pin_link(&other.join("links/1-ingress"));
     drop(foreign);
 
-    // One link cannot be pinned, since a folder is in its place.
+    // Put a folder in the place of one link's pin, so that this link cannot be pinned.
     let index = scene.world.node.ifindex("veth-client-2").expect("a device");
     let obstacle = link(&scene.world, index, "ingress");
     fs::create_dir_all(&obstacle).expect("make a folder");
@@ -75,7 +76,7 @@ fn another_version_watches_until_all_is_pinned() {
         let count = |name: &str| coverage[name].as_u64().unwrap_or_default();
         count("wanted") > 1 && count("attached") == count("wanted") && lacks(report, "no_pins")
     });
-    // Longer than the interval between two checks of the hooks.
+    // Watch for longer than the interval between two checks of the hooks.
     throughout(Duration::from_secs(6), || {
         let programs = programs_at(&scene.world.node, device, hook);
         assert!(
@@ -91,7 +92,7 @@ fn another_version_watches_until_all_is_pinned() {
     });
 }
 
-/// The pin of a map is replaced by something else: the agent makes new maps and starts counting from zero.
+/// A map's pin is replaced by something else. The agent makes new maps and counts from zero.
 #[test]
 fn unusable_maps_are_replaced_by_new_ones() {
     let mut scene = Scene::new(Backend::Nftables, &[]);

@@ -1,6 +1,6 @@
-//! While the agent runs, the file system of its pins is unmounted or covered by another, or the folder is
-//! removed. Links stay attached while the agent has them open. The agent continues to observe, reports that a
-//! restart would leave a gap, and pins the same links again as soon as it can.
+//! While the agent runs, the file system of its pins is unmounted or covered by another one, or the folder is
+//! removed. Links stay attached as long as the agent has them open. The agent continues to observe, reports
+//! that a restart would leave a gap, and pins the same links again as soon as it can.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::agent_kernel::programs_at;
 const TWO_CHECKS: Duration = Duration::from_secs(11);
 const DEVICE: &str = "veth-client-1";
 
-/// A process with a separate mount namespace and BPF file system, which end with it.
+/// A process with its own mount namespace and BPF file system. Both end with the process.
 struct Mounts(Process);
 
 impl Mounts {
@@ -77,7 +77,7 @@ fn is_pinned(scene: &Scene, mounts: &Mounts) -> bool {
     pins.all(|pin| mounts.run(&format!("test -e {}", folder.join(pin).display())))
 }
 
-/// Asserts that the agent observes everything, with the links that it attached at its start.
+/// Asserts that the agent observes everything, by the same links as at its start.
 fn stays_sound(scene: &Scene) {
     throughout(TWO_CHECKS, || {
         let report = scene.report();
@@ -90,7 +90,7 @@ fn stays_sound(scene: &Scene) {
     assert_eq!(repairs(scene), 0, "the same links all the time");
 }
 
-/// Asserts that the programs outlive the agent, and that the next agent continues with the same links.
+/// Asserts that the programs outlive the agent, and that the next agent continues to use the same links.
 fn outlives_the_agent(scene: &mut Scene, mounts: &Mounts) {
     scene.take_agent().kill().expect("kill");
     let programs = programs_at(&scene.world.node, DEVICE, TcAttachType::Ingress);
@@ -102,7 +102,8 @@ fn outlives_the_agent(scene: &mut Scene, mounts: &Mounts) {
     assert_eq!(repairs(scene), 0);
 }
 
-/// Both commands run in the agent's mount namespace. Without a remedy, the agent repairs the harm by itself.
+/// `harm` and `remedy` are commands in the agent's mount namespace. Without a remedy, the agent repairs the
+/// harm by itself.
 #[rstest]
 #[case::unmounted("umount /sys/fs/bpf", Some("mount -t bpf bpf /sys/fs/bpf"))]
 #[case::covered_by_another_kind("mount -t tmpfs none /sys/fs/bpf", Some("umount /sys/fs/bpf"))]
@@ -125,8 +126,8 @@ fn links_are_kept_and_pinned_again(#[case] harm: &str, #[case] remedy: Option<&s
     outlives_the_agent(&mut scene, &mounts);
 }
 
-/// The folder of links cannot be written to, while everything that is pinned stays. An attempt to pin a link
-/// would detach it, and attach it again at every check.
+/// The folder of links is read-only; existing pins stay. The agent must not attempt to pin the new link again
+/// and again: each attempt would detach the link and attach it at the next check.
 #[test]
 fn a_link_that_cannot_be_pinned_stays_attached() {
     let (scene, mounts) = scene();
@@ -149,7 +150,8 @@ fn a_link_that_cannot_be_pinned_stays_attached() {
     stays_sound(&scene);
 }
 
-/// The agent pins in the file system that is visible. When it is unmounted, the pins below it count again.
+/// The agent pins in the file system that is visible. When it is unmounted, the pins of the first one are in
+/// use again.
 #[test]
 fn another_file_system_covers_the_first() {
     let (mut scene, mounts) = scene();

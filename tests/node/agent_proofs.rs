@@ -21,9 +21,9 @@ fn everything(scene: &Scene, family: Family) -> Vec<(&'static str, &'static str,
         // Local and remote endpoints, from a routed pod and from a bridged one.
         pod("web", "client-1", cluster_ip("web")),
         pod("web", "db-2", cluster_ip("web")),
-        // The client is one of the endpoints.
+        // The client is itself one of the endpoints.
         pod("web", "web-1", cluster_ip("web")),
-        // The endpoint is behind the same bridge: its SYN crosses port, bridge and port.
+        // The endpoint is behind the same bridge, so the SYN passes port, bridge and port.
         pod("db", "db-2", cluster_ip("db")),
         pod("db", "client-2", cluster_ip("db")),
         pod("api", "client-1", node_port),
@@ -96,7 +96,7 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     assert_eq!(scene.asked("/livez"), 200);
 }
 
-/// Connections of the node itself are translated before they reach a device, so they are not counted.
+/// Connections of the node itself are translated before they reach a device. They are not counted.
 #[test]
 fn host_connections_do_no_harm() {
     let scene = Scene::new(Backend::Nftables, &[]);

@@ -1,4 +1,4 @@
-//! A 503 can be replayed from its recording, and explained.
+//! A 503 can be replayed from its recording and explained.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,8 +51,8 @@ fn a_503_is_recorded_replayed_and_explained() {
     assert!(!text.contains("There are no probes"), "{text}");
 }
 
-/// The negative control: a healthy node writes no recording. One that is taken by hand and redacted replays
-/// without a 503.
+/// The negative control: a healthy node writes no recording by itself. A recording taken by hand and redacted
+/// replays without a 503.
 #[test]
 fn a_sound_node_records_nothing_by_itself() {
     let mut scene = Scene::busy(Backend::Nftables, &[]);

@@ -1,4 +1,5 @@
-//! The agent ends, is killed, restarted or removed. The node works as before, and observation continues.
+//! The agent ends, is killed, restarted or removed. The node's traffic is not affected, and observation
+//! continues.
 
 use std::fs;
 
@@ -15,7 +16,8 @@ use crate::agent_attach::{filters, has_clsact};
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use crate::commands::{pathproof, told};
 
-/// Starts fast clients on three paths through the node. They are slower on an emulated processor.
+/// Starts clients with a high rate on three paths through the node. The rate is lower on an emulated
+/// processor.
 fn fast_clients(scene: &mut Scene) {
     let rate = 50.0 / f64::from(slowness());
     for family in Family::ALL {
@@ -54,7 +56,7 @@ fn assert_all_counted(scene: &mut Scene) {
     }
 }
 
-/// A restart on a healthy node leaves a gap in the answers, but never causes a 503.
+/// A restart on a healthy node leaves a gap in the answers, but causes no 503.
 #[test]
 fn a_restart_misses_no_connection() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -92,7 +94,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
             .collect::<Vec<_>>()
     };
     let before = pins(&scene);
-    // Uplink, bridge and eight local pods, in both directions.
+    // Two pins (ingress and egress) for each of uplink, bridge and eight local pods.
     assert_eq!(before.len(), 20, "{before:?}");
     scene.take_agent().kill().expect("kill");
     assert_eq!(pins(&scene), before, "pins outlive the agent");
@@ -118,7 +120,8 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     assert_all_counted(&mut scene);
 }
 
-/// Entries of lost connections stay in the kernel for minutes. The next agent does not report them again.
+/// Entries of lost connections stay in the kernel's map for minutes. The next agent must not report them
+/// again.
 #[test]
 fn lost_connections_are_reported_once() {
     const LOST: u64 = 5;
@@ -159,11 +162,11 @@ fn lost_connections_are_reported_once() {
         0,
         "reported before"
     );
-    // New losses are reported.
+    // New losses must be reported.
     lose(&scene, 20);
 }
 
-/// Devices that are removed while no agent runs leave dead pins, also if a device of the same name is back.
+/// Devices that are removed while no agent runs leave dead pins, even if a new device has the same name.
 #[test]
 fn dead_pins_are_swept() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -206,14 +209,14 @@ fn dead_pins_are_swept() {
     });
 }
 
-/// A new device has the index of a removed one, but the pinned link of that index is dead [finding 22].
+/// A new device has the index of a removed one, and the pinned link for this index is dead [finding 22].
 #[test]
 fn a_dead_link_under_a_living_index_is_replaced() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let index = scene.world.node.ifindex("veth-client-2").expect("a device");
     scene.take_agent().kill().expect("kill");
     scene.world.remove_pod("client-2").expect("remove a pod");
-    // The kernel gives the same index again after its counter wraps.
+    // Reuse the index, as the kernel does after its counter wraps.
     let device = format!("link add veth-twin index {index} type veth peer name veth-peer");
     scene
         .world
@@ -232,7 +235,7 @@ fn a_dead_link_under_a_living_index_is_replaced() {
     }
 }
 
-/// Cleanup removes links with their pins, and the filters and qdiscs that a killed agent leaves.
+/// Cleanup removes links with their pins, and the filters and qdiscs that a killed agent left.
 #[rstest]
 #[case::links("tcx", false)]
 #[case::links_of_a_killed_agent("tcx", true)]
@@ -251,7 +254,8 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     } else {
         let status = agent.terminate().expect("an end in order");
         assert_eq!(status.code(), Some(0));
-        // An agent that ends leaves links but no filters. The next one infers a gap from the pins.
+        // An agent that exits leaves links. It removes filters, and then also the pins of its maps: from
+        // missing pins the next agent infers a gap in the observation.
         let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
         assert_eq!(maps.join(map::PROOFS).exists(), attach == "tcx");
     }
@@ -277,7 +281,8 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     }
 }
 
-/// While the Node cannot be read, the next agent answers from the state that was saved in the same boot.
+/// While the Node cannot be read, the next agent answers from the saved state, if this was saved in the same
+/// boot.
 #[rstest]
 #[case::of_this_boot(true)]
 #[case::of_another_boot(false)]
@@ -296,7 +301,7 @@ fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
         assert_ne!(text, other, "the state names the boot: {text}");
         fs::write(&file, other).expect("write the state");
     }
-    // An empty folder has no view.
+    // An empty folder of manifests gives the agent no view.
     let empty = scene.world.dir().join("empty");
     fs::create_dir(&empty).expect("make a folder");
     scene.spawn(&["--manifests", empty.to_str().expect("a path")]);
@@ -314,7 +319,7 @@ fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
     assert_eq!(scene.asked("/livez"), 200);
 }
 
-/// A confirmed fault is still answered with 503 after the agent is replaced.
+/// After a restart of the agent, a fault that was confirmed before is still answered with 503.
 #[test]
 fn a_broken_node_stays_broken_over_a_kill() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
@@ -338,18 +343,18 @@ fn a_broken_node_stays_broken_over_a_kill() {
     wait_answers(&watch, 200);
 }
 
-/// The agent is stopped for longer than any confirmation takes, while connections come and go. The evidence
-/// that it then finds is no series of failures. It must also read this evidence before it judges: with
-/// `--unknown-policy closed`, an unknown state would be a 503.
+/// The agent is stopped for longer than any confirmation takes, while connections come and go. Afterwards it
+/// must not take the accumulated evidence for a series of failures. It must also read this evidence before it
+/// judges: with `--unknown-policy closed`, an unknown state would be a 503.
 #[rstest]
 fn a_frozen_agent_wakes_up_sound(#[values("open", "closed")] policy: &str) {
     let mut scene = Scene::busy(Backend::Nftables, &["--unknown-policy", policy]);
-    // Before the first proof, the policy may cause a 503.
+    // Wait for 200 first: before the first proof, the policy may cause a 503.
     wait_answers(&scene.watch(), 200);
     let watch = scene.watch();
     assert!(scene.agent().signal(libc::SIGSTOP));
     thread::sleep(Duration::from_secs(2));
-    // Changes of interfaces and of the Node wait for the agent.
+    // Change interfaces and the Node while the agent is stopped.
     let node = &scene.world.node;
     node.ip("link add news type veth peer name swen")
         .expect("an interface");

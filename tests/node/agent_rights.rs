@@ -1,5 +1,5 @@
-//! The four capabilities of docs/capabilities.md are enough, and the message about a missing one explains
-//! what it is for [finding 19].
+//! The four capabilities of docs/capabilities.md suffice. If one is missing, the message explains what it is
+//! for [finding 19].
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use pathproof_wire::abi::ABI_VERSION;
 
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
-/// A world without an agent, and a program that runs the agent with fewer privileges than root's.
+/// A world without an agent, and a program that starts the agent with fewer privileges than root has.
 fn confined(setpriv: &str) -> (Scene, PathBuf) {
     let scene = Scene::bare(Backend::Nftables);
-    // A copy, since another user may not be able to read the build folder.
+    // Use a copy, because another user may not be able to read the build folder.
     let agent = scene.world.dir().join("pathproof");
     let built = agent_binary().expect("the agent's binary");
     copy_program(&built, &agent).expect("copy the binary");
@@ -28,7 +28,7 @@ fn bounded_by(capabilities: &str) -> String {
 
 #[rstest]
 #[case::all_four(ALL)]
-// Only the sentinel needs CAP_NET_RAW, and there is none here.
+// CAP_NET_RAW is not among them, because only the sentinel needs it, and this node has none.
 #[case::without_net_raw("-all,+bpf,+net_admin,+perfmon")]
 fn four_capabilities_are_enough(#[case] capabilities: &str) {
     let (mut scene, binary) = confined(&bounded_by(capabilities));
@@ -52,7 +52,7 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     assert!(pinned.is_dir(), "pinned");
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    // Four capabilities are also enough to end in order.
+    // The four capabilities also suffice for an exit after SIGTERM.
     assert_eq!(
         scene
             .take_agent()
@@ -78,7 +78,7 @@ fn a_missing_capability_ends_it_with_77(#[case] capabilities: &str, #[case] name
 fn another_user_ends_it_with_77() {
     let setpriv = "--reuid 65534 --regid 65534 --clear-groups";
     let (mut scene, binary) = confined(setpriv);
-    // The user can read the folders, so only privileges are missing.
+    // Let the user read the folders, so that only privileges are missing.
     for path in [scene.world.dir(), scene.manifests.dir()] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");
     }

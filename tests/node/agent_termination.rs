@@ -1,5 +1,5 @@
-//! Node termination from the Node object: /healthz answers 503, so that load balancers withdraw the node, and
-//! /livez stays 200, since nothing is broken (KEP-3836).
+//! Node termination as the Node object shows it. /healthz answers 503, so that load balancers withdraw the
+//! node. /livez stays 200, because nothing is broken (KEP-3836).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -63,7 +63,7 @@ fn a_marked_node_leaves_and_comes_back() {
         scene.manifests.taint(key).expect("taint");
     }
     let seen = watch.changes().len();
-    // A new Service shows that the agent has read the folder since.
+    // Add a Service and wait for it, which shows that the agent has read the folder since then.
     scene.add(Service::new("later", 4, [scene.world.pod("spare")]));
     scene.wait("another Service", |report| {
         report["expectations"]["services"] == 4

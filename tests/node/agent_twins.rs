@@ -3,19 +3,18 @@
 use node_tests::prelude::*;
 use node_tests::traffic::Failure;
 
-/// Twice as long as a confirmation takes.
+/// Time for which no 503 may come: twice as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harmless {
-    /// All applications have ended, so that the pods' kernels answer with RST.
+    /// All applications have ended, so that the kernel of each pod answers with RST.
     BackendsKilled,
     BackendsSilent,
     /// A NetworkPolicy drops packets to the pods of one Service.
     PolicyForOneService,
     /// A NetworkPolicy drops all packets of one client.
     PolicyForOneClient,
-    /// Clients dial a Service without endpoints.
     NoEndpoints,
     /// Clients are outside of loadBalancerSourceRanges.
     SourceRanges,
@@ -36,7 +35,7 @@ fn never_503(
     )]
     harmless: Harmless,
 ) {
-    // One backend for each case is enough: tests of faults cover the differences between backends.
+    // One backend for each event is enough, because tests of faults cover the differences between backends.
     let backend = Backend::ALL[harmless as usize % 3];
     let mut scene = Scene::proven(backend, &[]);
     let watch = scene.watch();
@@ -53,7 +52,7 @@ fn never_503(
     );
     assert_never_503(&watch);
     if harmless == Harmless::BackendsKilled {
-        // Dead backends do not hide a real fault of the node.
+        // Dead backends must not hide a real fault of the node.
         scene.rules.flush_services().expect("flush");
         wait_answers(&watch, 503);
     }
@@ -106,8 +105,8 @@ impl Harmless {
         }
     }
 
-    /// Asserts that the failure is real: the first client fails. The second, if there is one, is not affected
-    /// and is served.
+    /// Asserts that the failure is real: the first client fails. A second client, if there is one, is not
+    /// affected.
     fn is_felt(self, scene: &Scene) {
         for family in Family::ALL {
             let vip = (scene.manifests.service("web").load_balancer_ip(family), 80).into();
@@ -140,7 +139,7 @@ impl Harmless {
         }
     }
 
-    /// Asserts that the failure is reported as what it is.
+    /// Asserts that the report names the real reason of the failure.
     fn is_told(self, scene: &Scene) {
         match self {
             Self::PolicyForOneService => {

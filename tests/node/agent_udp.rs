@@ -1,4 +1,4 @@
-//! UDP Services through real rules: the counts for each fault and its negative control. UDP evidence never
+//! UDP Services with real rules: the counts for each fault and its negative control. UDP evidence never
 //! changes the verdict.
 
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use node_tests::worker::Worker;
 use crate::commands::{assert_says, pathproof, told};
 
 const DNS: u16 = 53;
-/// Target port of the DNS pods. In a cluster it may also equal the Service's port.
+/// Target port of the DNS pods. In a real cluster it may equal the Service's port.
 const TARGET: u16 = 5353;
 
 /// A node that is proven by TCP traffic, and a DNS Service with two local pods.
@@ -36,7 +36,7 @@ impl Dns {
             clients,
             scene,
         };
-        // Until the agent has read the Service, its datagrams are not counted.
+        // Query until datagrams are counted: before, the agent has not read the Service.
         dns.ask(30_000);
         eventually("the Service is known", || {
             dns.counts(Family::V6, "arrived") > 0
@@ -110,18 +110,18 @@ fn questions_are_answered() {
     assert_eq!(connections, 0);
 }
 
-/// The Services' rules are gone. Datagrams are counted as leaked; the verdict comes from connections.
+/// The Services' rules are gone. Datagrams are counted as leaked; only connections change the verdict.
 #[test]
 fn flushed_rules_leak() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     dns.scene.rules.flush_services().expect("flush");
-    // Conntrack entries still translate datagrams from the earlier ports.
+    // Use new source ports: conntrack entries still translate datagrams from the earlier ones.
     dns.ask(40_000);
     dns.wait_more("leaked", 5);
 }
 
-/// The UDP Service's rule leads to a wrong pod, while every TCP Service works. The verdict stays Proven.
+/// The UDP Service's rule leads to the wrong pod, while every TCP Service works. The verdict stays Proven.
 #[test]
 fn a_rewritten_udp_rule_is_counted_and_is_no_verdict() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
@@ -143,7 +143,7 @@ fn a_rewritten_udp_rule_is_counted_and_is_no_verdict() {
     assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
 }
 
-/// Servers that do not answer are no failure of the node: the datagrams count as forwarded.
+/// Servers that do not answer are no failure of the node, so the datagrams count as forwarded.
 #[test]
 fn silent_servers_are_forwarded_to() {
     let dns = Dns::up(Backend::IptablesNft, Manner::Mute);
@@ -159,7 +159,7 @@ fn silent_servers_are_forwarded_to() {
     assert_eq!(dns.servers.len(), 2, "they are there, and mute");
 }
 
-/// A policy drops a Service's questions. They arrive and never leave, so they count as lost.
+/// A policy drops a Service's queries. They arrive and never leave, so they count as lost.
 #[test]
 fn dropped_questions_are_lost() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
@@ -175,9 +175,9 @@ fn dropped_questions_are_lost() {
     assert_never_503(&watch);
 }
 
-/// A client uses one source port all the time, as many resolvers and proxies do. Its conntrack entry still
-/// leads to an endpoint that left, although the rules follow the API (kubernetes #125467). Negative control:
-/// clients with new source ports.
+/// A client always uses the same source port, as many resolvers and proxies do. Its conntrack entry still
+/// leads to an endpoint that was removed, although the rules follow the API (kubernetes #125467). Negative
+/// control: clients with new source ports.
 #[test]
 fn stale_conntrack_entries_are_reported() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
@@ -204,7 +204,7 @@ fn stale_conntrack_entries_are_reported() {
     dns.wait_more("stale", 5);
     let status = told(pathproof(&dns.scene.world, &["status"]), 0);
     assert_says(&status, &["stale of", "operations.md#udp"]);
-    // The remedy of docs/operations.md#udp.
+    // Apply the remedy of docs/operations.md#udp.
     for family in Family::ALL {
         let frontend = dns.frontend(family).ip();
         let mut delete = dns.scene.world.node.command("conntrack");

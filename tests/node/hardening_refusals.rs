@@ -1,5 +1,5 @@
-//! A thread of the test is confined like an agent with a given configuration. These tests try files and calls
-//! that are allowed or refused. `agent/src/hardening/calls/tests.rs` tries every kind of call.
+//! A thread of the test is confined like an agent with a given configuration. The tests then try files and
+//! calls that are allowed or refused. `agent/src/hardening/calls/tests.rs` covers every kind of call.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use pathproof::confine::{Confined, confine};
 use pathproof_report::FilesReport;
 use tempfile::TempDir;
 
-/// The agent's folders, and a folder that it has no reason to use.
+/// The agent's folders, and a folder that it does not use.
 struct Scene {
     root: TempDir,
     elsewhere: TempDir,
@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-/// Runs `act` in a new thread that is confined. The test's thread is not.
+/// Runs `act` in a new, confined thread. The test's own thread stays unconfined.
 fn confined<T: Send>(config: &Config, act: impl FnOnce(&Confined) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| act(&confine(config)));
@@ -63,7 +63,7 @@ fn confined<T: Send>(config: &Config, act: impl FnOnce(&Confined) -> T + Send) -
     })
 }
 
-/// The error number of a call's result, or 0 for success.
+/// The error number of a failed call, or 0 for success.
 fn errno(result: impl Into<i64>) -> i32 {
     match result.into() {
         -1 => io::Error::last_os_error().raw_os_error().unwrap_or(-1),
@@ -71,16 +71,17 @@ fn errno(result: impl Into<i64>) -> i32 {
     }
 }
 
-/// Makes a system call. Callers pass arguments that change nothing, even if the call is allowed.
+/// Makes a system call. Callers choose arguments that change nothing, even if the call is allowed.
 fn call(number: libc::c_long, arguments: [i64; 4]) -> i32 {
     let [a, b, c, d] = arguments;
-    // SAFETY: callers give no pointer but null, to calls that check theirs.
+    // SAFETY: the only pointer that callers pass is null, to calls that check it.
     errno(unsafe { libc::syscall(number, a, b, c, d, 0, 0) })
 }
 
 const BPF_PROG_LOAD: i64 = 5;
 
-/// ENOSYS makes C libraries fall back to clone(2). With another error they could start no threads.
+/// clone3 must fail with ENOSYS, so that C libraries fall back to clone(2). With another error no thread
+/// could be started.
 #[test]
 fn threads_are_still_started() {
     let scene = Scene::new();
@@ -128,7 +129,7 @@ fn files_are_the_agents_own_alone() {
             "a sysctl"
         );
         fs::read_to_string(sysctl).expect("sysctls may be read");
-        // The agent writes state to a second file and renames it.
+        // The agent writes its state to a second file and renames that.
         let (fresh, state) = (scene.state().join("fresh"), scene.state().join("state"));
         fs::write(&fresh, "mine").expect("write");
         fs::rename(&fresh, &state).expect("into place");
@@ -152,7 +153,7 @@ fn reader(config: Config) -> impl Fn(&Path) -> io::Result<String> {
     }
 }
 
-/// Manifests are replaced as in a mounted ConfigMap, and by renaming the whole folder.
+/// Manifests may be replaced as in a mounted ConfigMap, or by renaming the whole folder.
 #[test]
 fn what_is_read_may_be_replaced() {
     needs!(skip::landlock());
@@ -207,7 +208,7 @@ fn a_token_may_be_renewed() {
     assert_eq!(read(&token).expect("the second token"), "new");
 }
 
-/// A credential plugin may be started and may use any file. Calls that no plugin needs stay refused.
+/// A credential plugin may be started and may use any file. Calls that no plugin needs are still refused.
 #[test]
 fn a_program_for_credentials_is_started() {
     let scene = Scene::new();
@@ -248,7 +249,7 @@ fn the_loader_alone_loads() {
     });
 }
 
-/// With a missing folder the agent is confined all the same, and nothing is reported as missing.
+/// If a folder is missing, the agent is confined as usual, and does not report the folder as missing.
 #[test]
 fn folders_that_are_missing_are_no_error() {
     let scene = Scene::new();
@@ -263,7 +264,7 @@ fn folders_that_are_missing_are_no_error() {
         assert_eq!(is_refused(beside), has_landlock, "the folder itself");
         confined.report.clone()
     });
-    // The negative control: the folder exists.
+    // The negative control: a folder that exists.
     let of_present = confined(&scene.of_folder(), |confined| confined.report.clone());
     assert_eq!(of_missing, of_present);
 }

@@ -1,7 +1,7 @@
 //! The real agent on a real node: packets, kernel NAT, /healthz. Each fault that the agent must find has a
-//! negative control, which it must not mistake for a fault.
+//! negative control: an event that looks similar and is no fault.
 //!
-//! These tests measure no time. Waits are long, since the machine may be busy, and end with the event that
+//! These tests measure no time. Waits are long, because the machine may be busy, and end with the event that
 //! they wait for. The demo and the benchmarks measure how fast the agent is.
 
 mod agent_attach;

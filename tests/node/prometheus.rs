@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a fleet of real agents while faults come and go, and every expression
-//! of the Grafana dashboard is evaluated over that time.
+//! A real Prometheus scrapes a fleet of real agents while faults occur and end. Then every expression of the
+//! Grafana dashboard is evaluated over that time.
 
 mod check;
 
@@ -11,27 +11,28 @@ use node_tests::deploy::Tool;
 use node_tests::prelude::*;
 use node_tests::prometheus::{Prometheus, Span};
 
-/// Expressions that may give no data: with a folder as cluster view, nothing is written to an API server, and
-/// packets that the programs cannot parse occur by chance.
+/// Expressions that may have no data. The agents read the cluster from a folder, so they write to no API
+/// server, and packets that the programs cannot parse occur by chance.
 const RIGHTLY_EMPTY: [&str; 2] = [
     "Writes to the API server that failed, A",
     "Faults of the eBPF programs, A",
 ];
 
-/// The nodes. [`play`] delays the first one's rules and breaks the second.
+/// Names of the nodes. [`play`] delays the rules of the first node and breaks the second.
 const NODES: [&str; 2] = ["worker-1", "worker-2"];
 
-/// The fields are dropped in this order.
+/// A running fleet. Its fields are dropped in this order.
 struct Fleet {
     prometheus: Prometheus,
-    /// Clients that poll like load balancers.
+    /// Clients that poll the nodes like load balancers.
     _watches: Vec<Watch>,
     nodes: Vec<Scene>,
     began: SystemTime,
 }
 
 impl Fleet {
-    /// Starts healthy nodes with a sentinel and traffic. The second excludes an interface.
+    /// Starts healthy nodes with a sentinel and traffic. The second one excludes an interface from
+    /// observation.
     fn start() -> Needed<Self> {
         Tool::Prometheus.installed()?;
         let mut nodes: Vec<_> = NODES.map(|_| Scene::bare(Backend::Nftables)).into();
@@ -54,7 +55,7 @@ impl Fleet {
         for scene in &nodes {
             scene.wait_probed();
         }
-        // Rates need a scrape from before the faults.
+        // Wait for the first scrapes, because rates need one from before the faults.
         eventually("every node is scraped", || {
             let scraped = prometheus.label_values("node", "pathproof_build_info");
             scraped.is_ok_and(|names| names.len() == NODES.len())
@@ -84,7 +85,7 @@ impl Fleet {
         manifests.put_sentinel(&sentinel).expect("the sentinel");
     }
 
-    /// Replaces the only endpoint of db and leaves the rules unchanged. The old pod's server ends: while it
+    /// Replaces the only endpoint of db, but not in the rules. The old pod's server ends: if it still
     /// answered, no client would fail.
     fn swap_db(&mut self, node: usize, from: &str, to: &str) {
         let scene = &mut self.nodes[node];
@@ -104,8 +105,8 @@ impl Fleet {
     }
 }
 
-/// Injects faults: the first node's rules follow the API late; the second's keep a removed endpoint, and are
-/// then flushed.
+/// Injects faults. The first node's rules follow the API late. The second node's rules keep a removed
+/// endpoint, and are then flushed.
 fn play(fleet: &mut Fleet) {
     fleet.move_to(0, 20_002);
     fleet.nodes[0].wait("the rules are late", |report| {
@@ -127,8 +128,8 @@ fn play(fleet: &mut Fleet) {
     thread::sleep(Duration::from_secs(8));
 }
 
-/// Evaluates the dashboard for the second node over the fleet's lifetime. Returns expressions that should
-/// have data and have none, and problems.
+/// Evaluates the dashboard for the second node over the fleet's lifetime. Returns expressions that
+/// unexpectedly have no data, and problems.
 fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<String>, Vec<String>) {
     let span = fleet.span();
     let expressions = dashboard.expressions(&fleet.prometheus, NODES[1], span, 1.0);
@@ -150,7 +151,7 @@ fn the_dashboard_shows_a_fleet_with_faults() {
     misspelt(&fleet, &dashboard);
 }
 
-/// The positive control: the checks find a misspelt metric, also behind `or vector(0)`.
+/// The positive control: the checks find a misspelt metric, even if `or vector(0)` follows it.
 fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
     let text = dashboard.0.to_string();
     for (right, wrong, blamed) in [
@@ -170,7 +171,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
         );
         assert!(problems.contains(&expected), "{expected}: {problems:?}");
     }
-    // A misspelt label is not reported as a wrong name, but the panel is empty.
+    // A misspelt label is not reported as a wrong name, but its panel is found to be empty.
     let text = text.replace("state=\\\"degraded\\\"", "stat=\\\"degraded\\\"");
     let text = text.replace(
         "by (loss) (pathproof_coverage_loss{",

@@ -1,5 +1,5 @@
-//! The agent makes, adopts and removes the sentinel's devices on a real kernel. `damage` tests what other
-//! programs do to the devices, `others` what the devices do to the rest of the node.
+//! The agent makes, adopts and removes the sentinel's devices on a real kernel. Module `damage` tests what
+//! other programs do to the devices, `others` what the devices do to the rest of the node.
 
 mod damage;
 mod others;
@@ -20,7 +20,7 @@ use pathproof_wire::service::Family;
 /// Prefix of the devices' names.
 const PREFIX: &str = "pathproof";
 
-/// The shipped addresses, with `pod` as the addresses for the pods' path.
+/// A configuration with the shipped addresses, and with `pod` as the addresses for the path of pods.
 pub(crate) fn config(pod: [Option<IpAddr>; 2]) -> SentinelConfig {
     let ip = |text: &str| text.parse().expect("an address");
     SentinelConfig {
@@ -54,7 +54,7 @@ impl Node {
         Self { world, config }
     }
 
-    /// Runs on a thread inside the node.
+    /// Runs a future on a thread inside the node's namespace.
     pub(crate) fn run<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         self.world.node.run(|| block_on(work()))
     }
@@ -123,7 +123,8 @@ fn made_once_and_the_same_ever_after() {
         assert!(link.contains(&mac), "{link}");
         assert!(link.contains("alias pathproof sentinel"), "{link}");
     }
-    // As after a crash, only the kernel still has the devices' state.
+    // Ensure again without knowledge of the first call, as after a crash: only the kernel still has the
+    // state.
     let (links, tables) = (node.ip("-d link"), node.tables());
     assert_eq!(node.ensure(), devices);
     assert_eq!(node.ip("-d link"), links);
@@ -154,7 +155,8 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     assert_eq!(forwards(Family::V4), Some(true));
     let far = ["pathproof-c1", "pathproof-s1"];
     let far_forward = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
-    // The kernel sets the switch on all devices. This is no damage: the far ends forward nothing anyway.
+    // The kernel sets forwarding on all devices, also on the far ends. This is no damage: far ends forward
+    // nothing anyway.
     assert_eq!(far_forward(), [Some("1".to_owned()), Some("1".to_owned())]);
     assert_eq!(node.verify(&devices), [""; 0]);
     node.ensure();
@@ -167,7 +169,8 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     assert_eq!(forwards(Family::V6), Some(false));
 }
 
-/// Network managers and hardening roles set the forwarding of single interfaces.
+/// Forwarding is checked for each interface, because network managers and hardening roles set it for single
+/// ones.
 #[test]
 fn forwarding_is_read_for_each_interface() {
     let node = Node::new();
@@ -218,17 +221,20 @@ fn forwarding_is_read_for_each_interface() {
     assert_eq!(read(), (Some(false), None), "off for each of them");
 }
 
-/// Without programs, as between two agents, a packet to the echo ends at the far end, even if it forwards.
+/// Between two agents there are no programs. Even if the far end forwards, a packet to the echo must end
+/// there.
 #[test]
 fn nothing_loops_without_programs() {
     let node = Node::new();
     node.ensure();
-    // Forwarding goes off and on again, since the kernel applies only changes to the devices.
+    // Switch forwarding off and on again, because the kernel only applies changes of the switch to the
+    // devices.
     for on in [false, true] {
         node.world.set_forwarding(on).expect("forwarding");
     }
-    // The worst case: no reverse path filter, which would drop packets that come back by a device without
-    // addresses. The packets come from outside, since those of the node itself would be martians there.
+    // The worst case is a node without a reverse path filter, because this filter would drop packets that
+    // return by a device without addresses. Send from outside: packets of the node itself would be martians
+    // there.
     let open = ["all", "pathproof-s0", "pathproof-s1"];
     for device in open.map(|device| format!("net/ipv4/conf/{device}/rp_filter")) {
         node.world.node.sysctl(&device, "0").expect("a sysctl");
@@ -238,20 +244,20 @@ fn nothing_loops_without_programs() {
     outside.ip(to_node).expect("a route");
     let to_node = "-6 route add 2001:2::/48 via 2001:db8:0:1::10";
     outside.ip(to_node).expect("a route");
-    // A few multicast reports of the kernel may be counted, but not the many hops of a loop.
+    // Allow a few packets, such as the kernel's multicast reports. A loop would have many more.
     for family in Family::ALL {
         let sent = packets_of_one(&node, node.config.echo[family as usize]);
         assert!((1..6).contains(&sent), "{family:?}: {sent} packets");
     }
-    // The loop is prevented by the neighbour entry, whose hardware address belongs to no device. With the far
-    // end's real address, one packet loops until its TTL is used up.
+    // A neighbour entry prevents the loop: its hardware address belongs to no device. With the far end's real
+    // address, one packet loops until its TTL is used up.
     node.ip("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:e1");
     let sent = packets_of_one(&node, node.config.echo[0]);
     println!("{sent} packets in a loop");
     assert!(sent > 50, "{sent} packets: the test cannot show a loop");
 }
 
-/// Number of packets that the echo's near end sends for one datagram from outside.
+/// Number of packets that the echo's near end sends after one datagram from outside.
 fn packets_of_one(node: &Node, to: IpAddr) -> u64 {
     let count = || {
         let text = node.ip("-s link show pathproof-s0");
@@ -329,7 +335,7 @@ fn devices_of_other_settings_are_adapted() {
             "{line}"
         );
     }
-    // With one family only, the other family's addresses are removed.
+    // If only one family is used, the other family's addresses are removed.
     let v4 = node
         .run(|| ensure(&node.config, &[Family::V4]))
         .expect("devices");

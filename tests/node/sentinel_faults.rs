@@ -1,4 +1,4 @@
-//! Faults of the datapath on an idle node, where only the sentinel's probes can find them, and on a busy
+//! Faults of the datapath, on an idle node, where only the sentinel's probes can find them, and on a busy
 //! node. Each fault is reported with its cause.
 
 use std::collections::BTreeSet;
@@ -10,16 +10,16 @@ use node_tests::prelude::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The chain of all Services is emptied.
     Flushed,
     NoRules,
     /// The sentinel's rules lead to an address that is no endpoint.
     Rewritten,
     /// `ip_forward` and its IPv6 equivalent are 0.
     ForwardingOff,
-    /// IPv4 forwarding is 0 on each interface and `ip_forward` still 1. IPv6 has only the global switch.
+    /// IPv4 forwarding is 0 on each interface, while `ip_forward` is still 1. IPv6 has only the global
+    /// switch.
     ForwardingOffEach,
-    /// Data is dropped after the handshake, as if it were INVALID.
+    /// Data is dropped after the handshake, as by a rule for packets in state INVALID.
     DataDropped,
     /// Only node ports are not translated.
     NoNodePorts,
@@ -52,7 +52,8 @@ impl Fault {
                 "chain data_rules { type filter hook forward priority -10; \
                  tcp flags & (psh | ack) == psh | ack drop; }",
             ),
-            // Before NAT: untracked packets are not translated.
+            // The chain runs before NAT and exempts node ports from conntrack, because untracked packets are
+            // not translated.
             Self::NoNodePorts => nft(
                 scene,
                 "chain port_rules { type filter hook prerouting priority -300; \
@@ -66,7 +67,8 @@ impl Fault {
             Self::Flushed | Self::NoRules => scene.rules.install().expect("install"),
             Self::Rewritten => scene.rules.repair().expect("repair"),
             Self::ForwardingOff | Self::ForwardingOffEach => {
-                // Off and on, since the kernel applies only changes to the interfaces.
+                // Switch forwarding off and on, because the kernel only applies changes of the switch to the
+                // interfaces.
                 scene.world.set_forwarding(false).expect("sysctl");
                 scene.world.set_forwarding(true).expect("sysctl");
             }
@@ -76,7 +78,7 @@ impl Fault {
         }
     }
 
-    /// The report must have one of these causes.
+    /// Causes of which the report must name one.
     fn causes(self) -> &'static [&'static str] {
         match self {
             Self::Flushed | Self::NoRules => &["leaked", "refused"],
@@ -98,8 +100,8 @@ const PROBES: &str = "pathproof_probes_total";
 /// Disables damping, since several faults in a row would count as flapping.
 const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
 
-/// Without traffic, each fault is 503 with its cause, and 200 after its repair. Legacy iptables tables exist
-/// beside kube-proxy's table, as container runtimes create them.
+/// Without traffic, each fault is answered with 503 and its cause, and with 200 after its repair. Legacy
+/// iptables tables exist beside kube-proxy's table, as container runtimes create them.
 #[rstest]
 fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend) {
     let mut scene = Scene::idle(backend, &ONE_BY_ONE);
@@ -108,7 +110,7 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
         list.args(["-t", "nat", "-S"]).stdout(Stdio::null());
         assert!(list.status().expect("run it").success(), "{tool}");
     }
-    // Time for the agent to read the legacy tables, which it does every few seconds.
+    // Wait until the agent has read the legacy tables, which it does every few seconds.
     thread::sleep(Duration::from_secs(6));
     for fault in [
         Fault::Flushed,
@@ -122,8 +124,8 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
     }
 }
 
-/// Probes of node ports also fail if node ports have moved to other addresses. They are a fault only if
-/// clients outside are refused as well.
+/// Probes of node ports also fail if node ports were moved to other addresses. So the failure causes a 503
+/// only if clients outside are refused as well.
 #[test]
 fn missing_node_ports_are_503_once_clients_are_refused() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -171,7 +173,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
         })
     });
     if fault == Fault::NoRules {
-        // The answer stays after the agent has detected the datapath's owner again.
+        // The 503 must stay after the agent has detected again who owns the datapath.
         throughout(Duration::from_secs(6), || {
             assert_eq!(scene.asked("/healthz"), 503, "until it is mended");
         });
@@ -180,13 +182,14 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
     wait_answers(&watch, 200);
     scene.wait_probed();
     if fault == Fault::NoRules {
-        // An owner that was gone for several seconds must be detected and proven again.
+        // The owner's rules were gone for several seconds, so the agent must detect the owner and prove the
+        // paths again.
         thread::sleep(Duration::from_secs(6));
         scene.wait_probed();
     }
 }
 
-/// Faults of a part of the datapath, each mended before the next.
+/// Faults of parts of the datapath. Each is repaired before the next.
 #[test]
 fn a_part_that_is_broken_is_named() {
     let scene = Scene::idle(Backend::Nftables, &ONE_BY_ONE);
@@ -218,7 +221,7 @@ fn only_ipv6_is_broken(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 503);
 }
 
-/// A broken family that no client uses is no reason for a 503. It counts from a client's first connection on.
+/// If one family is broken, this causes a 503 only after the first connection of a client in that family.
 fn only_ipv6_is_broken_and_only_ipv4_is_used(scene: &Scene) {
     let dial = |family, number| {
         let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
@@ -240,7 +243,7 @@ fn only_ipv6_is_broken_and_only_ipv4_is_used(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 503);
 }
 
-/// The chain for connections of the node itself is flushed. Forwarded traffic is not affected.
+/// Only the chain for connections of the node itself is flushed, so forwarded traffic is not affected.
 fn only_the_host_path_is_degraded(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy output");
@@ -267,7 +270,7 @@ fn udp_is_judged_apart(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// The masquerade rule was there and is gone, so that answers would bypass the node.
+/// The masquerade rule, which worked before, is gone, so that answers would bypass the node.
 fn missing_masquerade_is_named(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy postrouting");
@@ -280,7 +283,7 @@ fn missing_masquerade_is_named(scene: &Scene) {
     });
 }
 
-/// A filter drops the echo's answers after they come in.
+/// A filter drops the echo's answers after they enter the node.
 fn lost_answers_are_named(scene: &Scene) {
     nft(
         scene,
@@ -289,13 +292,13 @@ fn lost_answers_are_named(scene: &Scene) {
     let report = scene.wait("answers lost in both families", |report| {
         in_both(report, |family| family["cause"] == "answer_lost")
     });
-    // A filter for the sentinel's address has the same effect, so this is no 503.
+    // This is no 503, because a filter for the sentinel's address has the same effect.
     assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// SYNs still leave for endpoints, but all answers are dropped: a total outage. As the negative control, a
-/// policy that drops only one pod's answers is none.
+/// SYNs still leave for endpoints, but all answers are dropped: a total outage. The negative control is a
+/// policy that drops only one pod's answers.
 #[test]
 fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
     let mut scene = Scene::busy(Backend::Nftables, &ONE_BY_ONE);
@@ -318,7 +321,7 @@ fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
     wait_answers(&watch, 503);
     let served = |client: &Client| client.tally().ok;
     let before: Vec<u64> = scene.clients.iter().map(served).collect();
-    // Longer than a proof counts. The verdict stays.
+    // Wait for longer than a proof is valid. The verdict must stay.
     thread::sleep(Duration::from_secs(35));
     assert_eq!(scene.clients.iter().map(served).collect::<Vec<_>>(), before);
     assert_eq!(scene.asked("/healthz"), 503);
@@ -327,11 +330,11 @@ fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
     scene.clients.clear();
 }
 
-/// Another program deletes conntrack entries of probes again and again, some between handshake and data.
+/// Another program repeatedly deletes conntrack entries of probes, some of them between handshake and data.
 #[test]
 fn deleted_conntrack_entries_are_no_phantom_cause() {
     let scene = Scene::idle(Backend::Nftables, &[]);
-    // By default, data without an entry makes a new one and is translated like a SYN.
+    // By default, a data packet without an entry makes a new one and is translated like a SYN. Disable this.
     let loose = "net/netfilter/nf_conntrack_tcp_loose";
     scene.world.node.sysctl(loose, "0").expect("a switch");
     let mut deleted = 0;
@@ -346,7 +349,7 @@ fn deleted_conntrack_entries_are_no_phantom_cause() {
         deleted += conntrack("-C").trim().parse::<u64>().expect("a count");
         conntrack("-F");
     }
-    // Most probes pass and some lose their entry. None may be counted with a cause of another fault.
+    // Most probes pass and some lose their entry. Those must not be counted with the cause of another fault.
     assert!(deleted > 0, "there was no entry to delete");
     let text = scene.metrics();
     for cause in ["forwarding_off", "misrouted", "not_masqueraded"] {
@@ -356,11 +359,12 @@ fn deleted_conntrack_entries_are_no_phantom_cause() {
     scene.wait_probed();
 }
 
-/// If only probes are lost, a filter may drop the sentinel's range. Lost real connections confirm the fault.
+/// If only probes are lost, a filter may drop the sentinel's range, so the state is Suspect. Lost real
+/// connections confirm the fault.
 #[test]
 fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
-    // Failures of a Service count only after it has worked.
+    // Wait for successes, because a Service's failures count only after it has worked.
     scene.pod_traffic();
     eventually("all pods are served", || {
         scene.clients.iter().all(|client| client.tally().ok > 2)
@@ -382,11 +386,11 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
     eventually("200 again", || scene.asked("/healthz") == 200);
 }
 
-/// One Service is broken while the sentinel and the others work.
+/// One Service is broken, while the sentinel and the other Services work.
 #[test]
 fn one_broken_service_is_degraded_and_named() {
     let mut scene = Scene::busy(Backend::IptablesLegacy, &[]);
-    // No application listens in the wrong pod, so that its kernel refuses.
+    // Let no application listen in the wrong pod, so that the pod's kernel refuses connections.
     scene.servers.remove("spare");
     for family in Family::ALL {
         let right = scene.world.pod("db-1").endpoint(family, PORT);
@@ -400,8 +404,8 @@ fn one_broken_service_is_degraded_and_named() {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// A probe never leaves the node, even if nothing translates it. A pod's connection to the sentinel's address
-/// is no probe, and leaves the node as usual.
+/// A probe never leaves the node, even if no rule translates it. A pod's connection to the sentinel's address
+/// is no probe and leaves the node as usual.
 #[test]
 fn probes_that_nothing_translates_stay_on_the_node() {
     let scene = Scene::idle(Backend::Nftables, &[]);
@@ -410,7 +414,7 @@ fn probes_that_nothing_translates_stay_on_the_node() {
     let mut capture = Capture::start(&scene.world.outside);
     let sent = || metric(&scene.metrics(), PROBES, &[""]);
     let before = sent();
-    // Each lane has more than two probes per second.
+    // In this time each lane sends several probes.
     thread::sleep(Duration::from_secs(5));
     assert!(sent() > before, "no probe was sent");
     assert_eq!(to_sentinel(&mut capture), BTreeSet::new());
@@ -425,7 +429,7 @@ fn probes_that_nothing_translates_stay_on_the_node() {
     scene.rules.install().expect("install");
 }
 
-/// Sources of the captured packets to the sentinel's addresses.
+/// Sources of the captured packets whose destination is an address of the sentinel.
 fn to_sentinel(capture: &mut Capture) -> BTreeSet<IpAddr> {
     capture.drain();
     assert_eq!(capture.missed(), 0);

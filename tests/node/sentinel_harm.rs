@@ -1,5 +1,6 @@
-//! The agent and its sentinel change no packet of users: with and without them, the same traffic gives the
-//! same bytes at every device. The sentinel's packets stay on its devices: elsewhere no frame is added.
+//! The agent and its sentinel change no packet of users: with and without them, the same traffic has the same
+//! bytes at every device. The sentinel's packets stay on its devices: other devices carry no additional
+//! frame.
 //!
 //! All traffic consists of crafted frames. Each is sent when the one before has arrived, and the kernels of
 //! both ends are kept silent. Nothing is random: Services have one endpoint each, masquerade keeps the port,
@@ -13,9 +14,9 @@ use node_tests::packet::{self, Hardware, Packet, flag};
 use node_tests::prelude::*;
 use node_tests::traffic::RawSender;
 
-/// Number of times that all flows are sent, so that probes are sent among them.
+/// Number of times that all flows are sent, so that probes occur among them.
 const ROUNDS: u16 = 12;
-/// Lets the kernels of the ends receive neighbour discovery only.
+/// Rules that let the kernels of both ends receive neighbour discovery only, so that they send no answers.
 const SILENT: &str = "table inet silent { chain in { type filter hook input priority 0; \
      policy drop; iif lo accept; \
      icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; }\n}\n";
@@ -24,7 +25,6 @@ const SILENT: &str = "table inet silent { chain in { type filter hook input prio
 enum Kind {
     /// A connection with data in both directions, ended by RST.
     Tcp,
-    /// Datagrams in both directions.
     Udp,
     /// A SYN whose checksum is wrong.
     Damaged,
@@ -49,14 +49,14 @@ struct Flow {
 /// Name of the router's namespace, which has the outside clients.
 const OUTSIDE: &str = "outside";
 
-/// An end of flows, with its sender and its capture.
+/// One end of flows, with its sender and its capture.
 struct Party {
     sender: RawSender,
     capture: usize,
     device: &'static str,
 }
 
-/// The captures in all namespaces, and the ends of flows.
+/// The captures in all namespaces, and the ends of the flows.
 struct Stage {
     captures: Vec<Capture>,
     parties: BTreeMap<&'static str, Party>,
@@ -80,7 +80,7 @@ fn scene(backend: Backend) -> Scene {
         one("remote", 2, "remote"),
     ];
     let scene = Scene::of(world, services, backend);
-    // The sentinel's rules exist even without the agent, so that both runs have the same rules.
+    // Add the sentinel's rules even without the agent, so that both runs have the same rules.
     scene.add_sentinel(&Sentinel::default());
     scene
 }
@@ -93,7 +93,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
     let outside = world.outside_client(0, family);
     let node = world.node_address(family);
     let mut ports = 20_000 + round * 32..;
-    // A flow from a pod, whose address the other end sees.
+    // A flow from a pod, whose address the server sees.
     let mut from_pod = |kind, server: &'static str, dials: SocketAddr, serves| {
         let from = pod("client", ports.next().expect("a port"));
         Flow {
@@ -107,7 +107,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
         }
     };
     let mut flows = Vec::new();
-    // From a pod through Services. The source address stays.
+    // From a pod to endpoints of Services. The source address does not change.
     for (name, server) in [
         ("local", "server"),
         ("bridged", "bridged"),
@@ -129,7 +129,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
         let sees = SocketAddr::new(node, flow.from.port());
         flows.push(Flow { sees, ..flow });
     }
-    // From outside to local endpoints. The source address stays.
+    // From outside to local endpoints. The source address does not change.
     for dials in [
         SocketAddr::new(node, 30_080),
         SocketAddr::new(service("local").load_balancer_ip(family), 80),
@@ -147,7 +147,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
 }
 
 impl Flow {
-    /// The packets in order, and whether the client sends each.
+    /// The packets in order, with whether the client sends each one.
     fn packets(&self) -> Vec<(bool, Packet)> {
         let there = |flags, sequence, acknowledged, payload: &[u8]| {
             let (from, to) = (self.from, self.dials);
@@ -159,7 +159,7 @@ impl Flow {
             let sent = packet::tcp(from, to, flags, sequence, acknowledged, payload);
             (false, sent)
         };
-        // Fixed sequence numbers, which differ between flows.
+        // Sequence numbers are fixed and differ between flows.
         let isn = 0x1000_0000 + (u32::from(self.from.port()) << 12);
         let other = isn ^ 0x5555_0000;
         let (hello, answer) = (b"hello, and\0".as_slice(), b"as much to you".as_slice());
@@ -267,7 +267,7 @@ impl Stage {
 
     /// Ends the captures and returns the frames by namespace, device and direction.
     fn finish(mut self) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
-        // A frame that has arrived may still be missing from the last capture.
+        // Wait a moment: a frame that has arrived may still be missing from the capture of the last device.
         std::thread::sleep(Duration::from_millis(50));
         let mut seen: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for capture in &mut self.captures {
@@ -292,7 +292,8 @@ fn is_sentinels_device(device: &str) -> bool {
     device.starts_with("pathproof-")
 }
 
-/// Sends every flow, and returns the frames by device. `meanwhile` runs before the captures end.
+/// Sends every flow, and returns the frames by device. `meanwhile` runs after the flows, before the captures
+/// end.
 fn traffic(
     scene: &Scene,
     meanwhile: impl FnOnce(),
@@ -332,7 +333,7 @@ fn probes(scene: &Scene) -> u64 {
 fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]) {
     let mut scene = scene(backend);
     silence(&scene.world);
-    // A first run, in which bridges and neighbour tables learn.
+    // Discard a first run, in which bridges and neighbour tables learn addresses.
     traffic(&scene, || ());
     let without = traffic(&scene, || ());
     scene.start(options);

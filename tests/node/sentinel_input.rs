@@ -10,8 +10,8 @@ fn scene() -> Scene {
     scene
 }
 
-/// A router that answers for the sentinel's addresses itself: it refuses by ICMP, or drops the two ports that
-/// the agent tries at every start.
+/// A router that itself answers for the sentinel's addresses. It applies the verdict to the two ports that
+/// the agent tries at every start: it refuses by ICMP, or drops.
 fn router(verdict: &str) -> String {
     format!(
         "add table inet router\ndelete table inet router\ntable inet router {{ chain first {{
@@ -29,7 +29,7 @@ fn is_off(scene: &mut Scene, words: &str) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// Addresses, routes and devices of others that the sentinel would need.
+/// Addresses, routes and devices that the sentinel would need belong to others.
 #[test]
 fn what_is_in_use_is_left_alone() {
     let mut scene = scene();
@@ -74,8 +74,8 @@ fn an_address_of_the_cluster_is_left_alone() {
     is_off(&mut scene, "10.244.0.200");
 }
 
-/// Another machine or pod of a network without podCIDRs has the address, and is reached by the default
-/// route: nothing on this node shows it.
+/// Another machine, or a pod of a network without podCIDRs, has the sentinel's address. It is reached by the
+/// default route, so nothing on this node shows the conflict.
 #[test]
 fn an_address_that_answers_behind_the_default_route_is_left_alone() {
     let mut scene = scene();
@@ -92,8 +92,8 @@ fn an_address_that_answers_behind_the_default_route_is_left_alone() {
     assert!(!made, "no route leads to the sentinel");
 }
 
-/// Whoever may write a slice can claim the sentinel's address, so a claim counts only if the endpoint answers.
-/// Here the port that answers is none of those that are tried at every start.
+/// Anybody who may write a slice can claim the sentinel's address, so a claim counts only if the claimed
+/// endpoint answers. Its port is not among those that the agent tries at every start.
 #[test]
 fn a_claim_to_an_address_counts_if_it_is_answered() {
     let mut scene = scene();
@@ -148,11 +148,11 @@ fn without_node_ports_the_rest_is_probed() {
     assert!(lane.is_null() || lane["state"] == "off", "{lane}");
 }
 
-/// A node port that is not served, as with nodePortAddresses, never worked and is no fault.
+/// A node port that never worked, because it is not served (as with nodePortAddresses), is no fault.
 #[test]
 fn a_node_port_that_never_worked_is_no_fault() {
     let mut scene = Scene::bare(Backend::Nftables);
-    // The rules come from a Service without a node port; the agent reads one with a node port.
+    // Install the rules of a Service without a node port. Then give the agent one with a node port.
     scene.add_sentinel(&Sentinel {
         node_port: None,
         ..Sentinel::default()
@@ -187,7 +187,8 @@ fn a_node_without_ipv6_is_probed_by_ipv4() {
     node_tests::scene::assert_never_503(&watch);
 }
 
-/// With an address of this node's podCIDR that IPAM does not assign, probes are treated like a pod's traffic.
+/// If the pod lane has an address of this node's podCIDR that IPAM does not assign, its probes are treated
+/// like a pod's traffic.
 #[test]
 fn a_reserved_pod_address_is_a_path_of_its_own() {
     let mut scene = scene();
@@ -195,7 +196,7 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
     scene.wait("pods' path probed", |report| {
         lanes_are(report, "pod", "tcp", "passing")
     });
-    // Probes from the pod address show that a filter drops only the range of the off-cluster probes.
+    // These probes show that a filter drops only the range of the off-cluster probes.
     settle();
     scene.nft(
         "table inet filtered { chain bogons { type filter hook forward priority -10; \
@@ -218,7 +219,7 @@ fn off_is_off() {
     assert!(scene.world.node.ifindex("pathproof-c0").is_err());
 }
 
-/// On a broken node without traffic, the next agent answers 503 from its first answer on.
+/// On a broken node without traffic, a restarted agent answers 503 from its first answer on.
 #[test]
 fn a_broken_idle_node_stays_503_over_a_restart() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

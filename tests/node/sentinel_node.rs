@@ -1,5 +1,5 @@
 //! A node with a working sentinel: the agent's devices, programs and prober, and nftables rules that
-//! translate like a proxy's.
+//! translate as a proxy would.
 
 use std::net::IpAddr;
 
@@ -151,7 +151,7 @@ impl Node {
         self.world.node.nft(script).expect("nft");
     }
 
-    /// Waits until every lane has had a trace that is `expected`. Other traces may come first.
+    /// Waits until every lane had a trace that is `expected`. Other traces may precede it.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -181,8 +181,8 @@ impl Node {
         found
     }
 
-    /// Ends the prober. All conntrack entries of its TCP probes must be closed, also those from faults: open
-    /// ones stay for minutes (finding 6).
+    /// Ends the prober. Asserts that all conntrack entries of its TCP probes are closed, even those from
+    /// faults: open ones would stay for minutes (finding 6).
     pub(crate) fn stop(&mut self) {
         self.prober = None;
         let tracked = Family::ALL.map(|family| {
@@ -198,7 +198,7 @@ impl Node {
             .filter(open)
             .collect();
         assert!(open.is_empty(), "{open:#?}");
-        // Ten lanes, four a second, ten seconds.
+        // At most ten lanes with four probes a second were probed for ten seconds.
         let all: usize = tracked.iter().map(|all| all.lines().count()).sum();
         assert!(all < 1_000, "{all} entries");
     }
@@ -244,7 +244,7 @@ fn targets(config: &SentinelConfig) -> Vec<SentinelAddresses> {
     Family::ALL.map(addresses).to_vec()
 }
 
-/// The plan for the sentinel's Service and EndpointSlices.
+/// Map changes for the sentinel's Service and EndpointSlices.
 fn expectations(config: &SentinelConfig) -> Vec<MapChange> {
     let mut plan = Vec::new();
     for family in Family::ALL {
@@ -300,7 +300,7 @@ pub(crate) fn passed(stamps: &Stamps) -> Vec<Stage> {
         .collect()
 }
 
-/// Stages that the first packet of a probe passed.
+/// Stages that the first packet of a probe reached.
 pub(crate) fn first(trace: &ProbeTrace) -> Vec<Stage> {
     match trace.lane.transport {
         Transport::Tcp => passed(&trace.handshake),

@@ -45,7 +45,7 @@ fn each_fault_shows_in_the_traces_and_leaves_nothing_open() {
         data_that_is_dropped_after_the_handshake_shows,
         a_rewritten_rule_is_misrouted,
         dropped_in_forward_is_lost_and_leaves_nothing_behind,
-        // This must be last, since the test does not repair it.
+        // Last, because the test does not repair this fault.
         without_a_route_to_the_echo_probes_leave_by_the_uplink,
     ];
     for fault in faults {
@@ -78,7 +78,7 @@ fn a_flushed_chain_leaks_and_refuses(node: &mut Node) {
 fn without_forwarding_probes_arrive_and_go_no_further(node: &mut Node) {
     node.world.set_forwarding(false).expect("forwarding off");
     node.wait("forwarding off", |trace| match trace.lane.path {
-        // The host path does not depend on forwarding (finding 4).
+        // The host path works without forwarding (finding 4).
         ProbePath::Host => is_sound(trace),
         _ => first(trace) == [Arrived] && trace.control == Control::Passed,
     });
@@ -111,7 +111,7 @@ fn a_rewritten_rule_is_misrouted(node: &mut Node) {
             && first(trace).last() != Some(&Collected)
             && match (trace.lane.transport, trace.lane.path) {
                 (Transport::Udp, _) => true,
-                // The observer follows arriving connections, and a SYN of the host does not arrive.
+                // The observer follows arriving connections only, and a SYN of the host does not arrive.
                 (_, ProbePath::Host) => true,
                 (Transport::Tcp, _) => trace.sightings.misrouted,
             }

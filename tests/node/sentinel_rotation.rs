@@ -1,11 +1,12 @@
 //! The sentinel's endpoint moves from one generation to the next. The agent measures the lag of the rules,
-//! and a rotation causes no failure. `pathproof_judge::verdict` tests that rules are stale after two minutes.
+//! and a rotation causes no failure. `pathproof_judge::verdict` tests that rules count as stale after two
+//! minutes.
 
 use node_tests::prelude::*;
 
 const PATHS: [&str; 3] = ["off_cluster", "node_port", "host"];
 
-/// Changes the generation in the agent's view. The rules stay as they are.
+/// Changes the generation in the agent's view. The rules do not follow.
 fn move_endpoint(scene: &Scene, generation: u16) {
     let sentinel = Sentinel {
         generation,
@@ -53,8 +54,8 @@ fn the_lag_of_the_rules_is_measured() {
                 lane["generation"] == generation && lane["late"].is_null()
             })
         });
-        // The lag counts from when the agent read the file: at the earliest after it was written, and at the
-        // latest when the lanes were reported late.
+        // The lag counts from the time when the agent read the file. That is after the file was written, and
+        // before the lanes were reported as late.
         assert!(
             every(&followed, |lane| {
                 let lag = Duration::from_nanos(lane["lag"].as_u64().unwrap_or_default());
@@ -75,14 +76,14 @@ fn the_lag_of_the_rules_is_measured() {
     }
     let series = "pathproof_rotation_lag_seconds_count 18";
     assert!(metrics.contains(series), "{series}\n{metrics}");
-    // Neither the lag nor its end counts as a failure.
+    // Neither the lag nor its end may count as a failure.
     let report = scene.report();
     assert!(every(&report, |lane| lane["failed"] == 0), "{report:#}");
     assert_eq!(report["verdict"]["state"], "proven");
 }
 
-/// The rules follow a new generation before the agent has read it. They lead to an endpoint that the agent's
-/// view does not have.
+/// The rules follow a new generation before the agent has read it, so they lead to an endpoint that is not in
+/// the agent's view.
 #[test]
 fn rules_that_are_ahead_are_no_fault() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -111,7 +112,7 @@ fn rules_that_are_ahead_are_no_fault() {
         "{report:#}"
     );
     assert_eq!(report["verdict"]["state"], "proven");
-    // The agent's view follows, and there was no lag.
+    // When the agent's view follows, the measured lag is zero.
     move_endpoint(&scene, 20_002);
     scene.wait("no lag", |report| {
         every(report, |lane| lane["wanted"] == 20_002 && lane["lag"] == 0)

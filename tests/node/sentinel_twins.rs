@@ -1,5 +1,5 @@
-//! Negative controls: events that make the sentinel's probes fail, or could, without a fault of the datapath.
-//! They never cause a 503.
+//! Negative controls: events that make the sentinel's probes fail, or could, although the datapath has no
+//! fault. They never cause a 503.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use node_tests::traffic::Failure;
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
 
-/// Several times as long as a confirmation takes.
+/// Time for which no 503 may come: several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +25,9 @@ enum Harmless {
     /// A policy answers packets from these ranges with RST.
     RangeReset,
     DevicesDown,
-    /// Another program flushes the devices' routes, again and again.
+    /// Another program repeatedly flushes the devices' routes.
     RoutesFlushed,
     DeviceDeleted,
-    /// The servers in the backends end.
     BackendsKilled,
     /// 250 devices are added and removed.
     BurstOfDevices,
@@ -36,7 +35,7 @@ enum Harmless {
     ForwardedByInterface,
 }
 
-/// The events are divided among the backends. Each event is reverted before the next.
+/// Each backend gets a part of the events. Each event is reverted before the next.
 #[rstest]
 #[case::nftables(Backend::Nftables, &[Harmless::BurstOfDevices, Harmless::RangeDropped, Harmless::RoutesFlushed, Harmless::ForwardedByInterface, Harmless::Deleted])]
 #[case::iptables_legacy(Backend::IptablesLegacy, &[Harmless::RangeReset, Harmless::DeviceDeleted, Harmless::Edited])]
@@ -136,7 +135,8 @@ impl Harmless {
 }
 
 impl Harmless {
-    /// Time for which no 503 may come: longer than the agent ignores failures after a change of the sentinel.
+    /// Time for which no 503 may come. It exceeds the time for which the agent ignores failures after a
+    /// change of the sentinel.
     fn watched(self) -> Duration {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => WATCHED + settled(),
@@ -144,7 +144,7 @@ impl Harmless {
         }
     }
 
-    /// Clients of the killed backends, for an idle node, which has no other clients.
+    /// Clients of the killed backends. An idle node has no other clients.
     fn callers(self, scene: &Scene, busy: bool) -> Vec<Client> {
         let targets = ["web", "api"]
             .map(|service| Family::ALL.map(|family| scene.cluster_ip(service, family)));
@@ -176,7 +176,7 @@ impl Harmless {
         }
     }
 
-    /// Asserts that the event took effect and is reported. `log` is the length of the log before it.
+    /// Asserts that the event took effect and is reported. `log` is the length of the log before the event.
     fn is_told(self, scene: &Scene, log: usize, busy: bool) {
         let logged = |text: &str| scene.agent().log()[log..].contains(text);
         match self {
@@ -200,14 +200,15 @@ impl Harmless {
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {
                 eventually("the damage is told", || logged("interfaces are damaged"));
             }
-            // An idle node has no other clients that would fail.
+            // Dial from here, because an idle node has no other clients that would fail.
             Self::BackendsKilled => {
                 for family in Family::ALL {
                     let target = scene.cluster_ip("web", family);
                     for turn in 0..3 {
                         let plan = scene.pod_plan("spare", target);
                         let plan = plan.patience(Duration::from_secs(2));
-                        // A connection that a backend had not accepted when it ended is reset.
+                        // Repeat: a connection that a backend had not accepted when it ended is reset instead
+                        // of refused.
                         eventually("nobody listens", || {
                             plan.once(turn) == Err(Failure::Refused)
                         });
@@ -225,8 +226,8 @@ impl Harmless {
     }
 }
 
-/// Without the program at the echo or the one that collects answers, no probe can pass, which is no failure.
-/// The agent attaches the program again, and afterwards finds a real fault.
+/// Without the program at the echo, or the one that collects answers, no probe can pass. This is no failure.
+/// The agent attaches the program again, and then still finds a real fault.
 #[rstest]
 #[case::echo("pathproof-s1", &[])]
 #[case::collector_by_clsact("pathproof-c1", &["--attach", "clsact"])]
@@ -247,7 +248,8 @@ fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str])
     scene.break_and_mend(&watch);
 }
 
-/// The agent runs out of file descriptors and cannot check its devices, which may be intact.
+/// The agent has no free file descriptors and so cannot check its devices. They may be intact, so it keeps
+/// them.
 #[test]
 fn devices_that_cannot_be_checked_are_not_replaced() {
     let scene = Scene::idle(Backend::Nftables, &[]);
@@ -280,7 +282,7 @@ fn devices_that_cannot_be_checked_are_not_replaced() {
     scene.break_and_mend(&watch);
 }
 
-/// The sentinel's ports are no open ports: only registered probes are answered.
+/// The sentinel's ports do not answer unknown clients: only registered probes get an answer.
 #[test]
 fn strangers_get_no_answer() {
     let scene = Scene::idle(Backend::Nftables, &[]);
@@ -299,7 +301,8 @@ fn strangers_get_no_answer() {
     }
 }
 
-/// An agent that ends removes its devices. A killed one leaves them, and the next adopts them.
+/// An agent that exits after SIGTERM removes its devices. A killed agent leaves them, and the next one adopts
+/// them.
 #[test]
 fn devices_go_with_the_agent_and_are_found_again() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

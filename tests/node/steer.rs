@@ -1,6 +1,6 @@
-//! The healthz port with another owner: pathproof answers clients outside, and the owner answers the node
-//! itself, whichever process started first. Without the agent, the owner answers everybody. A listener that
-//! answers HTTP imitates kube-proxy.
+//! The healthz port while another process, its owner, listens on it. pathproof answers clients outside, and
+//! the owner answers the node itself, whichever process started first. Without the agent, the owner answers
+//! everybody. The tests imitate kube-proxy by a listener that answers HTTP.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use node_tests::world::{HEALTHZ_PORT, OldKernel};
 /// Body of the owner's answer.
 const OWNER: &str = "owner";
 
-/// A thread that holds the healthz port like another process. It ends when this is dropped.
+/// A thread that holds the healthz port like another process. It ends when dropped.
 pub(crate) struct Owner {
     _worker: Worker,
 }
@@ -69,7 +69,7 @@ pub(crate) enum Who {
     Nobody,
 }
 
-/// Sends one request from a namespace, and returns who answered.
+/// Sends one request from a namespace, and returns which process answered.
 fn who(from: &Namespace, address: SocketAddr) -> Who {
     let asked = from.run(|| http::get(address, "/healthz", Duration::from_secs(2)));
     match asked {
@@ -84,12 +84,12 @@ fn node_address(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
 }
 
-/// Origin of the answers to clients outside, IPv4 and IPv6.
+/// Which process answers clients outside, in IPv4 and IPv6.
 fn outside(scene: &Scene) -> [Who; 2] {
     Family::ALL.map(|family| who(&scene.world.outside, node_address(scene, family)))
 }
 
-/// Origin of the answers to the node itself, at loopback and at the node's address, IPv4 and IPv6.
+/// Which process answers the node itself, at loopback and at the node's address, in IPv4 and IPv6.
 fn inside(scene: &Scene) -> [Who; 4] {
     let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let [v4, v6] = loopback.map(|address| SocketAddr::new(address, HEALTHZ_PORT));
@@ -104,7 +104,7 @@ fn way(scene: &Scene) -> (String, Option<bool>) {
     (way, report["port"]["owner"].as_bool())
 }
 
-/// The first stage of a rollout: the owner answers all clients, and the report shows that.
+/// The first stage of a rollout: the owner answers all clients, and the report shows this.
 #[test]
 fn no_load_balancer_is_answered_without_an_address() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -141,13 +141,13 @@ fn outsiders_get_ours_and_the_node_the_owners() {
     eventually("that there is none is told", || {
         way(&scene) == ("steered".to_owned(), Some(false))
     });
-    // An agent that ends in order leaves nothing at the port.
+    // An agent that exits after SIGTERM leaves nothing at the port.
     scene.take_agent().terminate().expect("an end in order");
     assert_eq!(outside(&scene), [Who::Nobody; 2]);
     assert_eq!(inside(&scene), [Who::Nobody; 4]);
 }
 
-/// An owner can open the port at any time, also while connections to the agent are open.
+/// A process can open the port at any time, also while connections to the agent are open.
 #[test]
 fn an_owner_may_come_and_go_at_any_time() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -178,7 +178,7 @@ fn an_owner_may_come_and_go_at_any_time() {
         drop(owner);
         eventually("the node is ours", || inside(&scene) == [Who::Pathproof; 4]);
     }
-    // An owner of one address leaves the other addresses to the agent.
+    // If the owner listens on one address only, the agent answers at the others.
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT));
     let _owner = Owner::at(&scene.world.node, address);
     let mixed = [Who::Owner, Who::Pathproof, Who::Pathproof, Who::Pathproof];
@@ -239,7 +239,7 @@ fn one_address_is_one_address() {
 fn the_allow_list_holds_for_what_is_steered() {
     let mut scene = Scene::bare(Backend::Nftables);
     let owner = Owner::start(&scene.world.node);
-    // The outside namespace sends with the router's addresses.
+    // Allow the router's addresses, with which the outside namespace sends.
     scene.start(&["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"]);
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     for family in Family::ALL {
@@ -255,7 +255,8 @@ fn the_allow_list_holds_for_what_is_steered() {
         )
     };
     assert_eq!(denied(), 2);
-    // Without an owner, requests of the node itself reach the agent. The node is not on the list either.
+    // Without an owner, requests of the node itself reach the agent, which denies them too: the node is not
+    // on the list.
     drop(owner);
     eventually("the node itself is denied", || {
         for family in Family::ALL {
@@ -266,7 +267,8 @@ fn the_allow_list_holds_for_what_is_steered() {
     });
 }
 
-/// Linux before 5.7 has no links to a network namespace. The agent binds the port instead and reports that.
+/// Linux before 5.7 cannot attach BPF links to a network namespace. There the agent binds the port and
+/// reports that.
 #[test]
 fn where_nothing_can_be_steered_the_port_is_bound() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -287,7 +289,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
     );
     scene.take_agent().terminate().expect("an end in order");
 
-    // If another process holds the port, the agent ends with an error.
+    // If another process holds the port that is to be bound, the agent exits with an error.
     let _owner = Owner::start(&scene.world.node);
     let binary = agent_binary().expect("the agent's binary");
     let folder = scene.manifests.dir();
@@ -310,8 +312,8 @@ fn bound_is_bound() {
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
 }
 
-/// SIGTERM is no sign of a broken node. Without another process that would answer, the agent serves the last
-/// verdict until the shutdown grace ends.
+/// SIGTERM is no sign of a broken node. If no other process would answer, the agent serves the last verdict
+/// until the shutdown grace ends.
 #[rstest]
 #[case::steered("steer")]
 #[case::bound("bind")]
@@ -327,7 +329,7 @@ fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
     assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
 }
 
-/// An agent ends at once if the port's owner will answer clients outside.
+/// An agent exits at once if the port's owner will answer clients outside.
 #[test]
 fn an_owner_is_not_kept_waiting() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -338,12 +340,12 @@ fn an_owner_is_not_kept_waiting() {
     let status = scene.take_agent().terminate().expect("an end at once");
     assert_eq!(status.code(), Some(0));
     assert_eq!(outside(&scene), [Who::Owner; 2]);
-    // This owner answers every path, so `/livez` does not change either.
+    // `/livez` does not change either, because this owner answers every path.
     let changes = watch.changes();
     assert_eq!(changes.len(), 1, "all requests are answered: {changes:?}");
 }
 
-/// An owner that listens for clients outside in one family only does not replace the agent.
+/// An owner that listens for clients outside in only one family is no successor of the agent.
 #[test]
 fn an_owner_of_one_family_is_no_successor() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -359,7 +361,8 @@ fn an_owner_of_one_family_is_no_successor() {
     assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
 }
 
-/// A process that listens on the port at another address gets none of the agent's connections.
+/// A process that listens on the port at another address gets none of the agent's connections, so it is no
+/// successor.
 #[test]
 fn an_owner_beside_a_bound_port_is_no_successor() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -374,7 +377,7 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     });
     drop(owner);
 
-    // A later agent is a successor.
+    // A second agent is a successor.
     let admin = "127.0.0.1:19257";
     let extra = [&bound[..], &["--admin-bind-address", admin]].concat();
     let later = scene.spawn_beside(&extra);
@@ -388,7 +391,7 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     };
     eventually("the later one answers", || port_of_later().is_some());
     throughout(Duration::from_millis(2_500), || {
-        // A request may fail, and then gives no result.
+        // A failed request gives no result and is not compared.
         assert_ne!(port_of_later(), Some(true));
     });
     later.kill().expect("kill");

@@ -1,4 +1,5 @@
-//! Upgrades of the agent under constant requests from outside: one agent or the other answers each of them.
+//! Upgrades of the agent under constant requests from outside: each request is answered by one of the two
+//! agents.
 
 use std::fs::File;
 
@@ -19,10 +20,12 @@ use crate::agent_kernel::detach_all;
 const BALANCER: Duration = Duration::from_secs(1);
 /// Minimum time between two requests of a poller.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Minimum number of answers for each poller during an action. The first may belong to an earlier request.
+/// Minimum number of answers that each poller gets during an action, above one because the first may belong
+/// to an earlier request.
 const MEANWHILE: u64 = 5;
 
-/// One poller for each path and family. It uses a new connection each time and keeps results other than 200.
+/// One poller for each path and family. Each uses a new connection for every request, and keeps results other
+/// than 200.
 struct Pollers(Vec<Poll<String>>);
 
 impl Pollers {
@@ -45,7 +48,7 @@ impl Pollers {
         Self(all.map(start).collect())
     }
 
-    /// Performs an action, and asserts that each poller sent requests during it.
+    /// Performs an action, and asserts that each poller got answers during it.
     fn during<T>(&self, what: &str, act: impl FnOnce() -> T) -> T {
         let asked = || self.0.iter().map(Poll::asked).collect::<Vec<_>>();
         let before = asked();
@@ -85,7 +88,7 @@ fn successor(scene: &Scene, extra: &[&str]) -> Agent {
         |report: serde_json::Value| report["agent"]["started"].as_str().map(str::to_owned);
     let before = scene.agent().verdict().ok().and_then(started);
     let mut agent = scene.spawn_beside(extra);
-    // The later of two agents answers at the admin port, once it steers.
+    // Wait for the successor's answers: the later of two agents answers at the admin port once it steers.
     let answers = || {
         let now = agent.verdict().ok().and_then(started);
         (now.is_some() && now != before).then_some(())
@@ -104,7 +107,8 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
     told.elapsed()
 }
 
-/// With clsact, a successor replaces the old agent's filters. The old agent must not remove the new ones.
+/// With clsact, a successor replaces the filters of the old agent. The old agent must not remove the new
+/// ones.
 #[rstest]
 #[case::tcx(20, &[])]
 #[case::clsact(5, &["--attach", "clsact"])]
@@ -121,7 +125,7 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
         pollers.during(&what, || succeed(&mut scene, &extra))
     };
     let mut ends: Vec<Duration> = (0..rounds).map(&mut rollout).collect();
-    // Counted before the remaining agent could repair anything.
+    // Count before the remaining agent could repair anything.
     let left = ["eth0", "veth-client-1"].map(|device| filters(&scene, device));
     pollers.assert_all_answered();
     ends.sort();
@@ -132,21 +136,21 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
     );
     if !attach.is_empty() {
         assert_eq!(left, [2, 2], "the observer's filters");
-        // An agent may be ready before its sentinel is.
+        // Wait, because an agent may be ready before its sentinel is.
         eventually("two more of the sentinel's", || {
             filters(&scene, "pathproof-s0") == 4
         });
     }
-    // The last agent is fully working.
+    // The last agent must work completely.
     scene.wait_probed();
     let log = scene.agent().log();
     assert_eq!(repairs(&scene), 0, "{log}");
     assert!(!log.contains("programs were attached again"), "{log}");
-    // Killed, since an agent that ends in order would wait for a successor.
+    // Kill the agent: after SIGTERM it would wait for a successor.
     scene.take_agent().kill().expect("kill");
 }
 
-/// When a successor dies, its predecessor gets the connections again, so that a rollback leaves no gap.
+/// When a successor dies, its predecessor answers again, so that a rollback leaves no gap.
 #[test]
 fn a_successor_that_dies_returns_the_connections() {
     let mut scene = Scene::new(Backend::Nftables, &["--shutdown-grace", "5s"]);
@@ -156,7 +160,8 @@ fn a_successor_that_dies_returns_the_connections() {
     for _ in 0..3 {
         let next = successor(&scene, &[]);
         next.kill().expect("kill");
-        // Connections that the dead agent had accepted are lost. All later ones are answered.
+        // Start the pollers now: connections that the dead agent had accepted are lost, but all later ones
+        // are answered.
         let pollers = Pollers::start(&scene);
         let many = || (pollers.0.iter().map(Poll::asked).min() > Some(25)).then_some(());
         until(PATIENCE, many).expect("a hundred requests");
@@ -168,7 +173,7 @@ fn a_successor_that_dies_returns_the_connections() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// The agent gets SIGTERM before its successor has started, and runs until then.
+/// An agent that gets SIGTERM before its successor has started runs until the successor answers.
 #[rstest]
 #[case::steered("steer")]
 #[case::bound("bind")]
@@ -182,11 +187,12 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
         std::thread::sleep(Duration::from_secs(1));
         assert!(old.exited().expect("ask").is_none(), "{}", old.log());
         scene.start(&extra);
-        // Less than the grace, after which the agent would end anyway.
+        // Wait less than the grace, after which the agent would exit anyway.
         until(Duration::from_secs(25), || old.exited().ok().flatten())
     });
     assert_eq!(ended.and_then(|status| status.code()), Some(0));
-    // A bound listener that closes may reset connections (docs/known-issues.md). Steered ones are not reset.
+    // A bound listener may reset connections when it closes (docs/known-issues.md). Steered connections are
+    // never reset.
     if way == "steer" {
         pollers.assert_all_answered();
     } else {
@@ -199,7 +205,7 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
 }
 
 /// Another tool's program of the same kind is no successor: the agent still repairs hooks, and removes its
-/// devices when it ends. It ends at once, since that program may take the connections.
+/// devices when it exits. It exits at once, because the other program may take the connections.
 #[test]
 fn a_strange_program_is_no_successor() {
     let extra = ["--shutdown-grace", "10m"];
@@ -229,18 +235,20 @@ fn a_strange_program_is_no_successor() {
     );
 }
 
-/// While a successor runs, its predecessor repairs nothing, so the two do not replace each other's hooks.
+/// While a successor runs, its predecessor repairs nothing, so that the two do not replace each other's
+/// hooks.
 #[test]
 fn a_predecessor_does_not_interfere_with_its_successor() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let next = successor(&scene, &[]);
     let earlier = scene.take_agent();
-    // Only the successor may attach to new devices: if both did, each would replace the other's program.
+    // Only the successor may attach to new devices: if both agents did, each would replace the other's
+    // program.
     for n in 0..8 {
         let add = format!("link add new{n} type veth peer name wen{n}");
         scene.world.node.ip(&add).expect("add");
     }
-    // Time for several checks of both agents.
+    // Wait for several checks of both agents.
     std::thread::sleep(Duration::from_secs(12));
     scene.agent = Some(next);
     assert_eq!(repairs(&scene), 0, "{}", scene.agent().log());

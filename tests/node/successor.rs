@@ -1,5 +1,5 @@
-//! Two agents at once, as in a rolling update: which one answers, whether the probes of both pass, and
-//! whether the update continues.
+//! Two agents at the same time, as in a rolling update: which one answers, whether the probes of both pass,
+//! and whether the update continues.
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt as _;
@@ -19,7 +19,8 @@ const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context
 "users": [{"name": "u", "user": {}}],
 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}"#;
 
-/// The successor's report. The later of two agents answers at the admin port as soon as it can.
+/// The successor's report. The later of two agents answers at the admin port as soon as it can, so the
+/// function waits for a report of another agent than `before`.
 fn said_by(successor: &Agent, before: &Value) -> Value {
     let started = |report: &Value| report["agent"]["started"].clone();
     let said = until(PATIENCE, || {
@@ -33,8 +34,8 @@ fn pending(agent: &Agent) -> String {
     agent.admin("/agent/readyz").expect("an answer").body
 }
 
-/// A successor that cannot read the cluster leaves the answers to its predecessor. If that lasts, it answers
-/// from its state file, like an agent without an API server.
+/// A successor that cannot read the cluster leaves the answers to its predecessor. If it still cannot after
+/// some time, it answers from its state file, like an agent without an API server.
 #[test]
 fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -66,7 +67,8 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// Kubelet's startup probe of the new pod reaches the old agent, which must not answer for it.
+/// Kubelet's startup probe of the new pod may reach the old agent, which must not report success for the new
+/// one.
 #[test]
 fn a_predecessor_does_not_report_its_successor_as_started() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -76,7 +78,7 @@ fn a_predecessor_does_not_report_its_successor_as_started() {
     let next = scene.spawn_beside(&[]);
     let seen = until(PATIENCE, || (startup(scene.agent()) == 503).then_some(()));
     assert!(seen.is_some(), "its start is seen:\n{}", next.log());
-    // As if the verifier took long.
+    // Stop the successor, as if the verifier took long.
     assert!(next.signal(libc::SIGSTOP));
     throughout(Duration::from_secs(2), || {
         assert_eq!(startup(scene.agent()), 503, "it has not started");
@@ -90,7 +92,8 @@ fn a_predecessor_does_not_report_its_successor_as_started() {
     next.terminate().expect("the new one ends");
 }
 
-/// A rollback while the successor still loads its programs: it has taken nothing over and removes nothing.
+/// A rollback while the successor still loads its programs: it has not taken anything over yet, and must
+/// remove nothing.
 #[test]
 fn a_successor_that_still_loads_ends_on_sigterm() {
     let scene = Scene::idle(Backend::Nftables, &[]);
@@ -115,7 +118,7 @@ fn listens(pid: u32) -> bool {
     caught & (1 << (libc::SIGTERM - 1)) != 0
 }
 
-/// The probes of both agents pass, so that the node is judged during an upgrade.
+/// During an upgrade the probes of both agents pass, so that the node is still judged.
 #[test]
 fn both_of_two_agents_probe() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -130,7 +133,7 @@ fn both_of_two_agents_probe() {
             .map(|lane| lane["passed"].as_u64().unwrap_or_default())
             .collect()
     };
-    // The successor continues its predecessor's counts. They must grow by its own probes on all lanes.
+    // The successor continues its predecessor's counts, and must add passed probes of its own on all lanes.
     let first = said_by(&next, &before);
     for family in Family::ALL {
         let begun = passed(&first, family);
@@ -139,7 +142,7 @@ fn both_of_two_agents_probe() {
             now.len() == begun.len() && now.iter().zip(&begun).all(|(now, then)| *now > then + 5)
         });
     }
-    // Neither agent mistakes the other's programs for another tool's, even when it reads them again.
+    // Neither agent may take the other's programs for those of another tool, even when it lists them again.
     throughout(Duration::from_secs(6), || {
         let datapath = &scene.report()["datapath"];
         assert_eq!(datapath["sentinel_managed"], "no", "{datapath:#}");
@@ -149,20 +152,20 @@ fn both_of_two_agents_probe() {
     assert!(!log.contains("other BPF programs"), "{log}");
     next.kill().expect("kill");
     let begun = scene.report();
-    // The predecessor's probes passed as well, so that it has no series of failures.
+    // The predecessor's probes must have passed as well: it has no series of failures.
     assert_eq!(begun["verdict"]["state"], "proven", "{begun:#}");
     scene.take_agent().kill().expect("kill");
 }
 
-/// If the verdict begins to fail with a new version, that agent is not ready, and a rolling update stops at
-/// this node. It is ready again after the verdict recovers.
+/// If the verdict fails for the first time under a new version, that agent is not ready, and a rolling update
+/// stops at this node. The agent is ready again after the verdict recovers.
 #[test]
 fn an_update_stops_where_the_verdict_begins_to_fail() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let before = scene.report();
     let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
-    // Wait until the successor answers: an earlier fault would not count against the new version.
+    // First wait until the successor answers: an earlier fault would not count against the new version.
     said_by(&next, &before);
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
@@ -196,8 +199,8 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
 }
 
 /// New Services are counted correctly while two agents run, whichever agent remains. Each agent would assign
-/// its own ids, so only one may write the maps. The other agent is stopped while the Services are added, and
-/// then reads both at once, so that it would number them in the opposite order.
+/// its own ids, so only one may write the maps. The test stops the other agent while the Services are added.
+/// This agent then reads both at once, and would number them in the opposite order.
 #[rstest]
 #[case::the_successor(true)]
 #[case::the_predecessor(false)]
@@ -205,7 +208,8 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     let mut scene = Scene::proven(Backend::Nftables, &[]);
     let before = scene.report();
     let mut next = scene.spawn_beside(&[]);
-    // Wait for the successor's answers: before them, the predecessor answers and is ready.
+    // First wait for the successor's answers: until then, the predecessor answers, and reports that it is
+    // ready.
     said_by(&next, &before);
     next.wait_ready(PATIENCE).expect("ready");
     let ends = if successor_lives {
@@ -239,8 +243,8 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     scene.take_agent().kill().expect("kill");
 }
 
-/// A successor with an incomplete view removes unknown Services from the maps, and dies before its
-/// predecessor has noticed that.
+/// A successor with an incomplete view removes the Services that it does not know from the maps, and dies
+/// before its predecessor has noticed it. The predecessor must restore them.
 #[test]
 fn changes_of_a_short_lived_successor_are_reverted() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
@@ -265,8 +269,8 @@ fn changes_of_a_short_lived_successor_are_reverted() {
 }
 
 /// A pod with the node's network namespace, root in its container, binds the socket names by which agents
-/// once recognized each other; they contain program ids, which can be guessed. Such names would
-/// pretend that the successor already writes the maps and answers.
+/// formerly recognized each other. The names contain program ids, which can be guessed. If agents trusted
+/// these names, an agent would conclude that its successor already writes the maps and answers.
 #[test]
 fn names_that_a_pod_holds_stop_no_upgrade() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -279,7 +283,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     said_by(&blind, &before);
     let said = blind.log();
     assert!(said.contains("Address already in use"), "{said}");
-    // Only the predecessor can read the new Service, and has to write it.
+    // Only the predecessor can read the new Service, so it must write the maps.
     let expected = frontends(&scene);
     let service = Service::new("late", 3, [scene.world.pod("web-1")]);
     scene.manifests.add(service).expect("add a Service");
@@ -295,7 +299,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// Binds all names of the programs that are loaded next.
+/// Binds the names for all programs that will be loaded next.
 fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
     let limit = libc::rlimit {
         rlim_cur: 16_384,

@@ -1,4 +1,4 @@
-//! Tests of the test world itself, on which all other tests rely. No agent runs.
+//! Tests of the test world, on which all other tests rely. No agent runs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use node_tests::prelude::*;
 use node_tests::traffic::{Answer, Failure};
 
-/// Long enough for a loaded machine, and short enough for tests that wait for a timeout.
+/// A client's timeout, long enough for a loaded machine, and short enough for tests that wait for it to
+/// expire.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// The usual scene with two more Services: far has no local endpoint, and empty has no endpoint.
+/// The usual scene with two more Services: `far` has no local endpoint, and `empty` has no endpoint.
 fn scene(backend: Backend) -> Scene {
     let mut scene = Scene::bare(backend);
     let far = Service::new("far", 3, [scene.world.pod("web-3")]);
@@ -31,7 +32,8 @@ fn from_outside(scene: &Scene, target: SocketAddr) -> Plan {
     Plan::from_outside(&scene.world, 0, target).patience(PATIENCE)
 }
 
-/// Makes connections, all of which must succeed. Returns the servers that answered and the sources they saw.
+/// Makes connections, all of which must succeed. Returns the servers that answered, and the sources that they
+/// saw.
 fn many(plan: &Plan, count: u16) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
     let mut servers = BTreeSet::new();
     let mut sources = BTreeSet::new();
@@ -101,21 +103,21 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         let all = set(&["web-1".to_owned(), "web-2".to_owned(), "web-3".to_owned()]);
         assert_eq!(many(&plan, 40), (all.clone(), set(&[pod])));
 
-        // Hairpin: a pod that reaches itself sees another source address than its own.
+        // Hairpin: a pod that connects to itself sees another source address than its own.
         let plan = from_pod(&scene, "web-1", scene.cluster_ip("web", family));
         let (servers, sources) = many(&plan, 40);
         assert_eq!(servers, all);
         assert!(sources.contains(&world.pod("web-1").address(family)) && sources.len() == 2);
 
-        // A bridged pod to a Service whose endpoint is its neighbour on the bridge.
+        // A bridged pod dials a Service whose endpoint is on the same bridge.
         let plan = from_pod(&scene, "db-2", scene.cluster_ip("db", family));
         assert_eq!(many(&plan, 5).0, set(&["db-1".to_owned()]));
 
         let plan = Plan::from_node(world, scene.cluster_ip("web", family));
         assert_eq!(many(&plan, 40).0, all);
 
-        // NodePort and load balancer address from outside are masqueraded, to the node's address that the
-        // kernel prefers for the outgoing device.
+        // Connections from outside to node port and load balancer address are masqueraded to the node's
+        // address that the kernel prefers for the outgoing device.
         let vip = scene.manifests.service("web").load_balancer_ip(family);
         for target in [scene.node_port(30080, family), SocketAddr::new(vip, 80)] {
             let (servers, sources) = many(&from_outside(&scene, target), 40);
@@ -132,7 +134,7 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
             set(&["db-1".to_owned()])
         );
 
-        // externalTrafficPolicy Local without a local endpoint: drops outsiders, serves pods.
+        // externalTrafficPolicy Local without a local endpoint: clients outside are dropped, pods are served.
         let target = scene.node_port(30083, family);
         assert_eq!(from_outside(&scene, target).once(0), Err(Failure::Timeout));
         assert_eq!(
@@ -140,8 +142,9 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
             set(&["web-3".to_owned()])
         );
 
-        // No endpoint: refused. The timeout allows a second SYN, since an ICMP error that comes while
-        // connect() still holds the socket is dropped, and veths are that fast.
+        // Connections to a Service without endpoints are refused. The timeout allows a second SYN: the kernel
+        // drops an ICMP error that arrives while connect() still holds the socket, and veths are fast enough
+        // for that.
         let plan = from_pod(&scene, "client-1", scene.cluster_ip("empty", family));
         assert_eq!(
             plan.patience(Duration::from_millis(1800)).once(0),

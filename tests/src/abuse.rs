@@ -1,5 +1,5 @@
-//! Abusive clients of a health port: thousands of idle or very slow connections to a server that closes
-//! them.
+//! Abusive clients of a health port: they open thousands of idle or very slow connections, and reconnect when
+//! the server closes one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -15,9 +15,9 @@ use crate::worker::Worker;
 
 /// Threads that hold the connections.
 const HOLDERS: usize = 4;
-/// Interval between checks of each connection; a slow one sends a byte each time.
+/// Interval between checks of each connection. A slow connection sends one byte at each check.
 const ROUND: Duration = Duration::from_secs(1);
-/// Connection timeout; the next round tries again.
+/// Connection timeout; a failed connection is retried in the next round.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// A set of connections. All are closed when it is dropped.
@@ -34,9 +34,9 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Opens `size` connections from a namespace, rounded up to a multiple of the threads, and replaces
-    /// those that the server closes. Half of them send nothing; the other half begin a header and send
-    /// one byte of it a second.
+    /// Opens `size` connections from a namespace, rounded up to a multiple of `HOLDERS`, and replaces those
+    /// that the server closes. Half of them send nothing. The other half begin a header and send one byte of
+    /// it each second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
         let counts = Arc::new(Counts::default());

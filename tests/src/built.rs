@@ -6,8 +6,7 @@ use crate::world;
 
 pub mod versions;
 
-/// The folder of one version of a program. Debian's packages, `debian`, have a single folder without a
-/// version.
+/// The folder of one version of a program. Debian's packages have a single folder `debian` without a version.
 pub fn folder(name: &str, version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../target/tools")
@@ -15,7 +14,7 @@ pub fn folder(name: &str, version: &str) -> PathBuf {
         .join(version)
 }
 
-/// The folder of Kubernetes' programs. `PATHPROOF_CLUSTER_SERVERS` names another one.
+/// The folder of Kubernetes' programs; the environment variable `PATHPROOF_CLUSTER_SERVERS` replaces it.
 pub fn kubernetes() -> PathBuf {
     let other = std::env::var_os("PATHPROOF_CLUSTER_SERVERS");
     other.map_or_else(|| folder("kubernetes", versions::KUBERNETES), PathBuf::from)
@@ -27,7 +26,7 @@ pub fn program(folder: &Path, name: &str) -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// A program of Debian's package, or else of this machine.
+/// A program of the unpacked Debian packages, or else of this machine.
 pub fn unpacked(name: &str) -> Option<PathBuf> {
     program(&folder("debian", ""), name).or_else(|| world::tool(name))
 }

@@ -11,9 +11,9 @@ use socket2::{Domain, Socket, Type};
 
 use crate::world::Namespace;
 
-/// Receive buffer, large enough for all packets of a test.
+/// Size of the receive buffer, large enough for all packets of a test.
 const BUFFER: usize = 32 << 20;
-/// Longer than any frame here; loopback has the longest.
+/// Snap length, longer than any frame here; loopback has the longest.
 const SNAP: usize = 72 << 10;
 
 /// The direction of a frame at a device of the namespace.
@@ -28,7 +28,7 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub device: String,
-    /// Direction at that device.
+    /// Direction of the frame at its device.
     pub direction: Direction,
     /// Time at the device: `CLOCK_REALTIME` in nanoseconds.
     pub at: i128,
@@ -109,8 +109,8 @@ impl Capture {
 }
 
 impl Frame {
-    /// Whether a program sent the frame. The kernel sends neighbour and multicast messages at
-    /// unpredictable times.
+    /// Whether a program sent the frame, and not the kernel: the kernel sends neighbour and multicast
+    /// messages at unpredictable times.
     pub fn is_somebodys(&self) -> bool {
         match (self.bytes.get(12..14), self.transport()) {
             // IGMP, the multicast listener reports of IPv4.
@@ -155,7 +155,6 @@ fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Time of the last received frame.
 fn stamp(socket: &Socket) -> i128 {
     /// Reads a `timespec`.
     const SIOCGSTAMPNS: libc::c_ulong = 0x8907;

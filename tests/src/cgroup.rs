@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::prelude::*;
 
-/// Processes leave their group a moment after they were killed.
+/// A process leaves its group a moment after it was killed, so removal of a group is retried this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A group. When dropped, it is removed with its subgroups once its processes have ended.
@@ -19,8 +19,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group below this process's group in the unified hierarchy. It accepts single threads,
-    /// because clients in several pods are threads of this process.
+    /// Makes a group below this process's group in the unified hierarchy. The group accepts single threads,
+    /// because the clients in different pods are threads of this one process.
     pub fn of_threads() -> Needed<Self> {
         let made = || -> Result<Self> {
             let cgroup = Self::below(&Hierarchy::unified()?.own)?;
@@ -30,8 +30,9 @@ impl Cgroup {
         skip::needed(made().context("a cgroup that takes threads"))
     }
 
-    /// Makes a group that this controller can limit, and returns its hierarchy as well. In v2 the group
-    /// is below the root, because a group with processes cannot pass controllers on to subgroups.
+    /// Makes a group for which this controller can set limits, and returns its hierarchy as well. In v2 the
+    /// group is directly below the root, because a group with processes cannot pass controllers on to
+    /// subgroups.
     pub fn with(controller: &str) -> Result<(Self, Hierarchy)> {
         let mut all = Hierarchy::all()?.into_iter();
         if let Some(v1) = all.find(|one| one.has(controller)) {
@@ -83,7 +84,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Removes a group with its subgroups, deepest first. The kernel removes the files.
+/// Removes a group with its subgroups, deepest first. The kernel removes the files in them.
 pub(crate) fn remove(group: &Path) -> io::Result<()> {
     for entry in fs::read_dir(group)?.flatten() {
         if entry.file_type()?.is_dir() {
@@ -98,7 +99,7 @@ pub struct Hierarchy {
     /// As the kernel writes them: "cpu,cpuacct", "name=systemd"; empty for the unified hierarchy.
     pub(crate) controllers: String,
     pub(crate) root: PathBuf,
-    /// The group of this process, or the root if that group is not visible.
+    /// The group of this process, or the root if the process's group is not visible here.
     pub(crate) own: PathBuf,
 }
 
@@ -135,7 +136,7 @@ impl Hierarchy {
         unified.cloned().with_context(lacking)
     }
 
-    /// Whether this is a v1 hierarchy with this controller.
+    /// Whether this is the v1 hierarchy with this controller.
     pub fn has(&self, controller: &str) -> bool {
         self.controllers.split(',').any(|one| one == controller)
     }

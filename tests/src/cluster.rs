@@ -1,9 +1,9 @@
-//! A real cluster in a [`World`](crate::world::World): etcd and kube-apiserver on the other node,
-//! kube-proxy on the node under test, objects through the API, and all objects of deploy/base.
+//! A real cluster in a [`World`](crate::world::World): etcd and kube-apiserver on the other node, kube-proxy
+//! on the node under test, objects through the API, and all objects of deploy/base.
 //!
-//! Nothing of Kubernetes is imitated: the servers are released ones (`cargo xtask setup-cluster`), the
-//! rights are those of the shipped roles, and tokens come from TokenRequest. There is no controller
-//! manager, scheduler or kubelet: tests do their work.
+//! No part of Kubernetes is imitated: the servers are released ones (`cargo xtask setup-cluster`), the
+//! permissions are those of the shipped roles, and tokens come from TokenRequest. There is no controller
+//! manager, scheduler or kubelet: tests create their objects instead.
 
 mod api;
 pub mod base;

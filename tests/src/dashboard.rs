@@ -1,5 +1,5 @@
-//! The chart's Grafana dashboard as data. Variables in its expressions are resolved as Grafana does it,
-//! so that tests can evaluate them.
+//! The chart's Grafana dashboard as data. Variables in its expressions are resolved as Grafana does, so that
+//! tests can evaluate the expressions.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,9 @@ impl Dashboard {
         self.0["panels"].as_array().into_iter().flatten()
     }
 
-    /// Every expression of every panel; its place is "Title, A". Variables come from Prometheus, as when
-    /// Grafana opens the page. `node` is the selected node, `scrape` the scrape interval in seconds.
+    /// Every expression of every panel, with its place, such as "Title, A". Values of variables come from
+    /// Prometheus, as when Grafana opens the page. `node` is the selected node, `scrape` the scrape interval
+    /// in seconds.
     pub fn expressions(
         &self,
         prometheus: &Prometheus,
@@ -85,7 +86,8 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
     Ok(format!("({})", values.join("|")))
 }
 
-/// Replaces `$name` and `${name}`. Reverse order handles a name before its prefixes.
+/// Replaces `$name` and `${name}`. In reverse order, a name is replaced before the names that are its
+/// prefixes.
 fn resolved(text: &str, variables: &Variables) -> String {
     let names = variables.iter().rev();
     names.fold(text.to_owned(), |text, (name, value)| {

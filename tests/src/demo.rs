@@ -1,9 +1,9 @@
 //! The demo: the real agent on real packets, printed as a timeline.
 //!
-//! A node, its pods and its clients are namespaces, with Service NAT by nftables from the agent's YAML,
-//! and steady traffic. The script breaks the node in several ways and waits each time for the answers
-//! that a load balancer would get at /healthz. The demo succeeds only if all of them came. It leaves
-//! nothing behind, even after Ctrl-C.
+//! A node, its pods and its clients are namespaces, with Service NAT by nftables from the agent's YAML, and
+//! steady traffic. The script breaks the node in several ways, and each time waits for the answers that a
+//! load balancer would get at /healthz. The demo succeeds only if all expected answers came. It removes
+//! everything that it created, even after Ctrl-C.
 
 mod cluster;
 mod script;
@@ -22,7 +22,7 @@ use timeline::Timeline;
 
 use crate::skip;
 
-/// Maximum lines and columns of a printed error. An error may quote a log, and a verifier's log has
+/// Maximum lines and columns of a printed error: an error may quote a log, and a verifier's log can have
 /// megabytes.
 const SHOWN: (usize, usize) = (20, 300);
 
@@ -44,7 +44,8 @@ extern "C" fn interrupt(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Returns an error after Ctrl-C or SIGTERM. Every wait checks it, so that drops can clean up.
+/// Returns an error after Ctrl-C or SIGTERM. Every wait calls this, so that the demo ends by an error and
+/// `Drop` cleans up.
 fn check_signals() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "by a signal");
     Ok(())
@@ -87,7 +88,7 @@ fn run(args: &Args) -> Result<bool> {
     } else {
         script::play(&mut timeline)
     };
-    // The picture is drawn even if the demo failed.
+    // Draw the picture even if the demo failed.
     if let Some(file) = &args.svg {
         timeline.draw(file)?;
     }

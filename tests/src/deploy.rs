@@ -53,7 +53,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Values over the chart's defaults.
+    /// A chart with these values over its defaults.
     pub fn with(values: Value) -> Self {
         let options = Vec::new();
         Self { values, options }
@@ -97,7 +97,7 @@ impl Chart {
             .arg("--values")
             .arg(values)
             .args(&self.options)
-            // The user may have plugins, repositories and a cluster.
+            // Do not use the plugins, repositories and cluster that the user may have.
             .env_clear()
             .env("HOME", dir.path());
         said(&mut command)

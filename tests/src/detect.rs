@@ -1,4 +1,4 @@
-//! A node with Services and a sentinel for `cargo xtask bench` and `cargo xtask storm`, faults of its
+//! For `cargo xtask bench` and `cargo xtask storm`: a node with Services and a sentinel, faults of its
 //! datapath, and the times until the agent reports them.
 
 mod fault;
@@ -17,7 +17,7 @@ use crate::watch::Poll;
 /// Timeout of one request.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Polls a health server of the node from outside. Missing answers are left out.
+/// Polls a health server of the node from outside. Requests without an answer are left out.
 pub fn health(world: &World, port: u16, every: Duration) -> Result<Poll<u16>> {
     let address = SocketAddr::new(world.node_address(Family::V4), port);
     Poll::start(&world.outside, "health", every, move || {

@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 client with one GET for each connection. The tests check exact bytes, so it uses no
-//! library.
+//! A minimal HTTP/1.1 client that opens a connection for each request. It uses no library, because the tests
+//! check exact bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,11 +1,11 @@
 //! Harness of the tests on a real kernel. It builds a node, its pods, another node and clients as network
-//! namespaces ([`world`]), with traffic ([`traffic`]). Service NAT comes from real rules ([`rules`]), a
-//! real cluster ([`cluster`]), or a whole node with kubelet and containerd ([`real_node`]). The agent and
-//! the rules read the same YAML ([`manifests`], [`scale`]). [`deploy`] renders the shipped objects.
+//! namespaces ([`world`]), with traffic ([`traffic`]). Service NAT comes from real rules ([`rules`]), a real
+//! cluster ([`cluster`]), or a whole node with kubelet and containerd ([`real_node`]). The agent and the
+//! rules read the same YAML ([`manifests`], [`scale`]). [`deploy`] renders the shipped objects.
 //!
-//! Nothing here touches the network namespace of the host: every device, rule and sysctl lives in a
-//! namespace that a [`world::World`] creates and removes. The harness parses YAML without the agent's
-//! types ([`rules`]), so that a parsing mistake of the agent cannot hide in the tests.
+//! The network namespace of the host stays unchanged: every device, rule and sysctl is in a namespace that a
+//! [`world::World`] creates and removes. The harness parses YAML without the agent's types ([`rules`]), so
+//! that a parsing mistake of the agent cannot hide in the tests.
 
 pub mod abuse;
 pub mod bpf;

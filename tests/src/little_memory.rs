@@ -1,5 +1,6 @@
-//! Tight memory for one process: a control group that reclaims every page that can be read again, as on a
-//! node that runs out of memory. The process keeps its own data, and nothing is killed.
+//! Tight memory for one process: a control group in which the kernel reclaims every page that it can read
+//! again from a file, as on a node that runs out of memory. The process's own data stays, and nothing is
+//! killed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use anyhow::Result;
 use crate::cgroup::Cgroup;
 use crate::usage;
 
-/// Room above the memory that cannot be reclaimed, which varies in a working process.
+/// Room above the memory that cannot be reclaimed, because that memory varies while a process works.
 const ROOM: u64 = 2 << 20;
 
 /// A group with tight memory. When dropped, its processes return to this process's group.
@@ -18,7 +19,7 @@ pub struct MemoryGroup {
     group: Cgroup,
     /// `cgroup.procs` of this process's group.
     home: PathBuf,
-    /// Files of the limit and of current use, and the value for no limit.
+    /// Names of the files of the limit and of current use, and the value for no limit.
     words: [&'static str; 3],
 }
 
@@ -30,14 +31,14 @@ impl MemoryGroup {
         let mut words = ["memory.high", "memory.current", "max"];
         if hierarchy.has("memory") {
             words = ["memory.limit_in_bytes", "memory.usage_in_bytes", "-1"];
-            // A process without a page waits for one instead of being killed.
+            // Disable the OOM killer: a process without memory for a page then waits for it.
             group.set("memory.oom_control", "1")?;
         }
         Ok(Self { group, home, words })
     }
 
     /// Runs `work` inside the group, because a page counts in the group that allocates it. Processes that
-    /// `work` starts remain in the group.
+    /// `work` starts stay in the group.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let own = std::process::id();
         self.take(own)?;
@@ -52,8 +53,8 @@ impl MemoryGroup {
         self.group.set("cgroup.procs", &pid.to_string())
     }
 
-    /// Limits all processes in the group together, including kernel memory; version 1 leaves out socket
-    /// buffers.
+    /// Limits the memory of all processes in the group together, including kernel memory. Version 1 does not
+    /// count socket buffers.
     pub fn limit(&self, bytes: u64) -> Result<()> {
         self.group.set(self.words[0], &bytes.to_string())
     }
@@ -66,7 +67,7 @@ impl MemoryGroup {
     /// Limits the group to little more than the anonymous memory of this process.
     pub fn tighten(&self, pid: u32) -> Result<()> {
         let least = usage::memory(pid)?.anonymous_kib * 1024 + ROOM;
-        // The kernel may refuse the lowest limits.
+        // Raise the limit in steps, because the kernel may refuse the lowest ones.
         let mut tried = (0..64).map(|more| self.limit(least + more * (ROOM / 4)));
         let set = tried.find(Result::is_ok);
         set.unwrap_or_else(|| self.limit(least))
@@ -100,7 +101,7 @@ mod tests {
         let sleep = || Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
         let mut child = group.inside(sleep).expect("inside").expect("sleep");
         let held = group.group.get("cgroup.procs").expect("processes");
-        // Processes that other tests start at this moment are inside as well.
+        // Search for the child only: processes that other tests start at this moment are inside as well.
         let child_id = child.id().to_string();
         assert!(held.lines().any(|pid| pid == child_id), "{held}");
         group.tighten(child.id()).expect("a limit");

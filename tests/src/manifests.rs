@@ -1,4 +1,4 @@
-//! The YAML folder that the agent and the rules both read: one Node, and Services with their
+//! The YAML folder that the agent and the rules both read. It contains one Node, and Services with their
 //! EndpointSlices, as `kubectl get -o yaml` prints them. Files are changed by atomic rename.
 
 use std::fs;
@@ -20,7 +20,7 @@ pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Name of the pod, for readers only.
+    /// Name of the pod, only for people who read the manifest.
     pub pod: String,
     pub addresses: [IpAddr; 2],
     /// Node of the pod.
@@ -51,14 +51,14 @@ impl From<&Pod> for Endpoint {
 pub struct Service {
     pub namespace: &'static str,
     pub name: String,
-    /// Its index in the address plan: ClusterIPs, load balancer addresses.
+    /// Index in the address plan, which determines ClusterIPs and load balancer addresses.
     pub index: u8,
     pub port_name: String,
     pub protocol: &'static str,
     /// Port that clients dial.
     pub port: u16,
     pub target_port: u16,
-    /// Name and number of a second TCP port, the same at the endpoints.
+    /// Name and number of a second TCP port, with the same number at the endpoints.
     pub second: Option<(&'static str, u16)>,
     pub node_port: Option<u16>,
     /// Whether it has type LoadBalancer, with addresses of the plan.
@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    /// Uses UDP with these ports.
+    /// Makes it a UDP Service with these ports.
     pub fn udp(mut self, name: &str, port: u16, target_port: u16) -> Self {
         self.port_name = name.to_owned();
         self.protocol = "UDP";
@@ -225,7 +225,7 @@ pub fn service(namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// Ports of a Service, named after their numbers; with `target`, the ports of its slices.
+/// Ports of a Service, named after their numbers. If `target` is set, the ports of its slices instead.
 pub fn ports(
     numbers: impl IntoIterator<Item = u16>,
     protocol: &str,
@@ -385,8 +385,8 @@ impl Manifests {
 
     /// Writes a file into the folder atomically.
     pub fn write_file(&self, name: &str, text: &str) -> Result<()> {
-        // The draft is hidden and has no manifest suffix, so that readers of the folder never see half a
-        // file.
+        // The draft's name is hidden and has no manifest suffix, so that readers of the folder never read
+        // half a file.
         let draft = self.dir.join(format!(".{name}.draft"));
         let file = self.dir.join(name);
         fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;

@@ -31,7 +31,7 @@ use pathproof_wire::service::{
 use crate::packet::mapped;
 use crate::world::feed;
 
-/// Size of `struct __sk_buff` (linux/bpf.h), which the kernel takes as context.
+/// Size of `struct __sk_buff` (linux/bpf.h), which BPF_PROG_TEST_RUN takes as context.
 const CONTEXT_LEN: usize = 192;
 /// Offset of `ifindex` in `struct __sk_buff`.
 const CONTEXT_IFINDEX: usize = 40;
@@ -41,16 +41,16 @@ pub struct Observer {
     pub ebpf: Ebpf,
 }
 
-/// Result of a program.
+/// Result of running a program on a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Passed {
     pub verdict: i32,
-    /// The packet afterwards.
+    /// The packet after the program ran.
     pub bytes: Vec<u8>,
 }
 
 impl Observer {
-    /// Loads the observer, with other capacities for these maps.
+    /// Loads the observer. The named maps get other capacities.
     pub fn load(capacities: &[(&'static str, u32)]) -> Self {
         let loaded = load::load_with(None, capacities);
         let mut ebpf = loaded.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -258,11 +258,11 @@ pub const LO: u32 = 1;
 /// Indexes of a sandbox's devices, all up and with forwarding enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct Sandbox {
-    /// No route uses it.
+    /// No route uses this device.
     pub client: u32,
-    /// No route uses it.
+    /// No route uses this device.
     pub bridge: u32,
-    /// No route uses it.
+    /// No route uses this device.
     pub redirecting: u32,
     /// Device of the routes to 10.244.0.0/16 and fd00:10:244::/48.
     pub pods: u32,

@@ -1,4 +1,4 @@
-//! Users of a Service during an outage, their failures, and the explanation by `pathproof why`.
+//! Users of a Service during an outage, their failures, and the explanation that `pathproof why` gives.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -7,14 +7,14 @@ use std::process::Command;
 use crate::prelude::*;
 use crate::traffic::{Ended, Tally};
 
-/// Longer than any client waits until it is served, for busy machines.
+/// Timeout of the wait until clients are served, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Slightly longer than a client waits for its answer.
+/// Time after which every connection has ended: slightly more than a client's timeout.
 const ENDED: Duration = Duration::from_millis(1200);
 /// Maximum wait until the page explains an outage.
 const EXPLAINED: Duration = Duration::from_secs(3);
 
-/// Alternatives for one part of an explanation.
+/// Alternative words for one part of an explanation.
 pub type Words = &'static [&'static str];
 
 /// Clients that run until this is dropped.
@@ -61,7 +61,7 @@ impl Users {
         Self { clients }
     }
 
-    /// Waits until every client is served and has not failed for a second.
+    /// Waits until every client was served, and none failed, for one second.
     pub fn wait_served(&self) {
         let mut last = Vec::new();
         let served = until(PATIENCE, || {
@@ -75,7 +75,7 @@ impl Users {
         assert!(served.is_some(), "not served: {last:?}");
     }
 
-    /// Results of the connections that began between `since` and now. Older results are discarded.
+    /// Results of the connections that began between `since` and now. Results of earlier ones are discarded.
     pub fn felt(&self, since: Instant) -> Felt {
         let until = Instant::now();
         thread::sleep(ENDED);

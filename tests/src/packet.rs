@@ -1,8 +1,8 @@
-//! Packets for tests and benchmarks of the observer, built with etherparse so that a misread header in
-//! `pathproof-wire` is not repeated here.
+//! Packets for tests and benchmarks of the observer. They are built with etherparse, so that a header that
+//! `pathproof-wire` misreads is not misbuilt here in the same way.
 //!
 //! Every builder returns a valid packet with correct lengths and checksums; tests damage the bytes
-//! afterwards. This file must not use `pathproof-wire`, whose own tests include it.
+//! afterwards. This file must not use `pathproof-wire`, whose own tests include this file.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +18,7 @@ pub const QINQ: u16 = 0x88a8;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// TCP flags, as bits of the header's fourteenth byte.
+/// TCP flags, as bits of the header's byte at offset 13.
 pub mod flag {
     pub const FIN: u8 = 0x01;
     pub const SYN: u8 = 0x02;
@@ -42,7 +42,7 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// Its protocol number, and its bytes in front of a header with the number `next_header`.
+    /// Protocol number of this extension header, and its bytes, which announce `next_header` as the next one.
     fn before(self, next_header: IpNumber) -> (u8, Vec<u8>) {
         let options = |units: u8| {
             let body = vec![0; 6 + usize::from(units) * 8];
@@ -220,7 +220,7 @@ pub fn tcp(
     header.psh = flags & flag::PSH != 0;
     header.ack = flags & flag::ACK != 0;
     if header.syn {
-        // Maximum segment size, which every stack sends.
+        // Set the maximum segment size option, which every stack sends.
         header.set_options_raw(&[2, 4, 5, 0xb4]).expect("one word");
     }
     segment(header, source.ip(), destination.ip(), payload)
@@ -311,7 +311,7 @@ pub fn data(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Packet {
     tcp(from, to, flag::ACK | flag::PSH, 1, 1, payload)
 }
 
-/// An ICMP or ICMPv6 error of this type and code that quotes `about` from its network header on.
+/// An ICMP or ICMPv6 error of this type and code. It quotes `about` from its network header on.
 pub fn icmp_error(from: IpAddr, to: IpAddr, kind: u8, code: u8, about: &Packet) -> Packet {
     let mut body = vec![kind, code, 0, 0, 0, 0, 0, 0];
     body.extend(about.network());

@@ -8,11 +8,11 @@ use crate::manifests::{Endpoint, Service};
 use crate::process::Process;
 use crate::world::{Family, World};
 
-/// Port of its answers, and port on which it reports transfers that were cut.
+/// Port at which pods answer, and port to which a pod connects to report a large transfer that failed.
 pub const ECHO_PORT: u16 = 19257;
 pub const LARGE_TRANSFER_PORT: u16 = 19258;
 
-/// A pod, and the node that its slice names if that is not the pod's node.
+/// A pod, and the node that its slice names (`None`: the pod's real node).
 pub type Placed = (&'static str, Option<&'static str>);
 
 /// The pod probe's Service with this index in the address plan.
@@ -34,7 +34,7 @@ pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
 pub struct Probes(Vec<Process>);
 
 impl Probes {
-    /// Starts one in each pod, with the ClusterIPs of [`service`] instead of its name.
+    /// Starts a pod probe in each pod, with the ClusterIPs of [`service`] instead of the Service's name.
     pub fn start(world: &World, binary: &Path, index: u8, pods: &[Placed]) -> Result<Self> {
         let service = service(world, index, &[]);
         let ips = Family::ALL.map(|family| service.cluster_ip(family).to_string());
@@ -46,7 +46,7 @@ impl Probes {
         )
     }
 
-    /// Starts one in each pod, with these ClusterIPs instead of the Service's name.
+    /// Starts a pod probe in each pod, with these ClusterIPs instead of the Service's name.
     pub fn start_with<'a>(
         world: &World,
         binary: &Path,

@@ -1,4 +1,4 @@
-//! Imports of most tests. Names that a test declares or imports itself take precedence.
+//! Imports that most tests use. Names that a test declares or imports itself take precedence.
 
 pub use std::net::SocketAddr;
 pub use std::thread;

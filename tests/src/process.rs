@@ -1,4 +1,4 @@
-//! A process of a world, with its log. It ends when dropped.
+//! A process of a world, with its log. The process ends when its value is dropped.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,7 +13,8 @@ use nix::unistd::Pid;
 
 use crate::prelude::*;
 
-/// Log lines that a failed test prints: few enough that the test's messages above them stay visible.
+/// Number of log lines that a failed test prints, few enough that the test's messages above them stay
+/// visible.
 const TAIL: usize = 12;
 
 #[derive(Debug)]
@@ -25,8 +26,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command whose output goes to NAME.log in `dir`. Call it from the thread that keeps the
-    /// process: the kernel kills the process when that thread ends, so that a killed test leaves none.
+    /// Starts a command whose output goes to NAME.log in `dir`. Call this function from the thread that owns
+    /// the process: the kernel kills the process when that thread ends, so that a killed test leaves none.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
@@ -46,7 +47,7 @@ impl Process {
         })
     }
 
-    /// Prints the whole log if a test fails.
+    /// Prints the whole log, not only its end, if a test fails.
     pub fn verbose(mut self) -> Self {
         self.tail = usize::MAX;
         self
@@ -64,7 +65,7 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until a condition holds. Returns an error with the log on timeout, or if the process ends.
+    /// Waits until a condition holds. On timeout, or if the process ends, returns an error with the log.
     pub fn wait(
         &mut self,
         what: &str,
@@ -96,7 +97,7 @@ impl Process {
         until(patience, || self.exited().ok().flatten())
     }
 
-    /// Ends it at once with SIGKILL, even if it is stopped.
+    /// Kills the process with SIGKILL, even if it is stopped.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -109,7 +110,7 @@ impl Drop for Process {
         let _ = self.kill();
         if thread::panicking() {
             let log = self.log();
-            // The API server repeats this line every second with an etcd older than 3.4.25.
+            // Omit a line that the API server repeats every second with an etcd older than 3.4.25.
             let told = log.lines().filter(|line| !line.contains("stats.go"));
             let mut tail: Vec<&str> = told.collect();
             tail.drain(..tail.len().saturating_sub(self.tail));
@@ -128,7 +129,7 @@ pub fn path_with(folders: impl IntoIterator<Item = PathBuf>) -> OsString {
 
 /// Sends a signal to a process. Returns whether the process exists.
 pub fn signal(pid: u32, number: i32) -> bool {
-    // Process 0 would address the whole process group.
+    // Reject process 0, which would address the whole process group.
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
     let signal = Signal::try_from(number).ok();
     pid.is_some_and(|pid| kill(Pid::from_raw(pid), signal).is_ok())

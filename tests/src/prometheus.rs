@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes real agents, in a namespace of a test's world, and queries for
+//! A real Prometheus in a namespace of a test's world. It scrapes real agents and answers queries for
 //! expressions, label values and alerts.
 
 use std::collections::BTreeSet;
@@ -42,17 +42,17 @@ pub struct Span {
 /// An expression, ready to be evaluated.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// Description of its place, for people.
+    /// Its place in the dashboard or rules, for people.
     pub place: String,
     /// PromQL, without variables.
     pub text: String,
-    /// Evaluated only at the end of the time range, as for tables and alerts.
+    /// Whether it is evaluated only at the end of the time range, as for tables and alerts.
     pub instant: bool,
 }
 
 impl Prometheus {
-    /// Starts it in a namespace with the chart's rules and files in `dir`, and waits until it is ready.
-    /// It scrapes the agents of these nodes every second; the names become the label `node`.
+    /// Starts a Prometheus in a namespace with the chart's rules, with its files in `dir`, and waits until it
+    /// is ready. It scrapes the agents of these nodes every second; the names become the label `node`.
     pub fn start(ns: &Namespace, dir: &Path, nodes: &[(&str, &Namespace)]) -> Result<Self> {
         let near = SocketAddr::from(([127, 0, 0, 1], 0));
         let agent = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
@@ -62,7 +62,7 @@ impl Prometheus {
             targets.push(json!({ "targets": [relay.address()], "labels": { "node": name } }));
             relays.push(relay);
         }
-        // JSON is also YAML.
+        // Prometheus reads YAML, and JSON is also YAML.
         let configuration = json!({
             "global": { "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s" },
             "rule_files": ["rules.yml"],
@@ -78,7 +78,7 @@ impl Prometheus {
         })
     }
 
-    /// Starts it with this configuration, and waits until it is ready.
+    /// Starts a Prometheus with this configuration, and waits until it is ready.
     pub fn configured(namespace: &Namespace, dir: &Path, configuration: &Value) -> Result<Self> {
         fs::write(dir.join("prometheus.yml"), configuration.to_string())?;
         let program = Tool::Prometheus.find().context("there is no Prometheus")?;
@@ -88,7 +88,7 @@ impl Prometheus {
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
-            // Blocks of 12 h also accept samples of the last hours.
+            // With blocks of 12 h, Prometheus also accepts samples of the last hours.
             .arg("--storage.tsdb.min-block-duration=12h")
             .arg("--storage.tsdb.max-block-duration=12h");
         let mut process = Process::start(command, "prometheus", dir)?;

@@ -1,5 +1,5 @@
-//! Tables of a benchmark. Each row is judged when it is printed; rows that missed their promise are
-//! listed once after all tables.
+//! Tables of a benchmark. Each row is judged when it is printed. Rows that missed their promise are listed
+//! once more after all tables.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ impl Missed {
     /// Columns of [`Missed::figure`].
     pub const FIGURE: &str = "figure | value | unit | promise | met | peer | ratio";
 
-    /// Records a row. Returns the word for its table.
+    /// Records whether a row met its promise. Returns the word for its table.
     pub fn record(&mut self, row: impl Into<String>, is_met: bool) -> &'static str {
         if is_met {
             return "yes";
@@ -20,8 +20,8 @@ impl Missed {
         "NO"
     }
 
-    /// Prints a row of a table with the columns [`Missed::FIGURE`]. With several rounds the median
-    /// counts, and minimum and maximum are printed too. The peer has a name and a value.
+    /// Prints a row of a table with the columns [`Missed::FIGURE`]. If there are several rounds, the median
+    /// is judged, and minimum and maximum are printed too. The peer has a name and a value.
     pub fn figure(
         &mut self,
         name: &str,
@@ -57,7 +57,7 @@ impl Missed {
     }
 }
 
-/// Prints the head of a table from its columns, which ` | ` separates.
+/// Prints the head of a table. ` | ` separates its columns.
 pub fn head(columns: &str) {
     let line = "---|".repeat(columns.split(" | ").count());
     println!("\n| {columns} |\n|{line}");

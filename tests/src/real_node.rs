@@ -1,10 +1,10 @@
-//! A real one-node Kubernetes: kubelet and containerd on the node of a [`World`], the whole control plane
-//! on the other one, kube-proxy on its usual port, and images from archives. It uses no registry or
-//! container engine, and imitates nothing of Kubernetes.
+//! A real one-node Kubernetes: kubelet and containerd on the node of a [`World`], the whole control plane on
+//! the other one, kube-proxy on its usual port, and images from archives. It uses no registry or container
+//! engine, and imitates no part of Kubernetes.
 //!
-//! The node has its own namespaces (`machine`), so changes to mounts, bpffs, control groups or sysctls by
-//! a pod, kubelet or the agent stay inside. Dropping a [`RealNode`] ends every process and leaves nothing
-//! behind; so does the end of the thread that made it.
+//! The node has its own namespaces (`machine`), so changes to mounts, bpffs, control groups or sysctls by a
+//! pod, kubelet or the agent stay inside. Dropping a [`RealNode`] ends every process and removes everything.
+//! The same happens when the thread that made it ends.
 
 mod archive;
 mod cgroups;
@@ -31,7 +31,7 @@ use crate::prelude::*;
 use crate::process::{Process, path_with};
 use crate::world::{ADMIN_PORT, HEALTHZ_PORT, layout};
 
-/// Limit for steps that take seconds, for busy machines.
+/// Time limit for steps that normally take seconds, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 /// The image that deploy/base names.
 pub const AGENT_IMAGE: &str = "docker.io/library/pathproof:0.1.0";
@@ -40,7 +40,7 @@ pub const POD_IMAGE: &str = "docker.io/library/pod:1";
 /// Poll interval of a load balancer in these tests.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// The running cluster. Dropped in this order.
+/// The running cluster. Its parts are dropped in this order.
 pub struct RealNode {
     kubelet: Option<Process>,
     proxy: Option<KubeProxy>,
@@ -58,7 +58,7 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Checks that this machine meets the requirements of a real node.
+    /// Checks that this machine meets the requirements of a real node. The error names what is missing.
     pub fn possible() -> Needed {
         skip::root()?;
         let version = skip::needed(cgroups::version())?;
@@ -66,13 +66,14 @@ impl RealNode {
         skip::needed(check())
     }
 
-    /// Starts everything, and waits until the node is ready and kube-proxy answers 200. `pod` is the
-    /// program of this package. The agent's image is the archive `PATHPROOF_IMAGE`, or else one built
-    /// from the agent's binary.
+    /// Starts everything, and waits until the node is ready and kube-proxy answers 200. `pod` is the binary
+    /// `pod` of this package. The agent's image is the archive `PATHPROOF_IMAGE`, or else one built from the
+    /// agent's binary.
     pub fn start(pod: &Path) -> Result<Self> {
-        // The clients are pods of the world: as near as a cluster's pod, and the test can dial from them.
+        // The clients are pods of the world, not of the cluster, so that the test can dial from them. Their
+        // paths to the node are as short as those of the cluster's pods.
         let world = World::builder().pods(&["client-1", "client-2"]).build()?;
-        // Outside of /run and /var, on which the node mounts its own file systems.
+        // The folder is outside of /run and /var, because the node mounts its own file systems there.
         let folder = world.quick_dir()?.join("node");
         fs::create_dir_all(folder.join("cni"))?;
         let control = ControlPlane::start(&world, &Servers::find()?)?;
@@ -97,7 +98,7 @@ impl RealNode {
         Ok(node)
     }
 
-    /// Loads all images, which must exist before kubelet uses them.
+    /// Loads all images. They must exist before kubelet uses them, because none is pulled.
     fn load_all(&self, pod: &Path) -> Result<()> {
         self.load_program(config::PAUSE, pod, &["pause"])?;
         self.load_program(POD_IMAGE, pod, &[])?;
@@ -120,7 +121,7 @@ impl RealNode {
             .map(drop)
     }
 
-    /// Starts kubelet, which takes over running pods.
+    /// Starts kubelet. A restarted kubelet takes over the running pods.
     pub fn start_kubelet(&mut self) -> Result<()> {
         let file = self.machine.folder.join("kubelet.yaml");
         let config = config::kubelet(&self.machine.folder, self.machine.groups.version);
@@ -146,7 +147,7 @@ impl RealNode {
 
     /// Starts kube-proxy with its health server on the usual port.
     pub fn start_proxy(&mut self) -> Result<()> {
-        // The previous kube-proxy holds the port of the health server.
+        // End the previous kube-proxy first: it holds the port of the health server.
         self.proxy = None;
         let config = self.control.proxy_kubeconfig(ControlPlane::address());
         let (servers, mode) = (Servers::find()?, Mode::Nftables);
@@ -191,7 +192,8 @@ impl RealNode {
         self.deploy("ingress", include_str!("real_node/ingress.yaml"))
     }
 
-    /// Applies a Deployment of this name and the other objects in the text, and waits for its pods.
+    /// Writes the text, which contains a Deployment of this name and other objects, applies it, and waits for
+    /// the Deployment's pods.
     fn deploy(&self, name: &str, text: &str) -> Result<()> {
         let file = self.machine.folder.join(format!("{name}.yaml"));
         fs::write(&file, text)?;
@@ -228,13 +230,13 @@ impl RealNode {
         Watch::start(&self.world, EVERY)
     }
 
-    /// One answer at port 10256 from outside.
+    /// Requests a path once at port 10256 from outside.
     pub fn ask(&self, path: &str) -> Result<http::Response> {
         let address = self.world.node_address(Family::V4);
         get(&self.world.outside, (address, HEALTHZ_PORT), path)
     }
 
-    /// An answer of the agent's admin port, which only the node itself can reach.
+    /// Requests a path of the agent's admin port, which only the node itself can reach.
     pub fn admin(&self, path: &str) -> Result<http::Response> {
         let address = Ipv4Addr::LOCALHOST.into();
         get(&self.world.node, (address, ADMIN_PORT), path)
@@ -276,7 +278,7 @@ fn containerd(machine: &Machine) -> Result<Process> {
 fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {
     let file = world.dir().join("ca.crt");
     fs::write(&file, ca)?;
-    // The server creates its plugin folder, and the default one lies outside of the world.
+    // Set the plugin folder: the server creates it, and the default one is outside of the world.
     let more = format!(
         "--use-service-account-credentials --root-ca-file={} --flex-volume-plugin-dir={}",
         file.display(),
@@ -285,7 +287,7 @@ fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {
     beside(world, "kube-controller-manager", desk, &more)
 }
 
-/// Starts a server on the API server's node.
+/// Starts a program of the control plane on the API server's node.
 fn beside(world: &World, name: &str, desk: &Desk, more: &str) -> Result<Process> {
     let mut command = world.worker.command(tools::find(name)?);
     command

@@ -1,10 +1,10 @@
-//! Service NAT on the node by real rules in nftables or iptables, for both families: a short equivalent
-//! of kube-proxy's rules, from the same YAML that the agent reads.
+//! Service NAT on the node by real rules in nftables or iptables, for both families. The rules are a short
+//! equivalent of kube-proxy's, from the same YAML that the agent reads.
 //!
-//! It parses the YAML without the agent's types, so that the two parsers cannot share a mistake. It
-//! supports ClusterIPs, node ports, load balancer and external addresses, masquerade, both external
-//! traffic policies, source ranges, TCP and UDP. It selects a random ready endpoint, or a terminating one
-//! that still serves if none is ready. Without endpoints it rejects.
+//! This module parses the YAML without the agent's types, so that the two parsers cannot share a mistake. It
+//! supports ClusterIPs, node ports, load balancer and external addresses, masquerade, both external traffic
+//! policies, source ranges, TCP and UDP. The rules select a random ready endpoint. If none is ready, they
+//! select a terminating one that still serves. Without endpoints they reject.
 //!
 //! Its methods include the faults of the tests: [`Rules::flush_services`], [`Rules::redirect`].
 
@@ -22,7 +22,7 @@ use chains::Chains;
 use crate::cluster::documents;
 use crate::prelude::*;
 
-/// The program that does the NAT.
+/// The tool that installs the NAT rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
     /// nftables: numgen matches and a chain for each endpoint.
@@ -53,12 +53,12 @@ pub struct Rules {
     node: Namespace,
     manifests: PathBuf,
     lock: PathBuf,
-    /// Endpoints whose rule points elsewhere: the fault "rewritten rule".
+    /// Endpoints whose rule points to another address: the fault "rewritten rule".
     redirected: BTreeMap<SocketAddr, SocketAddr>,
 }
 
 impl Rules {
-    /// Rules for the world's node from a folder of manifests; installs nothing yet.
+    /// Makes rules for the world's node from a folder of manifests; installs nothing yet.
     pub fn new(world: &World, backend: Backend, manifests: &Path) -> Self {
         Self {
             backend,
@@ -69,7 +69,7 @@ impl Rules {
         }
     }
 
-    /// Reads the manifests and installs their rules, atomically for each family. This picks up changed
+    /// Reads the manifests and installs their rules, atomically for each family. This applies changed
     /// manifests and undoes every fault except redirections, which [`Rules::repair`] removes.
     pub fn install(&self) -> Result<()> {
         for (family, script) in self.scripts()? {
@@ -89,19 +89,20 @@ impl Rules {
         Ok(Family::ALL.map(|family| (family, script(family))).into())
     }
 
-    /// Empties the chain of all Services and leaves everything else: `iptables -t nat -F KUBE-SERVICES`.
-    /// A proxy that trusts its own state does not notice it.
+    /// Empties the chain of all Services and changes no other rule, like `iptables -t nat -F KUBE-SERVICES`.
+    /// A proxy that trusts its own state does not notice this fault.
     pub fn flush_services(&self) -> Result<()> {
         self.load_both(nft::flush, iptables::FLUSH, &["--noflush"])
     }
 
-    /// Makes the rule of one endpoint point elsewhere, against the manifests, and installs.
+    /// Makes the rule of one endpoint point to another address than the manifests say, and installs the
+    /// rules.
     pub fn redirect(&mut self, endpoint: SocketAddr, elsewhere: SocketAddr) -> Result<()> {
         self.redirected.insert(endpoint, elsewhere);
         self.install()
     }
 
-    /// Removes all redirections and installs.
+    /// Removes all redirections and installs the rules.
     pub fn repair(&mut self) -> Result<()> {
         self.redirected.clear();
         self.install()
@@ -127,7 +128,8 @@ impl Rules {
             Backend::Nftables => &["-f", "-"],
             _ => &["-w", "5"],
         };
-        // Not the machine's lock file: worlds would wait for each other, and for the machine's firewall.
+        // Use a separate lock file: with the machine's, worlds would wait for each other and for the
+        // machine's firewall.
         let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
         let (program, args) = (self.backend.tool(family), [args, options].concat());
         self.node.feed_with(program, &args, &env, script)?;

@@ -1,4 +1,4 @@
-//! A folder of manifests of any size, for `cargo xtask bench scale`: those of a large cluster, with the
+//! A folder of manifests of any size, for `cargo xtask bench scale`: the objects of a large cluster, with the
 //! metadata that `kubectl get -o yaml` shows.
 
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::manifests::{self, Manifests, NODE_FILE, managed, yaml};
 use crate::world::{Family, NODE_NAME};
 
-/// The size that the design promises.
+/// Number of Services and endpoints that the design promises to support.
 pub const SERVICES: usize = 10_000;
 /// Endpoints of all Services together.
 pub const ENDPOINTS: usize = 100_000;
@@ -19,12 +19,12 @@ pub const ENDPOINTS: usize = 100_000;
 const EACH: usize = ENDPOINTS / SERVICES;
 /// Services in a file.
 const FILE: usize = 100;
-/// Nodes of the endpoints; the first is the node under test.
+/// Number of nodes that endpoints are on; the first is the node under test.
 const NODES: usize = 5_000;
 /// One of this many Services has a node port.
 const NODE_PORT_EVERY: usize = 10;
 
-/// Writes a Node and this many IPv4 Services with their endpoints. Returns the bytes of YAML.
+/// Writes a Node and this many IPv4 Services with their endpoints. Returns the number of bytes of YAML.
 pub fn write(dir: &Path, services: usize) -> Result<u64> {
     let manifests = Manifests::write_to(dir.to_owned(), Vec::new())?;
     let mut bytes = fs::metadata(dir.join(NODE_FILE))?.len();
@@ -40,7 +40,6 @@ pub fn write(dir: &Path, services: usize) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Namespace and name of a Service.
 pub(crate) fn name(index: usize) -> (String, String) {
     (
         format!("team-{:02}", index % 40),
@@ -52,7 +51,7 @@ fn uid(kind: u32, index: usize) -> String {
     format!("{kind:08x}-3c2b-4f7e-9a51-{index:012x}")
 }
 
-/// The address `behind` places after `first`.
+/// The address that is `behind` places after `first`.
 pub fn address(first: [u8; 4], behind: usize) -> Ipv4Addr {
     let behind = u32::try_from(behind).unwrap_or(u32::MAX);
     Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + behind)
@@ -88,7 +87,7 @@ pub(crate) fn service(index: usize) -> Value {
     })
 }
 
-/// The slice of a Service as its controller writes it.
+/// The slice of a Service, with the fields that its controller writes.
 pub(crate) fn slice(index: usize) -> Value {
     let (namespace, service) = name(index);
     let first = index * EACH;
@@ -125,8 +124,8 @@ fn shown_slice(index: usize) -> Value {
     slice
 }
 
-/// An endpoint in a Service's slice. Pods of a node have addresses of the node's range, a block of 256 in
-/// 10.128.0.0/9.
+/// An endpoint in a Service's slice. Pods of a node have addresses of the node's range, which is a block of
+/// 256 in 10.128.0.0/9.
 fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
     let node = number % NODES;
     let address = address([10, 128, 0, 0], node * 256 + (number / NODES) % 250 + 2);

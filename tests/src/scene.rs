@@ -22,11 +22,11 @@ pub use crate::wait::until;
 use crate::watch::{Codes, Watch};
 use crate::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
 
-/// Far longer than anything here takes, for busy machines.
+/// Timeout of each wait, far longer than any step takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 pub const PORT: u16 = 8080;
 
-/// Everything that runs. Dropped in this order: clients, servers, the agent, the world.
+/// Everything that runs. Parts are dropped in this order: clients, servers, the agent, the world.
 pub struct Scene {
     pub clients: Vec<Client>,
     pub servers: BTreeMap<String, Server>,
@@ -36,7 +36,7 @@ pub struct Scene {
     pub world: World,
 }
 
-/// The world without Services and agent, for tests that customise it.
+/// The builder of the scene's world, for tests that customise the world.
 pub fn pods() -> Builder {
     World::builder()
         .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
@@ -86,7 +86,7 @@ impl Scene {
         scene
     }
 
-    /// [`Scene::new`] with traffic; the node is proven in both families.
+    /// [`Scene::new`] with traffic. Waits until the node is proven in both families.
     pub fn proven(backend: Backend, extra: &[&str]) -> Self {
         let mut scene = Self::new(backend, extra);
         scene.traffic();
@@ -111,7 +111,7 @@ impl Scene {
         scene
     }
 
-    /// Adds the sentinel and installs its rules.
+    /// Adds the sentinel's manifest and installs its rules.
     pub fn add_sentinel(&self, sentinel: &Sentinel) {
         self.manifests.put_sentinel(sentinel).expect("the sentinel");
         self.rules.install().expect("its rules");
@@ -157,13 +157,13 @@ impl Scene {
         agent.expect("start an agent")
     }
 
-    /// Starts this program as the agent.
+    /// Starts this binary as the agent.
     pub fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         self.agent = Some(agent.expect("start the agent"));
     }
 
-    /// A script that runs the agent (or a copy of it) through another program.
+    /// Writes a script that starts the agent (or a copy of it) through another program.
     pub fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
         let file = self.world.dir().join("wrapped");
         let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
@@ -171,7 +171,7 @@ impl Scene {
         file
     }
 
-    /// Starts the agent on a kernel that lacks features, and waits until it is ready.
+    /// Starts the agent as on a kernel that lacks features, and waits until it is ready.
     pub fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let (world, folder) = (&self.world, self.manifests.dir());
@@ -273,12 +273,12 @@ impl Scene {
 
     /// The agent's report at /verdict.
     pub fn report(&self) -> Value {
-        // On a busy machine a single request may time out.
+        // Retry, because a single request may time out on a busy machine.
         until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
     }
 
-    /// Requests /healthz or /livez from outside until the agent answers. A test of whether probes are
-    /// answered must not use it, because it hides requests that time out.
+    /// Requests /healthz or /livez from outside until the agent answers. A test of whether requests are
+    /// answered must not use this function, because it hides requests that time out.
     pub fn get(&self, path: &str, family: Family) -> Response {
         let answer = until(PATIENCE, || {
             let answer = self.agent().outside(path, family);
@@ -317,8 +317,7 @@ impl Scene {
         watch
     }
 
-    /// Flushes the Services' chain, which leads to 503 on both paths, and reinstalls it, which leads to
-    /// 200.
+    /// Flushes the Services' chain, waits for 503 on both paths, reinstalls the chain, and waits for 200.
     pub fn break_and_mend(&self, watch: &Watch) {
         self.rules.flush_services().expect("flush");
         wait_answers(watch, 503);
@@ -341,7 +340,7 @@ impl Scene {
         metric(&text, "pathproof_service_connections_total", &labels)
     }
 
-    /// Counter of a failure that the eBPF programs recorded.
+    /// Value of a counter of failures that the eBPF programs recorded.
     pub fn fault(&self, fault: &str) -> u64 {
         self.report()["faults"][fault].as_u64().unwrap_or_default()
     }
@@ -392,7 +391,7 @@ pub fn repairs(scene: &Scene) -> u64 {
     metric(&text, "pathproof_observer_reattached_total", &[""])
 }
 
-/// The first element of a list for which `fits` is true, or null.
+/// The first element of a list for which `fits` returns true, or null.
 fn one(list: &Value, fits: impl Fn(&Value) -> bool) -> &Value {
     let mut all = list.as_array().into_iter().flatten();
     all.find(|one| fits(one)).unwrap_or(&Value::Null)
@@ -440,7 +439,7 @@ pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
     (!device.is_null()).then_some(device)
 }
 
-/// Whether the report names this Service ("namespace/name") with confirmed trouble.
+/// Whether the report lists this Service ("namespace/name") with confirmed trouble.
 pub fn blames(report: &Value, service: &str) -> bool {
     let is_it = |one: &Value| {
         let label = one["service"].as_str();
@@ -450,7 +449,7 @@ pub fn blames(report: &Value, service: &str) -> bool {
     !one(&report["verdict"]["services"], is_it).is_null()
 }
 
-/// Whether the report's coverage names this loss.
+/// Whether the report's coverage lists this loss.
 pub fn lacks(report: &Value, loss: &str) -> bool {
     let losses = report["verdict"]["coverage"]["losses"].to_string();
     losses.contains(&format!("\"{loss}\""))
@@ -466,7 +465,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     assert!(seen.is_some(), "never seen: {what}");
 }
 
-/// Repeats a check for this time; the check panics if it fails.
+/// Repeats a check for this time. The check panics if it fails.
 pub fn throughout(time: Duration, mut check: impl FnMut()) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -483,8 +482,8 @@ pub fn wait_answers(watch: &Watch, status: u16) {
     }
 }
 
-/// Asserts that no 503 was seen and that the agent answers: a silent agent proves nothing. An answer that
-/// came too late for the poller counts as none.
+/// Asserts that the poller saw no 503, and that the agent answers now: without answers, the absence of 503
+/// proves nothing. An answer that is too late for the poller counts as no answer.
 pub fn assert_never_503(watch: &Watch) {
     let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
     if let Err(error) = watch.wait(PATIENCE, answers) {

@@ -1,10 +1,10 @@
-//! Tests that need something this machine lacks print that and pass. Without root, cluster tests do so as
-//! well. The tests of tests/kernel, tests/node and tests/worlds fail instead, so `cargo xtask` leaves
+//! Tests that need something this machine lacks print that and pass. Cluster tests do the same without root.
+//! Without root, the tests of tests/kernel, tests/node and tests/worlds fail instead, so `cargo xtask` leaves
 //! them out and lists them as skipped.
 
 use std::fmt;
 
-/// Something that a test needs and this machine lacks. No other error converts into it, so a failure
+/// Something that a test needs and this machine lacks. No other error converts into this type, so a failure
 /// cannot pass as a skipped test.
 #[derive(Debug)]
 pub struct Missing(String);
@@ -17,8 +17,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Requires something for a test. If it is [`Missing`], prints that and ends the test, which `cargo xtask`
-/// then counts as skipped.
+/// Ends the test, as skipped, if something that it needs is [`Missing`]. The macro prints what is missing,
+/// and `cargo xtask` counts the test as skipped.
 #[macro_export]
 macro_rules! needs {
     ($found:expr) => {
@@ -32,7 +32,7 @@ macro_rules! needs {
     };
 }
 
-/// Something that a test needs, or its error as the reason to skip the test.
+/// The value that a test needs. An error becomes the reason to skip the test.
 pub fn needed<T>(found: anyhow::Result<T>) -> Needed<T> {
     found.map_err(|missing| Missing(format!("{missing:#}")))
 }
@@ -41,12 +41,12 @@ fn present(has: bool, what: impl Into<String>) -> Needed {
     has.then_some(()).ok_or_else(|| Missing(what.into()))
 }
 
-/// Root, for namespaces, rules and eBPF.
+/// Requires root, for namespaces, rules and eBPF.
 pub fn root() -> Needed {
     present(is_root(), "root (run `cargo xtask test` with sudo)")
 }
 
-/// A tool such as `nft` in PATH.
+/// Requires a tool in PATH, such as `nft`.
 pub fn tool(tool: &str) -> Needed {
     let found = crate::world::tool(tool).is_some();
     present(found, format!("{tool}, which is not in PATH"))
@@ -54,7 +54,7 @@ pub fn tool(tool: &str) -> Needed {
 
 pub fn ipvs() -> Needed {
     tool("ipvsadm")?;
-    // ipvsadm loads the kernel module if it exists.
+    // Try ipvsadm, which loads the kernel module if the module exists.
     let shown = std::process::Command::new("ipvsadm").output();
     let works = shown.is_ok_and(|output| output.status.success());
     present(
@@ -63,7 +63,7 @@ pub fn ipvs() -> Needed {
     )
 }
 
-/// An environment variable that allows a test to change settings of the whole machine.
+/// Requires an environment variable that allows a test to change settings of the whole machine.
 pub fn own_machine(variable: &str) -> Needed {
     present(
         std::env::var_os(variable).is_some(),
@@ -71,8 +71,8 @@ pub fn own_machine(variable: &str) -> Needed {
     )
 }
 
-/// The first Linux that attaches programs to devices by TCX. The agent finds out by trying; tests use the
-/// kernel's version.
+/// The first Linux version that attaches programs to devices by TCX. The agent tries TCX to find out; tests
+/// use the kernel's version.
 pub const TCX: (u32, u32) = (6, 6);
 
 /// Whether the kernel has this version or a later one.
@@ -83,13 +83,14 @@ pub fn is_linux((major, minor): (u32, u32)) -> bool {
     (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
-/// This version of the kernel or a later one.
+/// Requires this version of the kernel or a later one.
 pub fn linux(version: (u32, u32)) -> Needed {
     let (major, minor) = version;
     present(is_linux(version), format!("Linux {major}.{minor}"))
 }
 
-/// Whether the kernel reports Landlock. The agent's report must not decide which tests of the agent run.
+/// Whether the kernel reports Landlock. Tests do not use the agent's report for this, because the agent must
+/// not decide which of its tests run.
 pub fn has_landlock() -> bool {
     const VERSION: u32 = 1;
     let nothing = std::ptr::null::<u8>();

@@ -1,9 +1,9 @@
-//! A fault storm: datapath faults, harmless actions, other software's treatment of packets, and an agent
-//! that is stopped, killed and replaced, at random moments of one seed. Meanwhile real clients dial.
-//! Their results are the truth against which the answers are checked.
+//! A fault storm. At random moments of one seed there are datapath faults, harmless actions, other software
+//! that treats packets in unusual ways, and agent faults: the agent is stopped, killed or replaced. Real
+//! clients dial throughout. Their results are the truth against which the answers are checked.
 //!
-//! `plan` (the timetable) and `judge` (the check of the answers) are pure functions; `action` performs a
-//! plan and `run` records the results.
+//! `plan` (the timetable) and `judge` (the check of the answers) are pure functions. `action` performs a
+//! plan, and `run` records the results.
 
 mod action;
 mod api;

@@ -1,9 +1,9 @@
 //! Traffic: servers in pods, clients that open connections at a steady rate, and crafted packets.
 //!
-//! Everything is bounded: a client has a rate, a limit of open connections and a timeout for each.
-//! Everything ends when its value is dropped. Clients take their source ports in sequence from a reserved
-//! range (see [`World::source_ports`](crate::world::World::source_ports)): a port that the kernel chooses
-//! may still have a conntrack entry of an earlier fault, and fail for that reason.
+//! Each client has a rate, a limit of open connections and a timeout for each connection, so the load is
+//! bounded. A client or server ends when its value is dropped. Clients take their source ports in sequence
+//! from a reserved range (see [`World::source_ports`](crate::world::World::source_ports)). A port that the
+//! kernel chooses may still have a conntrack entry of an earlier fault, and fail for that reason.
 
 mod client;
 pub mod dns;
@@ -36,8 +36,8 @@ fn run(
     name: &str,
     task: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<Worker> {
-    // Created before the worker, so that a failure is reported. A client that never starts would pass for
-    // one without failures.
+    // Create the runtime before the worker, so that its failure is reported. Otherwise a client that never
+    // starts would look like one without failures.
     let runtime = ns.run(runtime)?;
     Worker::within(ns, name, move |stop| {
         runtime.spawn(task);
@@ -49,7 +49,7 @@ fn run(
     })
 }
 
-/// A runtime for the calling thread, so that sockets are in that thread's namespace.
+/// A runtime that works on the calling thread, so that its sockets are in that thread's namespace.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }

@@ -1,12 +1,12 @@
-//! An overlay like flannel's: traffic to another node's pods passes a VXLAN device. These are real
-//! tunnels between two nodes; neighbours and routes are set up as flannel does it.
+//! An overlay like flannel's: traffic to another node's pods passes a VXLAN device. The tunnels between the
+//! two nodes are real, with neighbours and routes as flannel sets them.
 
 use anyhow::Result;
 
 use crate::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick, range};
 use crate::world::{Family, World};
 
-/// An nft table `path` that drops matching tunnel packets at one hook of a node.
+/// An nft table `path` that drops tunnel packets at one hook of a node, if they match.
 pub fn path(hook: &str, matching: &str) -> String {
     format!(
         "table inet path {{\nchain it {{ type filter hook {hook} priority -300; \
@@ -24,7 +24,7 @@ pub fn tunnels(world: &World) -> Result<()> {
             Family::V4 => ("flannel.1", 32),
             Family::V6 => ("flannel-v6.1", 128),
         };
-        // Namespace, node address, pod range, and hardware address of the tunnel.
+        // Each side: namespace, node address, pod range, and hardware address of the tunnel.
         let node = (&world.node, NODE, NODE_POD_CIDRS, "02:70:70:03:00:01");
         let worker = (&world.worker, WORKER, WORKER_POD_CIDRS, "02:70:70:03:00:02");
         for (own, other) in [(node, worker), (worker, node)] {

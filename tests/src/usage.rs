@@ -19,7 +19,7 @@ pub struct Memory {
     pub rss_kib: u64,
     /// Maximum resident memory so far.
     pub peak_kib: u64,
-    /// Resident memory that no file backs.
+    /// Resident memory that is not backed by a file.
     pub anonymous_kib: u64,
 }
 
@@ -70,7 +70,7 @@ fn entries(id: u32) -> Result<u64> {
     let info = MapInfo::from_id(id)?;
     let map = info.fd()?;
     let mut key = vec![0_u8; info.key_size() as usize];
-    // Descriptor and padding, key, next key. A null key yields the first key.
+    // Attributes of the command: descriptor and padding, key, next key. A null key yields the first key.
     let mut attr = [map.as_fd().as_raw_fd() as u64, 0, key.as_mut_ptr() as u64];
     let mut count = 0;
     loop {
@@ -97,7 +97,7 @@ pub fn programs(pid: u32) -> Result<(u64, Duration)> {
     Ok((runs, time))
 }
 
-/// Numbers in the fdinfo of each descriptor of a process, by field name.
+/// For each descriptor of a process, a function that returns a number in its fdinfo by field name.
 fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;

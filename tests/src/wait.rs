@@ -20,8 +20,8 @@ pub fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
-/// Binds a port that another socket of this process had a moment ago. A program that another test starts
-/// holds a copy of every socket from its fork to its exec, so the port may be in use for that time.
+/// Binds a port that another socket of this process has just released. Between fork and exec, a program that
+/// another test starts holds a copy of every socket, so the port may still be in use for that time.
 pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     let tried = until(Duration::from_secs(2), || {
@@ -30,15 +30,15 @@ pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     tried.unwrap_or_else(bind)
 }
 
-/// Environment variable for the agents of tests: milliseconds for which the sentinel must be unchanged
-/// before failed probes count. Only debug builds read it; otherwise it is 10 s, as in released builds.
+/// Environment variable for the agents of tests: milliseconds for which the sentinel must be unchanged before
+/// failed probes count. Only debug builds read it; without it the time is 10 s, as in released builds.
 pub const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
-/// Environment variable for the agents of tests, also for debug builds only: milliseconds after a boot or
-/// a change of the sentinel in which a declared datapath may be missing.
+/// Environment variable for the agents of tests: milliseconds after a boot or a change of the sentinel in
+/// which a declared datapath may be missing. Only debug builds read it.
 pub const BOOT: &str = "PATHPROOF_TEST_BOOT_MS";
 
-/// Time after which a test's agent counts failed probes again, plus a second.
+/// Time after a change of the sentinel until a test's agent counts failed probes again, plus a second.
 pub fn settled() -> Duration {
     let said = std::env::var(SETTLED).ok();
     let wait = said.and_then(|text| text.parse().ok()).unwrap_or(10_000);
@@ -50,8 +50,8 @@ pub fn settle() {
     thread::sleep(settled());
 }
 
-/// A time limit for this machine. `PATHPROOF_TEST_PATIENCE` is its slowness relative to a normal machine,
-/// for example with an emulated processor.
+/// A time limit that suits this machine. `PATHPROOF_TEST_PATIENCE` is the machine's slowness relative to a
+/// normal one, for example because its processor is emulated.
 pub fn scaled(limit: Duration) -> Duration {
     limit * slowness()
 }

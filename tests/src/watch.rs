@@ -1,4 +1,4 @@
-//! Polling on a thread that keeps every change of the answer with its time. [`Watch`] polls /healthz and
+//! Polling on a thread that records every change of the answer with its time. [`Watch`] polls /healthz and
 //! /livez from outside, like a load balancer.
 
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::prelude::*;
 use crate::worker::Worker;
 use crate::world::HEALTHZ_PORT;
 
-/// Timeout of one request: the minimum of common load balancers.
+/// Timeout of one request: the shortest one among common load balancers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Status codes at a moment; 0 means no answer.
@@ -41,8 +41,8 @@ struct Polled<T> {
 }
 
 impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
-    /// Polls from a namespace at this interval. The closure returns an answer with its time; `None` is
-    /// left out.
+    /// Polls from a namespace at this interval. The closure returns an answer with its time. `None` is not
+    /// recorded.
     pub fn start(
         ns: &Namespace,
         name: &str,
@@ -68,7 +68,7 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         lock(&self.seen).asked
     }
 
-    /// All changes so far; the first is the first answer.
+    /// All changes so far, beginning with the first answer.
     pub fn changes(&self) -> Vec<(Instant, T)> {
         lock(&self.seen).changes.clone()
     }
@@ -94,7 +94,7 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         until(timeout, || find(&lock(&self.seen).changes))
     }
 
-    /// Time of the first `wanted` answer after `since`, or `None` if none came within the patience.
+    /// Time of the first `wanted` answer after `since`, or `None` if there is none within the patience.
     pub fn first(
         &self,
         since: Instant,
@@ -114,7 +114,7 @@ fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T: PartialEq> Polled<T> {
-    /// Records an answer. An equal one keeps the time of its predecessor.
+    /// Records an answer. If it equals the one before, the earlier time stays.
     fn note(&mut self, answer: Option<(Instant, T)>) {
         self.asked += 1;
         let Some((at, answer)) = answer else { return };
@@ -141,7 +141,8 @@ impl Watch {
             let start = Instant::now();
             let healthz = status(address, "/healthz");
             let livez = status(address, "/livez");
-            // Both codes get one time: that of the second answer, or of the request if an answer is missing.
+            // Both codes get one time: that of the second answer, or that of the request if an answer is
+            // missing.
             let silent = [healthz, livez].contains(&0);
             let at = if silent { start } else { Instant::now() };
             Some((at, Codes { healthz, livez }))
@@ -149,20 +150,21 @@ impl Watch {
         Ok(Self(poll))
     }
 
-    /// All changes so far; the first contains the first codes.
+    /// All changes so far, beginning with the first codes.
     pub fn changes(&self) -> Vec<Change> {
         let changes = self.0.changes().into_iter();
         changes.map(|(at, codes)| Change { at, codes }).collect()
     }
 
-    /// The current codes; zeros before the first.
+    /// The current codes; zeros before the first answer.
     pub fn now(&self) -> Codes {
         self.0.now().unwrap_or_default()
     }
 
-    /// Waits for codes at or after the time of this call. Returns the time of their change.
+    /// Waits until the codes are as wanted, at or after the time of this call. Returns the time at which they
+    /// changed to that.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
-        // Includes the current codes, which are the last change.
+        // Begin with the last change, which contains the current codes.
         let before = self.changes().len().saturating_sub(1);
         let found = self.0.wait(timeout, |changes| {
             let mut later = changes[before..].iter();

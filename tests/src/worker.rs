@@ -1,4 +1,4 @@
-//! A thread that works until it is dropped.
+//! A thread that runs until its value is dropped.
 
 use std::io;
 use std::sync::Arc;

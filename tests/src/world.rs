@@ -1,9 +1,9 @@
 //! A node with its pods, another node, a router and outside clients, as network namespaces.
 //!
-//! [`World::builder`] makes one in about half a second; dropping it removes every namespace, pin and
-//! file. Worlds are independent of each other (names contain the process id and a counter), so tests run
-//! in parallel. A world never changes devices, rules or sysctls of the host. It may only add the bpffs
-//! mount at /sys/fs/bpf, which the agent needs. For addresses see [`layout`].
+//! [`World::builder`] makes one in about half a second; dropping it removes every namespace, pin and file.
+//! Worlds are independent of each other (names contain the process id and a counter), so tests run in
+//! parallel. A world never changes devices, rules or sysctls of the host. Its only change to the host is the
+//! bpffs mount at /sys/fs/bpf, which the agent needs, if that mount is missing. For addresses see [`layout`].
 
 mod agent;
 mod build;
@@ -39,7 +39,7 @@ pub struct Pod {
     pub ns: Namespace,
     pub v4: Ipv4Addr,
     pub v6: Ipv6Addr,
-    /// Its device on its node, such as "veth-web-1".
+    /// The pod's device on its node, such as "veth-web-1".
     pub device: String,
 }
 
@@ -67,7 +67,7 @@ impl Pod {
 /// A test world; see the module documentation.
 #[derive(Debug)]
 pub struct World {
-    /// Name of the Node object for the node under test.
+    /// Name of the Node object that represents the node under test.
     pub node_name: String,
     /// The node under test.
     pub node: Namespace,
@@ -80,7 +80,7 @@ pub struct World {
     ports: Mutex<HashMap<IpAddr, u16>>,
     /// Number of pods of each place so far.
     indexes: [u8; 3],
-    // Last: removed after everything else of the world.
+    // Dropped last, because it removes what remains of the world.
     remains: Remains,
 }
 
@@ -111,7 +111,7 @@ impl World {
         &self.remains.pins
     }
 
-    /// A pod by name. Panics if there is none: the test has a wrong name.
+    /// A pod by name. Panics if there is none, because then the test has a wrong name.
     pub fn pod(&self, name: &str) -> &Pod {
         self.pods
             .get(name)
@@ -147,7 +147,7 @@ impl World {
     pub fn remove_pod(&mut self, name: &str) -> Result<()> {
         let pod = self.pods.remove(name);
         let pod = pod.with_context(|| format!("no pod {name}"))?;
-        // The device first: a namespace with threads in it outlives its name.
+        // Delete the device first: a namespace with threads in it continues to exist without its name.
         let host = self.host(pod.place);
         host.ip(&format!("link del {}", pod.device))?;
         remains::host("ip", &["netns", "del", pod.ns.name()], "")
@@ -161,8 +161,9 @@ impl World {
         }
     }
 
-    /// A range of source ports that no other client with this source address uses. A port that the kernel
-    /// chooses may still have a conntrack entry of an earlier fault. Avoids the node port range.
+    /// A range of source ports that no other client with this source address uses. Ports are not left to the
+    /// kernel: it may choose one that still has a conntrack entry of an earlier fault. The range avoids node
+    /// ports.
     pub fn source_ports(&self, source: IpAddr) -> std::ops::Range<u16> {
         const SIZE: u16 = 2500;
         let mut handed_out = self.ports.lock().expect("no panic in here");
@@ -185,8 +186,8 @@ impl World {
         self.set_forwarding_after(&[], but, on)
     }
 
-    /// Turns IPv4 forwarding off for the node, and on again for each interface except those with this
-    /// prefix. One step, because a pause between the two would be an outage on a busy machine.
+    /// Turns IPv4 forwarding off for the node, and on again for each interface except those with this prefix.
+    /// Both happen in one step, because on a busy machine a pause between them would be an outage.
     pub fn forward_by_interface(&self, but: &str) -> Result<()> {
         self.set_forwarding_after(&[("net/ipv4/ip_forward", "0")], but, true)
     }
@@ -206,7 +207,7 @@ impl World {
         self.node.sysctls(&settings)
     }
 
-    /// Removes the node's route to a pod, so that its traffic takes the default route (finding 10).
+    /// Removes the node's route to a pod, so that traffic to the pod takes the default route (finding 10).
     pub fn cut_route(&self, pod: &str) -> Result<()> {
         let Pod { v4, v6, device, .. } = self.pod(pod);
         self.node.ip_batch(&format!(
@@ -233,7 +234,7 @@ impl World {
     }
 }
 
-/// Path of a tool in PATH or in the folders of system tools, which sudo may leave out.
+/// Path of a tool in PATH, or in the folders of system tools, which may be missing from PATH under sudo.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);

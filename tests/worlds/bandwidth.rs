@@ -1,6 +1,6 @@
-//! The real CNI plugins bandwidth and portmap, chained behind the pods' plugin as with k3s and containerd.
-//! A pod's packets pass an ifb device, which shapes them, and return to the pod's device. Host ports have
-//! rules beside kube-proxy's.
+//! The real CNI plugins bandwidth and portmap, chained after the pods' plugin as with k3s and containerd. A
+//! pod's packets pass an ifb device, which shapes them, and return to the pod's device. Host ports have rules
+//! in addition to kube-proxy's.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use node_tests::world::Pod;
 
 use crate::parts::{everybody_is_served, idle_then_busy, packets};
 
-/// A port of the node that leads to `web-1`.
+/// A host port of the node that leads to `web-1`.
 const HOST_PORT: u16 = 18_080;
 
 #[test]
@@ -35,8 +35,8 @@ fn a_detour_through_an_ifb_is_no_leak() {
     assert!(shaped > 1_000, "{shaped} packets passed the ifb devices");
 }
 
-/// Without TCX the agent needs a qdisc at a pod's device. It must wait if the device is new, because the
-/// plugin adds a conflicting qdisc a moment later.
+/// Without TCX the agent adds a qdisc to a pod's device. If the device is new, the agent must wait, because
+/// the plugin adds a conflicting qdisc a moment later.
 #[test]
 fn the_plugin_finds_no_qdisc_of_the_agent() {
     let plugins = needs!(plugins());
@@ -56,7 +56,7 @@ fn the_plugin_finds_no_qdisc_of_the_agent() {
     let is_new = |report: &Value, pod| {
         attached(report, pod).is_some_and(|(is, problem)| !is && problem.contains("it is new"))
     };
-    // A new device counts neither as a loss of coverage nor as a fault.
+    // A new device without the observer is neither a loss of coverage nor a fault.
     let report = scene.wait("both left alone", |report| {
         names.iter().all(|name| is_new(report, name))
     });

@@ -1,5 +1,5 @@
-//! Conntrack zones: the node tracks connections in a separate zone, as OpenFlow-based CNIs do (Antrea,
-//! OVN-Kubernetes), and not in the default zone. Imitated with nftables.
+//! The node tracks connections in a separate conntrack zone, and not in the default zone, as OpenFlow-based
+//! CNIs do (Antrea, OVN-Kubernetes). Imitated with nftables.
 
 use node_tests::prelude::*;
 

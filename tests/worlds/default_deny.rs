@@ -1,5 +1,5 @@
-//! A default-deny policy for all pods: on a node with little traffic every connection from a pod to any
-//! Service is dropped.
+//! A default-deny policy for all pods. On a node with little traffic it drops every connection from a pod to
+//! any Service.
 
 use node_tests::prelude::*;
 

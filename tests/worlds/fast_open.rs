@@ -1,11 +1,11 @@
-//! TCP Fast Open: clients send their request in the SYN, and the SYN-ACK acknowledges both. Uses the kernel's
-//! implementation, without cookies, so that the first connection carries data too.
+//! TCP Fast Open: clients send their request in the SYN, and the SYN-ACK acknowledges both. The kernel's
+//! implementation is used without cookies, so that the first connection carries data too.
 
 use node_tests::prelude::*;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 
-/// Value of `tcp_fastopen`: client and server side, both without cookies, for all listeners.
+/// Value of `tcp_fastopen`: client and server side enabled, both without cookies, for all listeners.
 const WITHOUT_COOKIES: &str = "1543";
 const SERVERS: [&str; 6] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1"];
 
@@ -31,7 +31,7 @@ fn data_in_the_syn_changes_nothing() {
     on(&scene.world.outside);
     scene.world.pods().for_each(|pod| on(&pod.ns));
     for pod in SERVERS {
-        // The kernel reads the sysctl at listen(), so restart the server.
+        // Restart the server, because the kernel reads the sysctl at listen().
         drop(scene.servers.remove(pod));
         scene.serve(pod);
     }

@@ -1,5 +1,5 @@
-//! A filter drops the benchmarking ranges, as bogon lists do, and with them the sentinel's addresses. A
-//! policy also denies one pod a Service. At first there are no other clients.
+//! A filter drops the benchmarking ranges, as bogon lists do, and so the sentinel's addresses. In addition a
+//! policy denies one pod a Service. At first there are no other clients.
 
 use node_tests::prelude::*;
 
@@ -24,7 +24,7 @@ fn filtered_probes_and_one_denied_pod_accuse_nobody() {
         scene.dial("client-1", "web", family, 4.0);
     }
     some_fail(&scene);
-    // Probe failures count only once the agent has run for 10 s.
+    // Wait, because probe failures count only once the agent has run for 10 s.
     scene.wait("suspect, the probes filtered", |report| {
         lanes_are(report, "off_cluster", "tcp", "failing")
             && report["verdict"]["state"] == "suspect"

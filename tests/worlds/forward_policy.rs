@@ -1,8 +1,8 @@
-//! A host firewall that forwards for pods alone. ufw denies forwarding by default, and its users add `ufw
-//! route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. Users are served, but the sentinel's
-//! addresses are not pods' addresses, so its probes are dropped. Imitated with the forward path that Debian's
-//! ufw 0.36.2 wrote, as nftables. kube-proxy is in nftables mode, because in iptables mode it accepts packets
-//! that it marked for masquerading.
+//! A host firewall that forwards only packets of pods. ufw denies forwarding by default, and its users add
+//! `ufw route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. Users are served, but the sentinel's
+//! addresses are not pods' addresses, so its probes are dropped. Imitated in nftables with the forward path
+//! that Debian's ufw 0.36.2 wrote. kube-proxy is in nftables mode, because in iptables mode it accepts
+//! packets that it marked for masquerading.
 
 use node_tests::prelude::*;
 use node_tests::world::layout::CLUSTER_CIDRS;
@@ -35,7 +35,7 @@ fn a_sentinel_that_was_always_filtered_accuses_nobody() {
         lanes_are(report, "off_cluster", "tcp", "never_worked")
     });
     let watch = scene.watch();
-    // An idle node whose probes never passed stays unknown.
+    // Before any traffic, the state stays Unknown, because no probe ever passed.
     stays(&scene, &watch, &["unknown"]);
     scene.traffic();
     scene.wait_proven();

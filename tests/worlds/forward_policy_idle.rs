@@ -1,6 +1,6 @@
 //! The firewall of `forward_policy` on an idle node. Probes of cluster IPs are dropped, so only refused
-//! probes of node ports show a flush. After the repair no probe passes, and yet the node must recover,
-//! since users are served.
+//! probes of node ports can show a flush. After the repair still no probe of cluster IPs passes, but the node
+//! must recover, because users are served.
 
 use node_tests::prelude::*;
 
@@ -12,7 +12,7 @@ fn an_idle_node_behind_the_firewall_recovers() {
     let scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     pods_only(&scene, "drop");
-    // The node stays proven until failures of the new sentinel count.
+    // The state stays Proven at first, because failures of a new sentinel do not count yet.
     stays(&scene, &watch, &["proven", "suspect"]);
     assert_eq!(scene.report()["verdict"]["state"], "suspect");
     flushed(&scene, &watch);

@@ -1,5 +1,5 @@
-//! The node is also a router, and a BGP daemon has added a million routes, about as many as the internet
-//! has. An agent that read all of them for each lookup would never finish.
+//! The node is also a router, and a BGP daemon has added a million routes, about as many as the internet has.
+//! If the agent read all of them for each lookup, it would never finish.
 
 use node_tests::prelude::*;
 use node_tests::usage;
@@ -18,7 +18,7 @@ const MEMORY: u64 = 128 * 1024;
 fn many_routes_hide_nothing() {
     let mut scene = Scene::bare(Backend::Nftables);
     let router = pick(ROUTER, Family::V4);
-    // From 20.0.0.0/24 on, in batches, because ip keeps its whole input in memory.
+    // Add routes from 20.0.0.0/24 on. Use batches, because ip keeps its whole input in memory.
     let change = |node: &Namespace, verb: &str, routes: u32| {
         for part in (0..routes).step_by(PART) {
             let batch: String = (part..part + PART as u32)
@@ -37,7 +37,7 @@ fn many_routes_hide_nothing() {
     let watch = scene.watch();
     scene.wait_probed();
     scene.traffic();
-    // A BGP peer disappears and returns.
+    // Delete and add routes, as if a BGP peer disappeared and returned.
     change(&scene.world.node, "del", CHANGED);
     change(&scene.world.node, "add", CHANGED);
     drop(settled(&scene));

@@ -1,5 +1,5 @@
-//! A proxy is frozen while an endpoint terminates gracefully: it is removed from its slice, and still gets
-//! and answers connections.
+//! The proxy is frozen while an endpoint terminates gracefully: the endpoint is removed from its slice, but
+//! still gets connections and answers them.
 
 use node_tests::prelude::*;
 

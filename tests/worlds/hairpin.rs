@@ -1,6 +1,6 @@
 //! GKE's intranode visibility: packets between pods of the same node leave by the uplink, and the network
-//! returns them. The `ip` rules and marks are those of GKE's netd (pkg/config/config_policy_routing.go);
-//! the network is this world's router.
+//! returns them. The `ip` rules and marks are those of GKE's netd (pkg/config/config_policy_routing.go). This
+//! world's router is the network.
 
 use node_tests::prelude::*;
 use node_tests::world::layout::{NODE, NODE_POD_CIDRS, ROUTER, WORKER, WORKER_POD_CIDRS};
@@ -12,8 +12,8 @@ fn a_hairpin_at_the_uplink_is_no_misrouting() {
     healthy(Backend::IptablesNft, |scene| turn_back(scene));
 }
 
-/// Pods' packets use table 1, which only leads to the router. Masqueraded connections and packets from the
-/// uplink use the main table.
+/// Sends pods' packets by table 1, which only leads to the router. Masqueraded connections and packets from
+/// the uplink use the main table.
 pub(crate) fn turn_back(scene: &Scene) {
     let world = &scene.world;
     for ((pods4, pods6), (via4, via6)) in [(NODE_POD_CIDRS, NODE), (WORKER_POD_CIDRS, WORKER)] {

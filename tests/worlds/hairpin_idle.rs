@@ -1,6 +1,6 @@
-//! GKE's intranode visibility on an idle node: only the sentinel can detect flushed Service rules. Its
-//! packets arrive by a device that is not the uplink, so they follow the policy routing of
-//! [`hairpin`](crate::hairpin) too.
+//! GKE's intranode visibility on an idle node, where only the sentinel can detect flushed Service rules. The
+//! sentinel's packets arrive by a device that is not the uplink, so they too follow the policy routing of
+//! [`hairpin`](crate::hairpin).
 
 use node_tests::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A late proxy: pods of a quiet node dial two new Services at once, and the rules follow 5 s later.
+//! A late proxy: pods of a quiet node dial two new Services at once, and the rules follow after 5 s.
 
 use node_tests::prelude::*;
 

@@ -1,8 +1,8 @@
-//! Worlds of other software, which changes the packets of a healthy node. The verdict must stay healthy
+//! Worlds: each has other software that changes the packets of a healthy node. The verdict must stay healthy
 //! while users are served, and a fault in the same world must still be detected.
 //!
-//! Each file is one world. docs/internal/worlds.md lists them, with the faults that cannot be detected in
-//! them.
+//! Each file is one world. docs/internal/worlds.md lists the worlds, and the faults that cannot be detected
+//! in each.
 
 mod bandwidth;
 mod conntrack_zones;

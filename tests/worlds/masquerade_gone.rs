@@ -1,5 +1,5 @@
-//! A partial fault: another firewall rewrote POSTROUTING and removed the masquerade rule. Answers of
-//! endpoints on other nodes bypass this node, while those of local endpoints still return.
+//! A partial fault: another firewall rewrote POSTROUTING and so removed the masquerade rule. Answers of
+//! endpoints on other nodes bypass this node. Answers of local endpoints still return through it.
 
 use node_tests::prelude::*;
 
@@ -14,7 +14,7 @@ fn flush(scene: &Scene) {
     scene.nft(&both);
 }
 
-/// Waits until both families have this state, with the missing masquerade as the cause.
+/// Waits until the state is this in both families, with the missing masquerade as the cause.
 fn is_named(scene: &Scene, state: &str) {
     scene.wait("not masqueraded in both families", |report| {
         in_both(report, |verdict| {

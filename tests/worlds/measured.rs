@@ -1,18 +1,18 @@
-//! Measures a fault in two ways: by the connections that clients lost, and by the times at which the agent
-//! answered 503 and 200 again. Prints the times, and asserts wide bounds for busy machines.
+//! Measures a fault in two ways: by the connections that clients lost, and by the times of the agent's 503
+//! and of the 200 after it. Prints the times, and asserts wide bounds, for busy machines.
 
 use std::cell::Cell;
 
 use node_tests::prelude::*;
 use node_tests::traffic::Ended;
 
-/// Delay that a busy machine may add to a promised time.
+/// Additional time that a busy machine may need.
 const SPARE: Duration = Duration::from_secs(8);
 /// Promised time from the last failed connection to 200.
 const BACK: Duration = Duration::from_secs(4);
-/// Time until failed probes count, which is 10 s after the agent's start, and some more.
+/// Time until failed probes count: 10 s after the agent's start, plus a margin.
 const SETTLED: Duration = Duration::from_secs(12);
-/// Timeout of the clients, and a moment more.
+/// Time after which every connection has ended: the clients' timeout plus a margin.
 const ENDED: Duration = Duration::from_millis(1200);
 
 pub(crate) struct Fault<'a> {
@@ -23,7 +23,7 @@ pub(crate) struct Fault<'a> {
     last: Cell<Option<Instant>>,
 }
 
-/// Failed connections and all connections, of pods and of outside clients.
+/// Numbers of failed connections and of all connections, of pods and of outside clients.
 #[derive(Debug, Default)]
 pub(crate) struct Felt {
     pub(crate) pods: (usize, usize),
@@ -37,7 +37,7 @@ pub(crate) fn settled(scene: &Scene) -> Watch {
 }
 
 impl<'a> Fault<'a> {
-    /// Injects the fault. Earlier connections do not count.
+    /// Injects the fault. Connections from before do not count.
     pub(crate) fn inject(scene: &'a Scene, watch: &'a Watch, inject: impl FnOnce(&Scene)) -> Self {
         assert_eq!(watch.now().healthz, 200, "before the fault");
         let since = Instant::now();
@@ -50,7 +50,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Waits for 503, for twice the promised time and some more. Returns the connections until then.
+    /// Waits for 503, at most for twice the promised time and a margin. Returns the connections until then.
     pub(crate) fn is_503_within(&self, promised: Duration) -> Felt {
         let seen = self
             .watch

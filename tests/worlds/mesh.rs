@@ -1,6 +1,6 @@
 //! A service mesh with sidecars, as with Istio. In each client pod's network namespace, connections to
-//! Services are redirected to a proxy, which dials an endpoint's address. The node never sees these pods
-//! dial a Service; outside clients dial as usual.
+//! Services are redirected to a proxy, which dials an endpoint's address. So the node never receives a
+//! connection to a Service from these pods. Outside clients dial as usual.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use node_tests::world::Pod;
 
 use crate::parts::idle_then_busy;
 
-/// Timeout of the proxy for each side.
+/// Timeout of the proxy for its connection to either side.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[test]

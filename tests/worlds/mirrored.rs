@@ -1,6 +1,6 @@
-//! A packet broker, or another capture by mirroring: each packet of the pods and of the uplink is copied to
-//! another device, at ingress and at egress. Imitated with tc's mirred; the copies re-enter the node by the
-//! far end of the monitor's device.
+//! A packet broker or another capture by mirroring: each packet of the pods and of the uplink is copied to
+//! another device, at ingress and at egress. Imitated with tc's mirred. The copies enter the node again by
+//! the far end of the monitor's device.
 
 use node_tests::prelude::*;
 

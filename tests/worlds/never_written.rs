@@ -1,5 +1,5 @@
-//! A total fault: the proxy has not written a rule since the node started, because its credentials are
-//! refused or the API is unreachable. No connection ever succeeded.
+//! A total fault: the proxy has written no rule since the node started, because its credentials are refused
+//! or the API is unreachable. No connection ever succeeded.
 
 use node_tests::prelude::*;
 
@@ -13,7 +13,7 @@ fn rules_that_were_never_written_are_a_fault_once_pods_dial() {
     scene.manifests.put_sentinel(&sentinel).expect("a sentinel");
     scene.start(&[]);
     let watch = scene.watch();
-    // The machine booted long ago, so the state is unknown and not starting.
+    // The state is Unknown and not Starting, because the machine booted long ago.
     throughout(std::time::Duration::from_secs(5), || {
         assert_eq!(scene.report()["verdict"]["state"], "unknown");
     });

@@ -1,6 +1,6 @@
 //! `nodePortAddresses` of kube-proxy is narrowed while the node runs: only a second address of the node
-//! serves node ports, and the primary one refuses them. Imitated by the rules of the tests' proxy, with
-//! that address in their match.
+//! serves node ports, and the primary one refuses them. Imitated by the rules of the tests' proxy, which then
+//! match the second address only.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,6 @@ use node_tests::prelude::*;
 
 use crate::parts::{everybody_is_served, stays};
 
-/// The node's second addresses.
 fn other(family: Family) -> IpAddr {
     match family {
         Family::V4 => [192, 0, 2, 11].into(),
@@ -40,7 +39,7 @@ pub(crate) fn narrow(scene: &Scene) {
 fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     second_addresses(&scene);
-    // Clients are served at the primary address, then end.
+    // Clients at the primary address are served, and then end.
     scene.outside_traffic();
     eventually("clients outside are served", || {
         scene.clients.iter().all(|client| client.tally().ok > 2)
@@ -54,14 +53,14 @@ fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
     stays(&scene, &watch, &["degraded"]);
     scene.pod_traffic();
     stays(&scene, &watch, &["degraded"]);
-    // Clients of the address that now serves node ports.
+    // Dial the address that now serves node ports.
     for family in Family::ALL {
         scene.dial_outside(0, SocketAddr::new(other(family), 30081), 10.0);
     }
     stays(&scene, &watch, &["degraded"]);
     everybody_is_served(&scene);
     scene.clients.clear();
-    // Clients of the primary address, like a load balancer with the old configuration.
+    // Dial the primary address, like a load balancer with the old configuration.
     for family in Family::ALL {
         scene.dial_outside(1, scene.node_port(30081, family), 10.0);
     }

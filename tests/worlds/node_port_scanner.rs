@@ -1,6 +1,6 @@
-//! `nodePortAddresses` of kube-proxy is narrowed, as in `node_port_addresses`, and one outside client scans
-//! the node ports at the primary address, four times each. There are no other clients of that address, and
-//! pods are served.
+//! `nodePortAddresses` of kube-proxy is narrowed, as in `node_port_addresses`. One outside client scans the
+//! node ports at the primary address, four times each. This address has no other clients, and pods are
+//! served.
 
 use node_tests::prelude::*;
 

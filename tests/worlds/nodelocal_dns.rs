@@ -1,6 +1,6 @@
-//! NodeLocal DNSCache: a device of the node has the cluster IP of DNS, and a listener on the node answers.
-//! It bypasses connection tracking, so kube-proxy's rules never match. The rules are node-cache's
-//! (kubernetes/dns, cmd/node-cache/app/cache_app.go). Its two ports are two Services here.
+//! NodeLocal DNSCache: a device of the node has the cluster IP of DNS, and a listener on the node answers
+//! there. The traffic bypasses connection tracking, so kube-proxy's rules never match. The rules are those of
+//! node-cache (kubernetes/dns, cmd/node-cache/app/cache_app.go). Its two ports are two Services here.
 
 use node_tests::prelude::*;
 use node_tests::traffic::dns::serve_at;
@@ -60,7 +60,7 @@ pub(crate) fn cached() -> (Scene, (Server, Vec<Worker>)) {
     }
     scene.rules.install().expect("its rules");
     let node = &scene.world.node;
-    // Clusters use a dummy device, but some test kernels lack it.
+    // Clusters use a dummy device. Some test kernels have none, so try an ifb too.
     node.ip("link add nodelocaldns type dummy")
         .or_else(|_| node.ip("link add nodelocaldns type ifb"))
         .expect("a device");

@@ -1,5 +1,5 @@
-//! A NodeLocal DNSCache died and left its address and rules: the node itself refuses DNS, and everything
-//! else works. Only one Service is affected, and the Service rules are not at fault.
+//! A NodeLocal DNSCache died and left its address and rules: the node itself refuses DNS, and everything else
+//! works. Only one Service is affected, and its rules are not the cause.
 
 use node_tests::scene::blames;
 

@@ -1,5 +1,5 @@
-//! The chain of one Service is emptied, as by a tool that edits the proxy's rules. All connections to that
-//! Service fail, and everything else works. That is no fault of the node, and the log must not repeat it
+//! The chain of one Service is emptied, as by a tool that edits the proxy's rules. All connections to this
+//! Service fail, and everything else works. This is no fault of the node, and the log must not repeat it
 //! every few seconds.
 
 use node_tests::prelude::*;

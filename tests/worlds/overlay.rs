@@ -1,4 +1,4 @@
-//! An overlay like flannel's ([`node_tests::tunnels`]).
+//! An overlay like flannel's, from [`node_tests::tunnels`].
 
 use node_tests::rules::Backend;
 use node_tests::tunnels::tunnels;

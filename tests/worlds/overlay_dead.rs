@@ -1,5 +1,5 @@
-//! A dead overlay: packets that enter the tunnel of [`node_tests::tunnels`] never come out. That is no
-//! fault of this node's Service rules, but it must not prove them either.
+//! A dead overlay: packets that enter the tunnel of [`node_tests::tunnels`] never leave it. This is no fault
+//! of this node's Service rules, but it must not count as a proof of them either.
 
 use node_tests::prelude::*;
 use node_tests::tunnels::{path, tunnels};
@@ -49,8 +49,8 @@ fn a_dead_overlay_proves_nothing() {
     });
 }
 
-/// Pods dial Services on three other nodes, one of which also has a local endpoint. The three nodes are one
-/// namespace with three names, because the agent takes nodes from slices.
+/// Pods dial Services on three other nodes; one Service also has a local endpoint. The three nodes are one
+/// namespace under three names, because the agent takes the names of nodes from slices.
 fn dial_three_nodes(scene: &mut Scene) {
     tunnels(&scene.world).expect("tunnels");
     for (index, node, pod) in [
@@ -92,7 +92,7 @@ fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
     assert!(["far-a", "far-b", "far-c"].iter().all(is_named), "{reason}");
 }
 
-/// One node answers. The others do not, since they are powered off, drained or cut off.
+/// One node answers. The others do not answer, because they are powered off, drained or cut off.
 #[test]
 fn silent_nodes_are_named_while_another_answers() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

@@ -1,4 +1,4 @@
-//! Checks that worlds share.
+//! Checks that several worlds use.
 
 use node_tests::prelude::*;
 use node_tests::traffic::Tally;
@@ -6,12 +6,12 @@ use node_tests::traffic::Tally;
 /// Time for which a healthy world is watched, idle and busy.
 const WATCHED: Duration = Duration::from_secs(30);
 
-/// Time for which another state is tolerated, because a probe may have to wait for a processor.
+/// Time for which another state is tolerated, because a busy machine may delay a probe.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// States of a node that serves its users.
+/// Allowed states of a node that serves its users.
 pub(crate) const SOUND: [&str; 1] = ["proven"];
-/// States of such a node while some connections fail on purpose.
+/// Allowed states of a node that serves its users while some connections fail on purpose.
 pub(crate) const NAMED: [&str; 3] = ["proven", "suspect", "degraded"];
 
 /// Makes a healthy world, and runs [`idle_then_busy`] in it.
@@ -31,7 +31,7 @@ pub(crate) fn idle_then_busy(scene: &mut Scene) {
     flushed(scene, &watch);
 }
 
-/// Asserts that the agent never answers 503 while the world is watched, and keeps one of these states.
+/// Asserts that the agent never answers 503 and that the state stays one of these while the world is watched.
 pub(crate) fn stays(scene: &Scene, watch: &Watch, states: &[&str]) {
     let mut expected = Instant::now();
     throughout(WATCHED, || {
@@ -64,8 +64,9 @@ pub(crate) fn flushed(scene: &Scene, watch: &Watch) {
     wait_answers(watch, 200);
 }
 
-/// Breaks the path to the other node with these rules in its table `path`. Asserts that the agent names the
-/// cause without a 503, and is proven again after the repair. Returns the report that names the cause.
+/// Breaks the path to the other node by these rules in the other node's table `path`. Asserts that the agent
+/// names the cause without a 503, and that the node is proven again after the repair. Returns the report with
+/// the cause.
 pub(crate) fn named_until_mended(scene: &Scene, rules: &str, cause: &str) -> Value {
     let watch = scene.watch();
     scene.world.worker.nft(rules).expect("a broken path");
@@ -109,7 +110,6 @@ pub(crate) fn packets(ns: &Namespace, devices: &str) -> u64 {
     devices.filter_map(sent).sum()
 }
 
-/// Adds a network policy's rules to the forward path.
 pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
     let rules = rules.join("\n");
     ns.nft(&format!(
@@ -119,8 +119,8 @@ pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
     .expect("a policy");
 }
 
-/// On a busy node these rules of a policy deny the only dialling pods everything. The agent must report
-/// that, but not as a fault, and still detect a flush.
+/// On a busy node, the rules of a policy deny all traffic of the only pods that dial. The agent must report
+/// this, but not as a fault of the node, and must still detect a flush.
 pub(crate) fn denied(scene: &mut Scene, rules: &[String]) {
     let watch = scene.watch();
     scene.clients.clear();

@@ -9,7 +9,7 @@ use crate::parts::{SOUND, named_until_mended, stays};
 
 const MEMORY: u64 = 8 << 20;
 
-/// Rules that clamp segments so that they fit a path which drops [`LARGE`] packets.
+/// Rules that clamp segments to a size at which they pass a path that drops [`LARGE`] packets.
 const CLAMP: &str = "table inet clamp {\nchain it { type filter hook forward priority -150; \
                      tcp flags syn tcp option maxseg size set 800\n}\n}\n";
 
@@ -28,7 +28,7 @@ fn probes(scene: &mut Scene) -> Probes {
     Probes::start(&scene.world, &agent, 4, &NODES).expect("the pod probes")
 }
 
-/// An idle node with pod probes that reach both other nodes.
+/// An idle node with pod probes that already reach both other nodes. `narrow` clamps segments.
 fn probed(narrow: bool) -> (Scene, Probes) {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     if narrow {
@@ -55,8 +55,8 @@ fn the_pod_probe_proves_the_path_of_pods_on_an_idle_node() {
     }
 }
 
-/// The agent names a dead overlay, and a path that silently drops large packets. There is no 503, because a
-/// policy that denies the probe has the same symptoms.
+/// The agent names a dead overlay, and a path that silently drops large packets. Neither is a 503, because a
+/// policy that denies the pod probe has the same symptoms.
 #[rstest]
 #[case::a_dead_overlay("", "overlay")]
 #[case::large_packets_that_vanish(LARGE, "mtu")]
@@ -65,7 +65,7 @@ fn the_pod_probe_shows_a_broken_path_on_an_idle_node(#[case] dropped: &str, #[ca
     named_until_mended(&scene, &path("input", dropped), cause);
 }
 
-/// CNIs and clouds clamp segments to the path, so nothing is lost.
+/// CNIs and clouds clamp segments to the size of the path, so nothing is lost.
 #[test]
 fn clamped_segments_are_sound() {
     let (scene, _started) = probed(true);

@@ -1,6 +1,6 @@
 //! Policy routing per pod, as with the AWS VPC CNI: some pods have addresses of a second uplink, and their
-//! packets use its routing table. The Node has no pod range. Imitated with the CNI's rules and its mark
-//! 0x80, which returns answers of node ports by the uplink of the request.
+//! packets use the routing table of this uplink. The Node has no pod range. Imitated with the CNI's rules and
+//! its mark 0x80, which returns answers of node ports by the uplink of the request.
 
 use node_tests::manifests::NODE_FILE;
 use node_tests::prelude::*;
@@ -54,7 +54,7 @@ pub(crate) fn two_uplinks() -> Scene {
     scene
 }
 
-/// client-2 and web-2 have addresses of the second uplink.
+/// Gives client-2 and web-2 addresses of the second uplink.
 fn add_uplink(world: &World, family: Family) {
     let v6 = family == Family::V6;
     let [router, address] = SECOND[usize::from(v6)];

@@ -1,4 +1,4 @@
-//! kube-proxy migrates from iptables to nftables under traffic. The rules are those of the tests' proxy, with
+//! kube-proxy migrates from iptables to nftables under traffic. The rules are those of the tests' proxy, in
 //! kube-proxy's tables and chains.
 
 use node_tests::prelude::*;
@@ -25,7 +25,7 @@ fn a_second_owner_takes_over(#[case] busy: bool) {
     second.install().expect("rules of the second");
     thread::sleep(Duration::from_secs(3));
     scene.rules.remove().expect("those of the first go");
-    // The new rules are unknown until a probe passes.
+    // The state is Unknown under the new rules until a probe passes.
     stays(&scene, &watch, &["proven", "unknown"]);
     stays(&scene, &watch, &SOUND);
     if busy {
@@ -36,7 +36,7 @@ fn a_second_owner_takes_over(#[case] busy: bool) {
 }
 
 /// kube-proxy 1.36 first removes the other mode's rules, and writes its own once it has listed the cluster.
-/// Users are not served meanwhile, which is a 503, and the node answers 200 soon after.
+/// Users are not served in between, so the node answers 503, and 200 soon after.
 #[rstest]
 #[case::idle(false)]
 #[case::busy(true)]
@@ -50,7 +50,8 @@ fn the_second_cleans_up_first(#[case] busy: bool) {
     second.install().expect("rules of the second");
     wait_answers(&watch, 200);
     let watch = scene.watch();
-    // The last failures count when their loss window ends, and the new rules are unknown at first.
+    // The last failures count only when their loss window ends, and under the new rules the state is Unknown
+    // at first.
     stays(&scene, &watch, &["proven", "degraded", "unknown"]);
     scene.wait_probed();
     scene.rules = second;

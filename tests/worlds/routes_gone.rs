@@ -1,5 +1,5 @@
-//! A total fault: the routes to local and remote pods are missing, while the default route stays.
-//! Translated packets leave by the uplink and get no answer.
+//! A total fault: the routes to local and remote pods are missing, while the default route stays. So
+//! translated packets leave by the uplink and get no answer.
 
 use node_tests::prelude::*;
 
@@ -23,7 +23,7 @@ fn pods_without_routes_are_a_fault() {
     eventually("both families are broken", || {
         in_both(&scene.report(), |family| family["state"] == "broken")
     });
-    // The sentinel's path works, so real traffic decided the verdict.
+    // The sentinel's path works, so it was real traffic that decided the verdict.
     let report = scene.report();
     let lane = lane_of(&report, Family::V4, "off_cluster", "tcp");
     assert_eq!(lane["state"], "passing", "{report:#}");

@@ -1,5 +1,6 @@
-//! The routes to pods are missing while the cluster view's source is silent. Misrouted connections do not
-//! count then, because endpoints may have moved. Pods of this node cannot have moved, so it is still a 503.
+//! The routes to pods are missing while the source of the cluster view is silent. Misrouted connections do
+//! not count in this case, because endpoints may have moved. Pods of this node cannot have moved, so the node
+//! still answers 503.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! Answers to outside clients leave by a second network, whose table a rule on the source selects. The rule
-//! has to match pods' addresses, because the translation of an answer is reverted only after its route was
-//! selected. Clients are served as usual.
+//! Answers to outside clients leave by a second network, whose table is selected by a rule on the source. The
+//! rule has to match pods' addresses, because the translation of an answer is reverted only after its route
+//! was selected. Clients are served as usual.
 
 use node_tests::prelude::*;
 use node_tests::world::layout::{CLUSTER_CIDRS, outside_client, pick};
@@ -18,7 +18,7 @@ const DROP: &str = "table inet second { chain forward {
 type filter hook forward priority filter; policy accept;
 oifname \"eth1\" drop\n}\n}\n";
 
-/// With a default route in the second network's table, or with routes to the clients alone.
+/// The second network's table has a default route, or only routes to the clients.
 #[rstest]
 #[case::a_default_route(true)]
 #[case::routes_to_clients_alone(false)]
@@ -53,7 +53,7 @@ fn answers_by_it_arrive(#[case] is_default: bool) {
         "{answered} answered, {lost} lost"
     );
     drop(watch);
-    // Dropped answers still count as lost.
+    // Dropped answers must still count as lost.
     scene.nft(DROP);
     eventually("lost connections", || external("lost") > 20);
     scene.nft("delete table inet second\n");

@@ -1,6 +1,5 @@
-//! `loadBalancerSourceRanges`: the proxy drops connections to the load balancer's address from sources
-//! outside the ranges, and serves the others. The rules are those of the tests' proxy, which are like
-//! kube-proxy's.
+//! `loadBalancerSourceRanges`: at the load balancer's address the proxy drops connections from sources
+//! outside the ranges, and serves the others. The rules of the tests' proxy are like kube-proxy's.
 
 use node_tests::prelude::*;
 use node_tests::traffic::Tally;
@@ -25,7 +24,7 @@ fn sources_outside_the_ranges_are_no_victims() {
         let vip = scene.manifests.service("web").load_balancer_ip(family);
         Plan::from_outside(&scene.world, client, (vip, 80).into()).rate(5.0)
     };
-    // Only denied clients dial, so the sentinel alone proves the node.
+    // Only denied clients dial, so only the sentinel can prove the node.
     let outsiders: Vec<_> = Family::ALL
         .into_iter()
         .flat_map(|family| [1, 2].map(|client| dialled(&scene, client, family)))

@@ -1,6 +1,6 @@
-//! The proxy waits for a lock and does not sync while an endpoint is replaced. The rules still send half of
-//! a Service's connections to the old endpoint, whose server is gone. `graceful_ending` is the negative
-//! control, with an old server that still answers.
+//! The proxy waits for a lock and does not sync while an endpoint is replaced. The rules still send half of a
+//! Service's connections to the old endpoint, whose server has ended. `graceful_ending` is the negative
+//! control: there the old server still answers.
 
 use node_tests::prelude::*;
 

@@ -1,4 +1,4 @@
-//! An unknown program such as Calico's eBPF dataplane replaces kube-proxy. It serves users, but not
+//! An unknown program, such as Calico's eBPF dataplane, replaces kube-proxy. It serves users, but not
 //! necessarily the sentinel. Imitated by a classifier at the uplink that passes all packets, and by
 //! kube-proxy's rules in a table of another name.
 
@@ -14,7 +14,7 @@ use crate::parts::{everybody_is_served, stays};
 fn an_unknown_successor_of_kube_proxy_is_no_fault() {
     needs!(skip::linux(skip::TCX));
     let mut scene = Scene::bare(Backend::Nftables);
-    // Taken before the sentinel exists, so that it is not served.
+    // Take these rules before the sentinel exists, so that they do not serve it.
     let users = scene.rules.scripts().expect("rules of all Services");
     scene.add_sentinel(&Sentinel::default());
     scene.start(&[]);
@@ -42,7 +42,7 @@ fn an_unknown_successor_of_kube_proxy_is_no_fault() {
     wait_answers(&watch, 503);
 }
 
-/// Attaches an empty classifier, which is detached when the result is dropped.
+/// Attaches an empty classifier. It is detached when the result is dropped.
 fn classifier(scene: &Scene) -> Ebpf {
     let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
     let empty = load::classifier(&mut ebpf, program::EMPTY).expect("the empty program");

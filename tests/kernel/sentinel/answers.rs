@@ -31,7 +31,7 @@ fn near_ends_stamp_and_pass(#[values(V4, V6)] family: Family) {
                 assert!((before..=monotonic()).contains(&stamp), "{name}");
                 assert_eq!(told, [], "{name}");
             }
-            // A SYN-ACK is no request, so these programs do not stamp it.
+            // The programs must not stamp a SYN-ACK, because it is no request.
             let syn_ack = packet::syn_ack(echo(family), client(family), TOKEN);
             let probe = (key(family, TCP, TOKEN), 0);
             let (passed, found, _) = on.run(probe, program, &syn_ack.bytes());
@@ -58,7 +58,7 @@ fn the_first_time_stays() {
         on.again(program::ARRIVED, &bytes);
         assert_eq!(on.read(&probe.0), first);
 
-        // The echo also answers a retransmission, and keeps the first timestamp.
+        // The echo must also answer a retransmission, and keep the first timestamp.
         let (_, first, _) = on.run(probe, program::ECHO, &bytes);
         let again = packet::syn(host(V4, 9, 9), host(V4, 2, 9), TOKEN).bytes();
         assert_eq!(on.again(program::ECHO, &again).verdict, REDIRECT);
@@ -66,7 +66,7 @@ fn the_first_time_stays() {
     });
 }
 
-/// The program at the ingress of the near end collects and drops the answer to a control probe.
+/// The program at the ingress of the near end collects the answer to a control probe, and drops it.
 #[test]
 fn control() {
     with_sentinel(|on| {
@@ -79,7 +79,7 @@ fn control() {
                 assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
                 assert_eq!(found.flags, probe_flag::CONTROL);
                 assert_eq!(only(&told, name), (probe.0, event), "{name}");
-                // A duplicate is dropped without a second event.
+                // A duplicate must be dropped without a second event.
                 let again = on.again(program::RETURNED, &bytes);
                 assert_eq!((again.verdict, on.events()), (DROP, Vec::new()), "{name}");
             }
@@ -118,7 +118,7 @@ fn the_echo_answers() {
     });
 }
 
-/// Built by etherparse, independently of the program.
+/// The expected answer, built by etherparse and so independent of the program.
 fn expected_answer(family: Family, question: &str) -> Vec<u8> {
     let (from, to) = (echo(family), client(family));
     let mut bytes = match question {
@@ -127,7 +127,7 @@ fn expected_answer(family: Family, question: &str) -> Vec<u8> {
             let mut header = TcpHeader::new(from.port(), to.port(), sequence, 64_240);
             (header.syn, header.ack) = (true, true);
             header.acknowledgment_number = TOKEN + 1;
-            // The program overwrites the maximum segment size with four "no operation" options.
+            // The program overwrites the maximum segment size option with four "no operation" options.
             header.set_options_raw(&[1; 4]).expect("one word");
             packet::segment(header, from.ip(), to.ip(), &[]).bytes()
         }
@@ -143,7 +143,7 @@ fn expected_answer(family: Family, question: &str) -> Vec<u8> {
     bytes
 }
 
-/// Options up to the maximum of a TCP header, which the SYN of a phone or browser may fill.
+/// Requests with options, up to the maximum of a TCP header, which the SYN of a phone or browser may fill.
 #[test]
 fn options_are_not_accepted() {
     let words = |family| [0, 1, 4, 10].map(|words| (family, words));
@@ -152,7 +152,7 @@ fn options_are_not_accepted() {
             let (from, to) = (client(family), echo(family));
             let mut header = TcpHeader::new(from.port(), to.port(), TOKEN, 64_240);
             (header.syn, header.ece, header.cwr) = (true, true, true);
-            // Multipath TCP.
+            // Options of Multipath TCP.
             let options: Vec<u8> = [30, 12, 0, 129].repeat(words);
             header.set_options_raw(&options).expect("whole words");
             let bytes = packet::segment(header, from.ip(), to.ip(), &[]).bytes();

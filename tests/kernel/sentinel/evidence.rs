@@ -1,4 +1,4 @@
-//! How the observer treats the connection of a probe.
+//! How the observer treats the connections of probes.
 
 use node_tests::packet::{self, flag};
 use pathproof::probe::Kernel as _;
@@ -13,7 +13,7 @@ use crate::stage::{PASS, SERVICE, at, choose, client as pod, cluster_ip, fronten
 /// The observer follows and counts a probe's connection, but takes no proof, delay or anomaly from it.
 #[test]
 fn probes_prove_nothing() {
-    // Probes come first, since `reset` does not clear delays.
+    // Run the probes first, because `reset` does not clear delays.
     let kinds = |family| [(family, frontend_flag::SENTINEL, false), (family, 0, true)];
     with_sentinel(|on| {
         for (family, flags, proves) in Family::ALL.into_iter().flat_map(kinds) {
@@ -23,7 +23,7 @@ fn probes_prove_nothing() {
             on.stage.put_frontend(frontend, cluster_ip(SERVICE, flags));
             on.stage
                 .put_endpoint(SERVICE, endpoint, endpoint_flag::LOCAL);
-            // The second one leaks.
+            // The second of these connections leaks.
             let devices = on.stage.at;
             for (isn, to, device) in [
                 (TOKEN, endpoint, devices.pods),
@@ -50,8 +50,9 @@ fn probes_prove_nothing() {
     });
 }
 
-/// A probe that nothing translated, and its reset, are dropped at an uplink and pass every other device.
-/// Packets with its token to another address pass everywhere, as do other packets to the sentinel's address.
+/// A probe that no rule translated, and its reset, are dropped at an uplink and pass every other device.
+/// Packets with the probe's token to another address pass everywhere. So do other packets to the sentinel's
+/// address.
 #[test]
 fn nothing_of_a_probe_leaves_by_an_uplink() {
     with_sentinel(|on| {

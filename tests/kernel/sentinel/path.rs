@@ -1,7 +1,7 @@
 //! The sentinel's programs on two real veth pairs, in a namespace whose nftables rules translate as a node's
-//! do. Packets are sent as AF_PACKET frames and by kernel sockets.
+//! rules do. Packets are sent as AF_PACKET frames and by kernel sockets.
 //!
-//! These tests make the devices with `ip`. tests/node shows how the agent makes them.
+//! These tests make the devices with `ip`. tests/node tests how the agent makes them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -29,10 +29,10 @@ use super::{client, echo, host, key, payload, probes, tcp_data};
 use crate::stage::{at, choose};
 
 const TOKEN: u32 = 0x7a3f_19c4;
-/// Longer than any step takes, even on a slow machine.
+/// Timeout of each wait, longer than any step takes, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Hardware addresses of c0, c1, s0, s1.
+/// Hardware addresses of the devices c0, c1, s0, s1.
 fn link_address(last: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, last]
 }
@@ -157,12 +157,12 @@ fn service(family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().expect("an address"), port)
 }
 
-/// This node's address, which masquerade chooses as the source.
+/// The node's address that masquerade chooses as the source.
 fn own(family: Family) -> IpAddr {
     at(choose(family, "192.0.2.2:0", "[2001:db8::2]:0")).ip()
 }
 
-/// Sends a frame from a veth end into the node, as a pod's packets arrive.
+/// Sends a frame from a veth end into the node, as the packets of a pod arrive.
 fn send(device: &str, to: u8, packet: &Packet) {
     let from = DEVICES.iter().find(|(name, _)| *name == device);
     let link = (link_address(from.expect("a device").1), link_address(to));
@@ -175,7 +175,7 @@ fn from_client(packet: &Packet) {
     send("c1", 0xc0, packet);
 }
 
-/// Stages with a timestamp of this phase. The timestamps must be in the order of the stages.
+/// Stages of this phase that have a timestamp. Asserts that the timestamps have the order of the stages.
 fn stages(probe: &Probe, phase: Phase) -> Vec<Stage> {
     let stamps = probe.stamps[phase as usize];
     let passed: Vec<_> = Stage::ALL
@@ -189,7 +189,7 @@ fn stages(probe: &Probe, phase: Phase) -> Vec<Stage> {
     passed
 }
 
-/// A whole round trip: unknown probe, handshake, data, datagram, control probe, refusals.
+/// A complete round trip: an unknown probe, handshake, data, datagram, control probe, refusals.
 #[rstest]
 fn there_and_back(
     #[values(V4, Family::V6)] family: Family,
@@ -210,7 +210,8 @@ fn there_and_back(
 }
 
 fn unknown_and_handshake(path: &mut Path, family: Family) {
-    // An unregistered probe goes first. If it had an event, that would come before the next probe's.
+    // Send an unregistered probe first: if it caused an event, this would precede the event of the next
+    // probe.
     let (client, service) = (client(family), service(family, 80));
     let other = SocketAddr::new(client.ip(), 40_002);
     from_client(&packet::syn(other, service, !TOKEN));
@@ -229,7 +230,6 @@ fn unknown_and_handshake(path: &mut Path, family: Family) {
     assert_eq!(probe.echo_port, 8_080_u16.to_be_bytes());
 }
 
-/// Sends data after the handshake, then ends the probe.
 fn data(path: &mut Path, family: Family) {
     let (client, service) = (client(family), service(family, 80));
     let key = key(family, TCP, TOKEN);
@@ -292,8 +292,8 @@ fn refusals(path: &mut Path, family: Family) {
     }
 }
 
-/// A connection of a kernel socket. Its packets have partial checksums, many options, and data outside the
-/// linear part of the packet (finding 7).
+/// A connection of a socket of the node itself. Its packets have partial checksums, many options, and data
+/// outside the linear part of the packet (finding 7).
 #[rstest]
 fn a_connection_of_the_nodes_own(
     #[values(V4, Family::V6)] family: Family,
@@ -342,7 +342,8 @@ fn filters(device: &str) -> usize {
     shown.matches("handle 0x").count()
 }
 
-/// As in the agent: the sentinel's programs run behind the observer's, and share its map of connections.
+/// As in the agent, the sentinel's programs run after the observer's, and share the observer's map of
+/// connections.
 #[rstest]
 fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {
@@ -363,7 +364,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         data(path, V4);
         control(path, V4);
         assert!(hooks.stand());
-        // The observer has no frontend here, so it does not follow the probe.
+        // The observer does not follow the probe, because it has no frontend here.
         assert_eq!(path.maps.connection_state(TOKEN, V4), None);
         agents.check(Mono(0));
         assert_eq!(
@@ -403,7 +404,8 @@ fn filters_are_found_again() {
     });
 }
 
-/// The programs' owner notices removed devices, and attaches to the new ones that replace them.
+/// The owner of the programs notices that devices were removed, and attaches the programs to their
+/// replacements.
 #[rstest]
 fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {

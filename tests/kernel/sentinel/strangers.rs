@@ -1,4 +1,4 @@
-//! How the programs treat refusals, and packets that belong to no registered probe.
+//! How the programs treat refusals and packets that belong to no registered probe.
 
 use node_tests::packet::{self, Packet, flag};
 use pathproof::probe::Kernel as _;
@@ -53,7 +53,7 @@ fn refusals_are_reported(#[values(V4, V6)] family: Family) {
     });
 }
 
-/// Near ends pass a packet that belongs to no registered probe, far ends drop it, and no program answers it.
+/// Near ends pass a packet that belongs to no registered probe, and far ends drop it. No program answers it.
 #[rstest]
 fn strangers(#[values(V4, V6)] family: Family) {
     let (client, echo) = (client(family), echo(family));
@@ -66,7 +66,7 @@ fn strangers(#[values(V4, V6)] family: Family) {
     let mut arp = whole.clone();
     arp[12..14].copy_from_slice(&[8, 6]);
     let mut lies = whole.clone();
-    // A TCP header longer than the packet.
+    // The packet announces a TCP header longer than the packet.
     lies[if family == V4 { 34 } else { 54 } + 12] = 0xf0;
     let mut packets = vec![("ARP", arp), ("lies", lies)];
     let built = [
@@ -91,7 +91,7 @@ fn strangers(#[values(V4, V6)] family: Family) {
     if family == V4 {
         packets.push(("later fragment", syn.fragment(3).bytes()));
     }
-    // Packets that end behind the IP header. The kernel accepts no shorter test packets.
+    // Packets that end after the IP header. The kernel accepts no shorter test packets.
     let ip = if family == V4 { 34 } else { 54 };
     for length in ip..whole.len() {
         packets.push(("runt", whole[..length].to_vec()));
@@ -121,7 +121,8 @@ fn strangers(#[values(V4, V6)] family: Family) {
     });
 }
 
-/// Another agent's probe passes, so that the other agent's program behind this one can take it.
+/// Whether the program must pass this packet, because it may be a probe of another agent, whose program runs
+/// behind this one.
 fn may_be_of_another(program: &str, name: &str) -> bool {
     let request = ["unknown SYN", "unknown data", "unknown datagram"].contains(&name);
     name.starts_with("unknown") && (program == program::COLLECT || request)
@@ -135,7 +136,7 @@ fn keys_are_whole() {
         on.register(key(V4, UDP, TOKEN), 0);
         let bytes = packet::syn(client(V4), echo(V4), TOKEN).bytes();
         assert_eq!(on.again(program::ECHO, &bytes).verdict, PASS);
-        // A removed probe is not answered either.
+        // Nor may a removed probe be answered.
         on.register(key(V4, TCP, TOKEN), 0);
         on.maps.remove(&key(V4, TCP, TOKEN));
         on.maps.remove(&key(V4, TCP, TOKEN));

@@ -1,4 +1,4 @@
-//! Which datagrams are not followed, and limits for those that are.
+//! Datagrams that are not followed, and limits for those that are.
 
 use node_tests::observer::monotonic;
 use node_tests::packet::udp;
@@ -42,10 +42,10 @@ fn payloads_of_every_length() {
     });
 }
 
-/// Datagrams of a flood, each of which is a separate flow.
+/// Number of datagrams of a flood. Each is a separate flow.
 const FLOOD: u32 = 5_000;
 
-/// Floods these frontends in turn. Returns the number of budget windows that it took.
+/// Floods these frontends in turn. Returns the number of budget windows that passed.
 fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
     let began = monotonic() >> BUDGET_WINDOW_SHIFT;
     let mut client = ends(V4).client;
@@ -58,9 +58,9 @@ fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
     (monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1
 }
 
-/// Datagrams that are not followed are counted, except in flows whose hash in the gate (65,536 places) equals
-/// that of a flow read a moment ago: up to 190 of 5,000, when a slow machine reads all. Two of thousands of
-/// payloads may also share a hash.
+/// Asserts that datagrams that are not followed are counted, except for a few. If the hash of a flow in the
+/// gate (65,536 places) equals that of a flow read a moment ago, the datagram is not counted: up to 190 of
+/// 5,000 when a slow machine reads all. Two of thousands of payloads may also share a hash.
 fn is_counted(stage: &Stage, followed: u64) {
     let faults = stage.faults();
     let known = [Fault::UdpOverRate, Fault::UdpAmbiguous];
@@ -76,7 +76,7 @@ fn is_counted(stage: &Stage, followed: u64) {
     );
 }
 
-/// A flood of one Service uses a bounded number of entries, which leaves room for other Services.
+/// A flood of one Service uses a bounded number of entries, so that other Services have room.
 #[test]
 fn a_flood() {
     stage(|stage| {
@@ -85,7 +85,7 @@ fn a_flood() {
         let rate = u64::from(UDP_PER_SERVICE);
         assert!((rate..=windows * rate).contains(&followed), "{followed}");
         is_counted(stage, followed);
-        // Each datagram has a second entry for its flow.
+        // Each followed datagram also has an entry for its flow.
         assert_eq!(stage.datagrams().len() as u64, 2 * followed);
     });
 }
@@ -110,7 +110,7 @@ fn a_flood_over_many_services() {
     });
 }
 
-/// Only one datagram of a flow is followed at a time.
+/// In each flow only one datagram is followed at a time.
 #[test]
 fn the_bulk_of_a_flow() {
     stage(|stage| {

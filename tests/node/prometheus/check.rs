@@ -1,7 +1,7 @@
 //! Checks that the expressions of a dashboard or of alert rules are valid and name only existing metrics.
 //!
-//! For Prometheus a misspelt metric is no error: the result is empty, or 0 if `or vector(0)` follows.
-//! So each name (a word with `_` or `:`, or `up`) must have been scraped or be in the reference of metrics.
+//! Prometheus accepts a misspelt metric: the result is empty, or 0 if `or vector(0)` follows. So each name (a
+//! word with `_` or `:`, or `up`) must have been scraped, or be in the reference of metrics.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub(super) fn evaluate(
     Ok((empty, problems))
 }
 
-/// True if no series has a finite number.
+/// True if no series has a finite value.
 fn is_empty(result: &Value) -> bool {
     let is_number = |point: &Value| {
         let number = point[1].as_str().unwrap_or("NaN").parse();
@@ -75,13 +75,14 @@ const GROUPING: [&str; 6] = [
     "group_right",
 ];
 
-/// The metrics that an expression names: words in the form of a metric that are neither labels nor functions.
+/// The metrics that an expression names: words that look like a metric and are neither labels nor functions.
 fn metrics(expression: &str) -> BTreeSet<String> {
     let others = ["\\\"", "'", "`"];
     let quoted_otherwise = others.iter().any(|quote| expression.contains(quote));
     assert!(!quoted_otherwise, "only \" may quote: {expression}");
     let text: String = expression.split('"').step_by(2).collect();
-    // A word before `(` is a function. The `;` keeps the text's last word from being taken for one.
+    // A word before `(` is a function. The appended `;` ends the text's last word, so that it is handled like
+    // the others.
     let text = text.split(['{', '}']).step_by(2).collect::<String>() + ";";
     let is_other = |c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c);
     let is_metric = |word: &&str| {

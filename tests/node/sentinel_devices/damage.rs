@@ -1,4 +1,5 @@
-//! Other programs damage the sentinel's devices. The agent names each damage, and repairs it if it can.
+//! Other programs damage the sentinel's devices. The agent names the kind of damage, and repairs it if it
+//! can.
 
 use std::io;
 
@@ -101,7 +102,8 @@ fn damage_is_named_and_repaired() {
     }
 }
 
-/// Rules and addresses of others that override the sentinel's routes are named, and stay.
+/// If rules or addresses of other programs override the sentinel's routes, the agent names them and does not
+/// remove them.
 #[test]
 fn overridden_routes_are_named_and_left_alone() {
     let node = Node::new();
@@ -146,7 +148,8 @@ fn overridden_routes_are_named_and_left_alone() {
     }
 }
 
-/// With forwarding off, the kernel routes no incoming packets: a fault of the datapath, not of the devices.
+/// With forwarding off, the kernel routes no incoming packets. That is a fault of the datapath, not damage of
+/// the devices.
 #[test]
 fn forwarding_off_is_no_damage() {
     let node = Node::new();
@@ -161,7 +164,7 @@ fn forwarding_off_is_no_damage() {
     assert_eq!(node.verify(&devices), [""; 0]);
 }
 
-/// An end that was renamed or moved to another namespace cannot be repaired. The error suggests
+/// If one end was renamed or moved to another namespace, the agent cannot repair the pair. The error suggests
 /// `pathproof cleanup`, which removes the pair.
 #[rstest]
 #[case::renamed("link set pathproof-c1 down; link set pathproof-c1 name odd0")]
@@ -183,17 +186,16 @@ fn a_torn_pair_is_refused_and_removed(#[case] harm: &str) {
     assert_eq!(node.verify(&node.ensure()), [""; 0]);
 }
 
-/// Drops CAP_NET_ADMIN from the calling thread.
 fn drop_net_admin() -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const NET_ADMIN: u32 = 12;
     let header = [VERSION_3, 0];
-    // Effective, permitted and inheritable sets: three low words, then three high words.
+    // The effective, permitted and inheritable sets: first the three low words, then the three high words.
     let mut data = [0_u32; 6];
-    // SAFETY: both point to what capget(2) wants: 8 bytes, and 24 bytes it may write.
+    // SAFETY: the pointers are to 8 bytes that capget(2) reads, and to 24 bytes that it writes.
     let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
     data[0] &= !(1 << NET_ADMIN);
-    // SAFETY: likewise; capset(2) reads both.
+    // SAFETY: as above, but capset(2) reads both.
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
     if got == 0 && set == 0 {
         Ok(())

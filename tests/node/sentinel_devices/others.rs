@@ -1,4 +1,5 @@
-//! The sentinel's devices change nothing else on the node and send nothing elsewhere. Conflicts are refused.
+//! The sentinel's devices change nothing else on the node and send nothing to other devices. Conflicts with
+//! addresses, routes or devices of others are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +69,7 @@ fn devices_add_only_four_routes() {
     assert_eq!(switches(&node), settings);
 }
 
-/// Frames on all devices, for `most` or until devices other than the sentinel's have been silent for `quiet`.
+/// Frames on all devices. Ends after `most`, or when all but the sentinel's devices were silent for `quiet`.
 fn frames(node: &Node, quiet: Duration, most: Duration) -> Vec<(String, Vec<u8>)> {
     node.world.node.run(|| {
         let all = Protocol::from(i32::from(0x0003_u16.to_be()));
@@ -98,7 +99,7 @@ fn frames(node: &Node, quiet: Duration, most: Duration) -> Vec<(String, Vec<u8>)
 
 fn device_of(from: &socket2::SockAddr) -> String {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: a packet socket fills in a sockaddr_ll; `name` is as long as if_indextoname wants.
+    // SAFETY: a packet socket fills in a sockaddr_ll, and `name` has the length that if_indextoname requires.
     unsafe {
         let link = from.as_ptr().cast::<libc::sockaddr_ll>();
         let index = u32::try_from((*link).sll_ifindex).unwrap_or(0);
@@ -112,7 +113,7 @@ fn device_of(from: &socket2::SockAddr) -> String {
 #[test]
 fn nothing_is_sent_by_other_devices() {
     let node = Node::new();
-    // Wait for the reports of the world's devices, which have just come up.
+    // First wait for the multicast reports of the world's devices, which have just come up.
     frames(&node, Duration::from_secs(3), Duration::from_secs(20));
     let seen = std::thread::scope(|scope| {
         let watch = scope.spawn(|| frames(&node, Duration::from_secs(4), Duration::from_secs(4)));
@@ -126,7 +127,7 @@ fn nothing_is_sent_by_other_devices() {
         .into_iter()
         .partition(|(device, _)| device.starts_with("pathproof-"));
     assert!(others.is_empty(), "{others:02x?}");
-    // Only the multicast reports of the near ends, which end at the far ends.
+    // Only multicast reports of the near ends are allowed. They end at the far ends.
     for (device, frame) in ours {
         let multicast = frame.starts_with(&[0x33, 0x33]) || frame.starts_with(&[1, 0, 0x5e]);
         assert!(multicast, "{device}: {frame:02x?}");
@@ -134,8 +135,8 @@ fn nothing_is_sent_by_other_devices() {
     }
 }
 
-/// Another program's device has a name of the sentinel's. The agent refuses before it makes anything, and
-/// never touches that device.
+/// If another program's device has a name of the sentinel's, the agent refuses before it makes anything, and
+/// does not touch that device.
 #[test]
 fn a_device_of_others_is_refused() {
     let node = Node::new();
@@ -204,7 +205,7 @@ fn first_conflict(node: &Node) -> Option<String> {
     found.expect("the node's state")
 }
 
-/// The detection of conflicts reads a real kernel's state. Its rules have unit tests.
+/// Conflicts are detected in the state of a real kernel. The rules of the detection have unit tests.
 #[test]
 fn the_nodes_own_state_is_read() {
     let mut node = Node::new();
@@ -255,7 +256,7 @@ fn the_nodes_own_state_is_read() {
         ),
     ] {
         node.ip(add);
-        // A route may appear a moment before its address.
+        // Repeat the check, because a route may appear a moment before its address.
         eventually(&format!("{said} after {add}"), || {
             first_conflict(&node).is_some_and(|text| text.contains(said))
         });

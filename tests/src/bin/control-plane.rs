@@ -1,9 +1,9 @@
-//! etcd and kube-apiserver for tests in a virtual machine (`cargo xtask test --kernels`), in which they
-//! would take minutes to start. They run on the host, in a network namespace that the machine's emulator
-//! shares.
+//! Runs etcd and kube-apiserver for tests in a virtual machine (`cargo xtask test --kernels`), because inside
+//! the machine they would take minutes to start. They run on the host, in a network namespace that the
+//! machine's emulator shares.
 //!
-//! Prints one line when they are ready: the namespace's name, and the file with their CA certificate.
-//! Ends with both servers when its standard input closes.
+//! The program prints one line when both are ready: the namespace's name, and the file with their CA
+//! certificate. It ends with both servers when its standard input closes.
 
 use std::io::Read as _;
 

@@ -26,8 +26,8 @@ fn main() -> Result<()> {
     in_sandbox(|sandbox| features(&sandbox))
 }
 
-/// Tries all features in the order of the page. The loaded programs are kept, because an emulated
-/// processor takes seconds to verify them.
+/// Tries all features in the order of the page docs/internal/kernels.md. The loaded programs are reused,
+/// because an emulated processor takes seconds to verify them.
 fn features(sandbox: &Sandbox) {
     // The device as the agent would list it.
     let devices = [Device {
@@ -91,7 +91,7 @@ fn report<T>(name: &str, outcome: Result<T>) {
     }
 }
 
-/// The loaded object, or the reason why there is none.
+/// The loaded object, or the reason why it could not be loaded.
 fn checked<T>(loaded: &mut Result<T>) -> Result<&mut T> {
     loaded.as_mut().map_err(|error| anyhow!("{error:#}"))
 }

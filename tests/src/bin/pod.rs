@@ -1,6 +1,6 @@
-//! The program in the pods of tests on a real node. `pod pause` does nothing, like the pause container.
-//! `pod serve PORT` answers each byte with a line, like `node_tests::traffic::Server`: its name, and the
-//! client's address as it sees it.
+//! The program in the pods of tests on a real node. `pod pause` does nothing, like the pause container. `pod
+//! serve PORT` answers each byte with a line, like `node_tests::traffic::Server`: the program's name, and the
+//! client's address as the program sees it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! `cargo xtask storm`: faults, harmless actions, other software and agent faults at random moments of
-//! one seed, and the check of all answers.
+//! `cargo xtask storm`: performs faults, harmless actions, effects of other software and agent faults at
+//! random moments of one seed, and checks all answers.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Releases of the programs that the tests run, named after the tags of their sources. Apart from the
-//! modules in xtask/go this is the only place that names them; xtask includes this file and builds them.
+//! Versions of the programs that the tests run, named after the tags of their sources. xtask includes this
+//! file and builds them. The modules in xtask/go are the only other place that names versions.
 
 /// Kubernetes: control plane, kubelet, kube-proxy, kubectl.
 pub const KUBERNETES: &str = "v1.36.3";
@@ -15,7 +15,7 @@ pub const HELM: &str = "v3.22.0";
 /// A release of a program that is built in several releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Its folder in xtask/go and in target/tools.
+    /// Folder of the release in xtask/go and in target/tools.
     pub folder: &'static str,
     pub version: &'static str,
 }
@@ -26,7 +26,7 @@ const fn release(folder: &'static str, version: &'static str) -> Release {
 
 /// Cilium.
 pub const CILIUM: Release = release("cilium", "v1.20.2");
-/// The last minor release that supports only clsact.
+/// The last minor release that cannot use TCX.
 pub const CILIUM_1_15: Release = release("cilium-1.15", "v1.15.19");
 
 /// The first release with /livez.

@@ -105,7 +105,7 @@ impl Api {
         self.request(Method::DELETE, path, "application/json", &Value::Null)
     }
 
-    /// Deletes an object. It may already be gone, because a controller was faster.
+    /// Deletes an object. Succeeds too if the object is already gone, because a controller was faster.
     pub fn delete_object(&self, object: &Value) -> Result<()> {
         match self.delete(&path_of(object)?) {
             Err(error) if refused(&error) != Some(404) => Err(error),
@@ -122,7 +122,6 @@ pub fn refused(error: &anyhow::Error) -> Option<u16> {
     }
 }
 
-/// Path of an object in the API.
 pub(super) fn path_of(object: &Value) -> Result<String> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word(&object["apiVersion"]), word(&object["kind"]));

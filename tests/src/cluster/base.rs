@@ -1,4 +1,4 @@
-//! deploy/base, read as kustomize reads it: the files that kustomization.yaml names.
+//! deploy/base as kustomize reads it: the files that kustomization.yaml names.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::read_documents;
 use crate::deploy;
 
-/// Namespace of all its objects.
+/// Namespace of all objects of deploy/base.
 pub const NAMESPACE: &str = "pathproof";
 /// ServiceAccount of the agent.
 pub const AGENT: &str = "pathproof-agent";

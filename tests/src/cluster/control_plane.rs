@@ -1,5 +1,5 @@
-//! etcd and kube-apiserver on the other node of the world, with RBAC. If this machine is emulated and
-//! would take minutes for them, they run on another machine.
+//! etcd and kube-apiserver on the other node of the world, with RBAC. On an emulated machine, where their
+//! start would take minutes, they run on another machine.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::world::layout;
 
 const PORT: u16 = 6443;
 const ETCD: &str = "http://127.0.0.1:2379";
-/// Start-up limit of a server, for busy machines.
+/// Time limit for the start of a server, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Static tokens, and the file that maps them to users and groups.
 const ADMIN: &str = "admin-token";
@@ -23,8 +23,8 @@ const PROXY: &str = "kube-proxy-token";
 const TOKENS: &str = "admin-token,admin,1,\"system:masters\"\n\
                       kube-proxy-token,system:kube-proxy,2\n";
 
-/// Names the file with the CA certificate of an API server that runs on another machine. This process
-/// reaches that server at [`ControlPlane::address`].
+/// Environment variable with the file of the CA certificate of an API server that runs on another machine.
+/// This process reaches that server at [`ControlPlane::address`].
 const ELSEWHERE: &str = "PATHPROOF_TEST_API_CA";
 
 /// The running control plane; ends when dropped.
@@ -49,8 +49,8 @@ pub(super) fn elsewhere() -> Option<PathBuf> {
 }
 
 impl ControlPlane {
-    /// Starts both servers and waits until the API is ready. If they run on another machine, relays the
-    /// other node's address there and waits.
+    /// Starts both servers and waits until the API is ready. If they run on another machine, relays the other
+    /// node's address to that machine instead, and waits.
     pub fn start(world: &World, servers: &Servers) -> Result<Self> {
         let mut control = Self {
             ns: world.worker.clone(),
@@ -71,10 +71,10 @@ impl ControlPlane {
         }
         fs::create_dir_all(&control.dir)?;
         let mut command = control.ns.command(&servers.etcd);
-        // Fast storage: etcd syncs at every write, and everything here waits for it.
+        // Use fast storage: etcd syncs at every write, and every request here waits for the sync.
         let data = world.quick_dir()?.join("etcd");
         command.arg("--data-dir").arg(data);
-        // The API server dials this address; "localhost" may resolve to another.
+        // A fixed address, which the API server dials: "localhost" may resolve to another one.
         for option in ["--listen-client-urls", "--advertise-client-urls"] {
             command.args([option, ETCD]);
         }
@@ -127,7 +127,8 @@ impl ControlPlane {
         Api::connect(&self.ns, Self::address(), &self.ca, token)
     }
 
-    /// A relay to the server for nodes. Tests can close it while their own connection stays open.
+    /// A relay to the server for nodes. Tests can close it while their own connection to the server stays
+    /// open.
     pub fn relay(&self) -> Result<Relay> {
         let mut near = Self::address();
         near.set_port(PORT + 1);
@@ -139,7 +140,7 @@ impl ControlPlane {
         kubeconfig(server, &self.ca, &json!({ "token": PROXY }))
     }
 
-    /// An administrator's kubeconfig for the server itself.
+    /// An administrator's kubeconfig for a direct connection to the server.
     pub fn admin_kubeconfig(&self) -> String {
         kubeconfig(Self::address(), &self.ca, &json!({ "token": ADMIN }))
     }
@@ -161,12 +162,12 @@ impl ControlPlane {
     }
 }
 
-/// Options of the API server, with files in `dir`. The server makes its certificate itself, and the same
-/// key signs tokens of ServiceAccounts.
+/// Options of the API server, with files in `dir`. The server generates its certificate itself, and the
+/// certificate's key also signs tokens of ServiceAccounts.
 fn apiserver_options(dir: &str) -> String {
     let (v4, v6) = layout::SERVICE_CIDRS;
     let address = ControlPlane::address().ip();
-    // Names of nodes cannot be resolved here.
+    // The names of nodes do not resolve here, so the API server must use their addresses.
     format!(
         "--etcd-servers={ETCD} --secure-port={PORT} --bind-address={address} \
          --advertise-address={address} --kubelet-preferred-address-types=InternalIP \
@@ -179,7 +180,7 @@ fn apiserver_options(dir: &str) -> String {
     )
 }
 
-/// Audits each request of the agent once, when it arrives; for a watch that is its start.
+/// Audits each request of the agent once, at its arrival. For a watch, that is its start.
 fn audit_policy() -> String {
     let agent = format!("system:serviceaccount:{}:{}", base::NAMESPACE, base::AGENT);
     json!({

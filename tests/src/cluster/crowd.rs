@@ -1,5 +1,5 @@
-//! Thousands of Services and endpoints, created through the API as controllers do, and changed as in a
-//! busy cluster.
+//! Thousands of Services and endpoints, created through the API as controllers do it, and changed as often as
+//! in a busy cluster.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::prelude::*;
 use crate::scale::{self, SERVICES, address, name, slice};
 
 const NAMESPACES: usize = 40;
-/// A prime: consecutive changes hit Services far apart.
+/// Distance between the Services of two consecutive changes. A prime, so that the changes reach all Services.
 const STRIDE: usize = 7_919;
 
 /// Number of Services that [`churn`] changes; the caller may change the others.
@@ -39,7 +39,7 @@ pub fn change(api: &Api, index: usize, address: Ipv4Addr) -> Result<()> {
     api.patch(&path, &change).map(drop)
 }
 
-/// Changes endpoints `rate` times a second, with all clients. Returns the time that it took.
+/// Changes endpoints `rate` times a second, with all clients. Returns the time that all changes took.
 pub fn churn(apis: &[Api], rate: f64, changes: usize) -> Result<Duration> {
     let start = Instant::now();
     each(apis, changes, |api, turn| {
@@ -58,7 +58,6 @@ pub fn cluster_ip(api: &Api, index: usize) -> Result<Ipv4Addr> {
     Ok(address.context("a ClusterIP")?.parse()?)
 }
 
-/// API path of a Service's slices.
 fn slices(index: usize) -> String {
     let (namespace, _) = name(index);
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
@@ -75,7 +74,7 @@ fn service(index: usize) -> Value {
     service
 }
 
-/// An address that no endpoint has, nor had in the last 65,000 changes.
+/// An address that no endpoint has, and none had in the last 65,000 changes.
 fn fresh(turn: usize) -> Ipv4Addr {
     address([10, 80, 0, 1], turn % 65_000)
 }

@@ -15,13 +15,13 @@ use crate::world::{self, layout};
 
 /// Port of /healthz and /livez of kube-proxy in these tests; the agent has 10256.
 pub const HEALTHZ_PORT: u16 = 10356;
-/// One program with all tools for legacy tables; the name by which it is called selects the tool.
+/// The binary that contains all tools for legacy tables; the name by which it is called selects the tool.
 const LEGACY: &str = "xtables-legacy-multi";
 /// Time limit of the first sync.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Flushes the Service chains of a kube-proxy in nftables mode, once both exist: kube-proxy may write
-/// those of IPv6 some seconds later. Returns the script that restores their rules.
+/// Flushes the Service chains of a kube-proxy in nftables mode. Waits until both exist, because kube-proxy
+/// may write the IPv6 chain some seconds later. Returns the script that restores their rules.
 pub fn flush_services(node: &Namespace) -> Result<String> {
     let mut rules = String::new();
     for family in ["ip", "ip6"] {
@@ -38,14 +38,14 @@ pub enum Mode {
     Nftables,
     /// iptables, with the machine's default `iptables`.
     Iptables,
-    /// iptables, with the legacy tools. Only these take the lock.
+    /// iptables, with the legacy tools. Only these take the xtables lock.
     IptablesLegacy,
     /// IPVS, with iptables for the features that IPVS lacks.
     Ipvs,
 }
 
 impl Mode {
-    /// The modes that differ for kube-proxy and exist on every kernel.
+    /// The modes that kube-proxy implements differently and that work on every kernel.
     pub const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
 
     /// Value of kube-proxy's option `--proxy-mode`.
@@ -83,7 +83,7 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts it with a kubeconfig and waits until its /healthz answers 200.
+    /// Starts kube-proxy with a kubeconfig and waits until its /healthz answers 200.
     pub fn start(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
         let mut proxy = Self::spawn(world, servers, mode, kubeconfig, HEALTHZ_PORT, &[])?;
         let (outside, address) = (proxy.outside.clone(), proxy.address);
@@ -94,7 +94,7 @@ impl KubeProxy {
         Ok(proxy)
     }
 
-    /// Starts it with a port for its health server and more options, without waiting.
+    /// Starts kube-proxy with a port for its health server and more options, without waiting.
     pub fn spawn(
         world: &World,
         servers: &Servers,
@@ -108,7 +108,7 @@ impl KubeProxy {
         fs::write(&file, kubeconfig)?;
         let path = Self::search_path(dir, mode)?;
         let (v4, v6) = layout::CLUSTER_CIDRS;
-        // Conntrack limits apply to the whole machine, so they stay unchanged.
+        // Leave conntrack limits unchanged, because they apply to the whole machine.
         let options = format!(
             "--v=2 --kubeconfig={} --hostname-override={} --proxy-mode={} --cluster-cidr={v4},{v6} \
              --healthz-bind-address=0.0.0.0:{port} --conntrack-max-per-core=0 --conntrack-min=0 \
@@ -119,7 +119,7 @@ impl KubeProxy {
         );
         let mut command = world.node.command(&servers.proxy);
         command.args(options.split_whitespace()).args(more);
-        // Do not use the machine's lock.
+        // Use a separate lock file, not the machine's.
         command.env("XTABLES_LOCKFILE", &lock).env("PATH", &path);
         Ok(Self {
             process: Process::start(command, "kube-proxy", dir)?,
@@ -139,19 +139,19 @@ impl KubeProxy {
             .run(|| http::get(self.address, path, Duration::from_secs(2)))
     }
 
-    /// Requests a path at its port on the node itself.
+    /// Requests a path at its port from the node itself.
     pub fn ask_here(&self, path: &str) -> Result<Response> {
         let here = SocketAddr::from(([127, 0, 0, 1], self.address.port()));
         self.node
             .run(|| http::get(here, path, Duration::from_secs(2)))
     }
 
-    /// Stops the process.
+    /// Stops the process (SIGSTOP).
     pub fn freeze(&self) {
         self.process.signal(libc::SIGSTOP);
     }
 
-    /// Continues the process.
+    /// Continues the process (SIGCONT).
     pub fn thaw(&self) {
         self.process.signal(libc::SIGCONT);
     }
@@ -169,7 +169,7 @@ impl KubeProxy {
         self.output(program, &words).map(drop)
     }
 
-    /// Takes the iptables lock until this is dropped: no other tool can change rules meanwhile.
+    /// Takes the iptables lock until `self` is dropped: until then no other tool can change rules.
     pub fn hold_lock(&mut self) -> Result<()> {
         let file = File::options().create(true).append(true).open(&self.lock)?;
         file.lock()?;

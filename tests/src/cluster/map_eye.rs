@@ -21,7 +21,7 @@ pub struct MapEye {
 }
 
 impl MapEye {
-    /// Opens the maps of this process.
+    /// Opens the maps of the process with this id.
     pub fn open(pid: u32) -> Result<Self> {
         let find = |name: &str| -> Result<Map> {
             for id in usage::maps(pid)?.into_keys() {

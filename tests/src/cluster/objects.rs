@@ -1,4 +1,4 @@
-//! Objects for the API: from YAML files, and those that an administrator and a kubelet create in a new
+//! Objects for the API: from YAML files, and those that an administrator or a kubelet creates in a new
 //! cluster.
 
 use std::fs;
@@ -11,7 +11,7 @@ use super::{Api, base};
 use crate::manifests::{Manifests, NODE_FILE};
 use crate::prelude::*;
 
-/// The API server creates its own namespaces a moment after it is ready.
+/// Timeout of the wait for the API server's own namespaces, which it creates a moment after it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn documents(text: &str) -> Result<Vec<Value>> {
@@ -35,7 +35,7 @@ pub fn create(api: &Api, mut object: Value) -> Result<()> {
     let fields = object.as_object_mut().context("no object")?;
     let status = fields.remove("status");
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        // The API assigns these.
+        // The API server assigns these fields.
         metadata.remove("uid");
         metadata.remove("deletionTimestamp");
     }
@@ -53,8 +53,8 @@ pub fn namespace(api: &Api, name: &str) -> Result<()> {
     create(api, object)
 }
 
-/// Applies deploy/base, and the Node and Services of the manifests. The policies of [`reserve`] are left
-/// out, so that tests can show what agents do about claims.
+/// Applies deploy/base, and the Node and Services of the manifests. The policies of [`reserve`] are left out,
+/// so that tests can show what agents do when others claim pathproof's names and addresses.
 pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
         .context("a namespace default")?;
@@ -68,14 +68,15 @@ pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     Ok(())
 }
 
-/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and addresses, as the
-/// component `enforce` has them.
+/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and addresses. They
+/// are set to Deny, as in the component `enforce`.
 pub fn reserve(api: &Api) -> Result<()> {
     create_where(api, is_reserving)?;
     reserve_by(api, &["Deny"])
 }
 
-/// Sets what happens to a claim of pathproof's names and addresses.
+/// Sets the `validationActions` of these policies: what happens to a claim of pathproof's names and
+/// addresses.
 pub fn reserve_by(api: &Api, actions: &[&str]) -> Result<()> {
     let bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
     let change = json!({ "spec": { "validationActions": actions } });
@@ -104,8 +105,8 @@ pub fn install_node(api: &Api, file: &Path, name: &str) -> Result<()> {
         .map(drop)
 }
 
-/// Creates the pod of a ServiceAccount of deploy/base on a node, in place of the DaemonSet controller and
-/// the scheduler. The pod's token names its node.
+/// Creates the pod of a ServiceAccount of deploy/base on a node, as the DaemonSet controller and the
+/// scheduler would. The pod's token then names its node.
 pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
     api.apply(&json!({
         "apiVersion": "v1",

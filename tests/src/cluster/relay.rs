@@ -1,5 +1,5 @@
-//! A TCP relay in front of the API server. It makes the nodes' network slow, silent or dead, while the
-//! server and the test's connection to it work.
+//! A TCP relay in front of the API server. It makes the network between nodes and server slow, silent or
+//! dead, while the server, and the test's own connection to it, keep working.
 
 use std::io;
 use std::pin::pin;
@@ -15,20 +15,20 @@ use crate::traffic::runtime;
 use crate::wait::bound;
 use crate::worker::Worker;
 
-/// Time until a new manner is in force.
+/// Time until a new [`Manner`] is in force.
 const CHANGE: Duration = Duration::from_millis(40);
 
-/// Treatment of connections.
+/// How the relay treats connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Forwards everything.
     Open,
-    /// Forwards received data only at this interval.
+    /// Forwards received data once per this interval.
     Slow(Duration),
     /// Accepts connections and keeps existing ones, but forwards nothing.
     Silent,
-    /// Keeps existing connections without forwarding, like a network that lost their state. Forwards new
-    /// connections.
+    /// Keeps existing connections without forwarding, like a network device that lost their state. Forwards
+    /// new connections.
     Hung,
     /// Refuses new connections and closes existing ones.
     Closed,
@@ -41,14 +41,14 @@ type State = (Manner, Instant);
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    // Dropped before the worker, which ends without it.
+    // Dropped before the worker, which ends when its sender is dropped.
     state: Sender<State>,
     _worker: Worker,
 }
 
 impl Relay {
     /// Listens at `at` inside a namespace (port 0: any free port). Forwards to `to` from the namespace
-    /// `beyond`, or else from that of the calling process.
+    /// `beyond`, or from that of the calling process if there is none.
     pub fn start(
         ns: &Namespace,
         at: SocketAddr,
@@ -80,8 +80,8 @@ impl Relay {
         self.address
     }
 
-    /// Changes the manner, for existing connections as well. It is in force within 50 ms, or once delayed
-    /// data was forwarded.
+    /// Changes the manner, also for existing connections. The change is in force within 50 ms, or once
+    /// delayed data has been forwarded.
     pub fn set(&self, manner: Manner) {
         self.state.send_replace((manner, Instant::now()));
         thread::sleep(CHANGE);
@@ -104,7 +104,7 @@ async fn serve(
     let mut listener = Some(TcpListener::from_std(listener)?);
     loop {
         if state.borrow_and_update().0 == Manner::Closed {
-            // Without a listener the kernel refuses connections.
+            // Close the listener, so that the kernel refuses connections.
             listener = None;
         } else if listener.is_none() {
             listener = Some(TcpListener::from_std(open()?)?);
@@ -127,7 +127,7 @@ async fn serve(
 /// Forwards data of both ends until one fails, both have ended, or the relay is closed.
 async fn join(mut client: TcpStream, to: SocketAddr, mut state: Receiver<State>) -> io::Result<()> {
     let born = Instant::now();
-    // If the server is unreachable, the client's connection ends.
+    // If the server is unreachable, end the client's connection.
     let mut server = timeout(Duration::from_secs(1), TcpStream::connect(to)).await??;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;

@@ -20,11 +20,11 @@ use crate::traffic::{Client, Plan, Server};
 use crate::watch::Watch;
 use crate::world::{Agent, Builder, Family, World, agent_binary};
 
-/// Far longer than anything here takes, for busy machines.
+/// Timeout of each wait, far longer than any step takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const PORT: u16 = 8080;
 
-/// Everything that runs. Dropped in this order.
+/// Everything that runs in the scene. Its parts are dropped in this order.
 pub struct Scene {
     pub clients: Vec<Client>,
     pub servers: BTreeMap<String, Server>,
@@ -49,7 +49,7 @@ pub fn services(world: &World) -> Vec<Service> {
 }
 
 impl Scene {
-    /// The cluster with Services and their servers, without kube-proxy and agent.
+    /// The cluster with Services and their servers, but without kube-proxy or agent.
     pub fn new(
         world: Builder,
         programs: Servers,
@@ -84,7 +84,7 @@ impl Scene {
         scene
     }
 
-    /// The API server's address for the node: that of the relay.
+    /// Address at which the node reaches the API server: that of the relay.
     pub fn far(&self) -> SocketAddr {
         self.relay.address()
     }
@@ -94,7 +94,7 @@ impl Scene {
         self.start_proxy_by(self.far());
     }
 
-    /// Starts kube-proxy with another address of the API server, and waits for its first sync.
+    /// Starts kube-proxy with `server` as its API server's address, and waits for its first sync.
     pub fn start_proxy_by(&mut self, server: SocketAddr) {
         let config = self.control.proxy_kubeconfig(server);
         let proxy = KubeProxy::start(&self.world, &self.programs, self.mode, &config);
@@ -114,7 +114,7 @@ impl Scene {
         self.start_as_agent(&agent_binary().expect("the agent's binary"), extra);
     }
 
-    /// Starts a program that becomes the agent, and waits until it is ready.
+    /// Starts a program that executes the agent, and waits until the agent is ready.
     pub fn start_as_agent(&mut self, program: &Path, extra: &[&str]) {
         let file = self.kubeconfig_of(base::AGENT);
         let mut options = vec!["--kubeconfig", file.to_str().expect("a path in UTF-8")];
@@ -138,7 +138,7 @@ impl Scene {
         wait_proven(self.agent());
     }
 
-    /// A report at /verdict. Retries, because a busy machine may delay one request for too long.
+    /// The report at /verdict. Retries, because one request may time out on a busy machine.
     pub fn report(&self) -> Value {
         self.wait("a verdict", |_| true)
     }
@@ -157,7 +157,7 @@ impl Scene {
         wait_report(self.agent(), patience, what, wanted)
     }
 
-    /// Waits for a state with this status on both paths.
+    /// Waits for a state with this status at /healthz and /livez.
     pub fn wait_for(&self, state: &str, status: u64, within: Duration) -> Value {
         self.wait_within(within, &format!("{state} and {status}"), |report| {
             let answered = |endpoint: &str| report["answers"][endpoint]["status"] == status;
@@ -178,7 +178,7 @@ impl Scene {
         watch
     }
 
-    /// Applies the current manifest of a Service to the API.
+    /// Applies a Service's manifest file, as it is now, to the API.
     pub fn put(&self, service: &str) {
         let file = Manifests::service_file(service);
         put_file(&self.api, &self.manifests.dir().join(file)).expect("a manifest fits the API");

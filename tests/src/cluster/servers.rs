@@ -40,7 +40,7 @@ impl Servers {
         skip::needed(Self::find())
     }
 
-    /// The programs, with the kube-proxy of another release.
+    /// The programs of [`Self::find`], but with kube-proxy of another release.
     pub fn beside(release: Release) -> Result<Self> {
         let folder = built::folder(release.folder, release.version);
         let missing = || {

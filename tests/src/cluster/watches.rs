@@ -1,5 +1,5 @@
-//! Thousands of API watches, each on a separate connection, like those of the agents and proxies of a
-//! large cluster. Their events are counted and their content is ignored.
+//! Thousands of API watches, each on a separate connection, like those of the agents and proxies of a large
+//! cluster. They count events and ignore their content.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::traffic::runtime;
 use crate::worker::Worker;
 use crate::world::Namespace;
 
-/// Watches that are opened at a time.
+/// Number of watches that are opened at the same time.
 const AT_ONCE: usize = 32;
 /// Interval between checks whether the worker must end.
 const TURN: Duration = Duration::from_millis(20);

@@ -13,7 +13,6 @@ use crate::prelude::*;
 use crate::prometheus::Prometheus;
 use crate::real_node::{self, RealNode};
 
-/// Node port of the Service.
 const NODE_PORT: u16 = 30080;
 const CONDITION: &str = "ServiceDatapathReady";
 const INSTALL: &str = "--namespace pathproof --create-namespace --set \
@@ -73,7 +72,7 @@ fn built(pod: &Path, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
 }
 
 struct Play<'a> {
-    // Dropped in this order: observers and clients, then the node.
+    // Fields are dropped in this order: observers and clients, then the node.
     tell: Teller<'a>,
     node: RealNode,
 }

@@ -11,7 +11,7 @@ use crate::pod_probe::{self, Placed, Probes};
 use crate::prelude::*;
 use crate::tunnels::{path, tunnels};
 
-/// More options of the agent. Without the short dwell the demo would mostly wait for it.
+/// Additional options of the agent. With the default hold-down (`--flap-dwell`) the demo would mostly wait.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
 /// The pod probe's index in the address plan, and its pods.
 const PROBE_INDEX: u8 = 4;
@@ -48,7 +48,7 @@ pub(super) fn play(timeline: &mut Timeline) -> Result<bool> {
     Ok(is_met)
 }
 
-/// Builds the world with its rules, and prints that to the timeline.
+/// Builds the world with its rules, and prints its sketch to the timeline.
 fn built(timeline: &mut Timeline) -> Scene {
     let start = Instant::now();
     let scene = Scene::bare(Backend::Nftables);
@@ -65,7 +65,7 @@ fn built(timeline: &mut Timeline) -> Scene {
 }
 
 struct Play<'a> {
-    // Dropped in this order: observers and clients, then the world.
+    // Fields are dropped in this order: observers and clients, then the world.
     tell: Teller<'a>,
     scene: Scene,
 }
@@ -108,11 +108,11 @@ impl Play<'_> {
         self.tell.act("put the rules back");
         self.scene.rules.install()?;
         self.mended("rules repaired", 3.0)?;
-        // The time as in a load balancer's log.
+        // Formatted as in a load balancer's log.
         self.explained(&failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
-    /// Explains the 503 after the node works again.
+    /// After the repair, asks `pathproof why` to explain the 503 at this time.
     fn explained(&mut self, time: &str) -> Result<()> {
         self.tell.act(&format!(
             "the node works again; explain the 503 afterwards: pathproof why --at {time}"
@@ -158,7 +158,7 @@ impl Play<'_> {
         self.mended("forwarding on", 6.0)
     }
 
-    /// Only the pod probe sends traffic.
+    /// A fault of the overlay. Only the pod probe sends traffic.
     fn overlay_dead(&mut self) -> Result<()> {
         self.tell.act(
             "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small pods \

@@ -1,4 +1,5 @@
-//! Prints the observations of a node while a script runs, and keeps a table row for each expected result.
+//! Prints what is observed on the node while a script runs, and collects a table row for each expected
+//! result.
 
 use anyhow::Result;
 
@@ -10,9 +11,8 @@ use crate::watch::Poll;
 
 /// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Minimum extra time after a limit, to distinguish late from never.
+/// Minimum extra time after a limit, to distinguish a late result from one that never comes.
 const LATE: Duration = Duration::from_secs(4);
-/// Heading of the table at the end.
 const HEADING: &str =
     "   what happened                expected                                 took   allowed";
 
@@ -22,19 +22,19 @@ pub(super) type Named<'a> = (&'a str, &'a str);
 pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
 pub(super) struct Teller<'a> {
-    // Dropped in this order: pollers, then clients.
+    // Fields are dropped in this order: pollers, then clients.
     codes: Watch,
     verdicts: Poll<Verdict>,
     pub(super) clients: Vec<Client>,
     pub(super) timeline: &'a mut Timeline,
-    /// Table at the end, and whether any of its results came late or never.
+    /// Rows of the table at the end, and whether any expected result came late or never.
     rows: Vec<String>,
     late: bool,
     missed: bool,
-    /// Number of changes that were printed.
+    /// Numbers of changes of each kind that were printed.
     codes_told: usize,
     verdicts_told: usize,
-    /// Time of the last act or fault, and connections that ended since then.
+    /// Time of the last act or fault, and the connections that ended after it.
     began: Instant,
     ended: Vec<Ended>,
 }
@@ -57,13 +57,12 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// Prints that the demo builds or repairs something. The time to the next expected result counts from
-    /// here.
+    /// Prints that the demo builds or repairs something. Time limits of the next results count from here.
     pub(super) fn act(&mut self, text: &str) {
         self.begin(timeline::ACT, text);
     }
 
-    /// Prints that the demo breaks something. The time to the next expected result counts from here.
+    /// Prints that the demo breaks something. Time limits of the next results count from here.
     pub(super) fn fault(&mut self, text: &str) {
         self.begin(timeline::FAULT, text);
     }
@@ -77,8 +76,8 @@ impl<'a> Teller<'a> {
         self.timeline.tell(timeline::NOTE, text);
     }
 
-    /// Waits for an expected result, prints changes meanwhile, adds a row, and lingers. Continues after a
-    /// failure, because the later steps are still worth seeing.
+    /// Waits for an expected result and prints changes meanwhile. Then adds a row and prints further changes
+    /// for some seconds. Continues after a failure, because the later steps are still worth seeing.
     pub(super) fn expect(
         &mut self,
         (what, expected, limit): Wanted,
@@ -113,14 +112,13 @@ impl<'a> Teller<'a> {
         self.linger(1)
     }
 
-    /// Adds a row for an observation.
     pub(super) fn add_row(&mut self, row: Named, sound: bool, seen: &str) {
         let text = format!("{}: {seen}", row.1);
         let missed = (!sound).then(|| seen.to_owned());
         self.row(row, ["-", "-"], sound, missed, &text);
     }
 
-    /// Adds a row: no such codes were seen since the last act or fault.
+    /// Adds a row that is good if no such codes were seen since the last act or fault.
     pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(Codes) -> bool) {
         let mut changes = self.codes.changes();
         changes.retain(|change| change.at > self.began && unwanted(change.codes));
@@ -128,14 +126,14 @@ impl<'a> Teller<'a> {
         self.add_row(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
     }
 
-    /// Adds a row: no client failed since the last act or fault.
+    /// Adds a row that is good if no client failed since the last act or fault.
     pub(super) fn unharmed(&mut self, row: Named) {
         let (ok, failed) = self.felt();
         let seen = format!("{ok} answered, {failed} failed");
         self.add_row(row, ok > 0 && failed == 0, &seen);
     }
 
-    /// Connections that clients began since the last act or fault: answered and failed.
+    /// Counts of the connections that clients began since the last act or fault: answered and failed.
     fn felt(&mut self) -> (usize, usize) {
         let ended = self.clients.iter().flat_map(Client::take_ended);
         self.ended.extend(ended);
@@ -182,7 +180,7 @@ impl<'a> Teller<'a> {
         Ok(())
     }
 
-    /// Prints changes and returns the current state.
+    /// Prints new changes and returns the current state.
     fn pump(&mut self) -> Result<View> {
         super::check_signals()?;
         let told = self.verdicts_told;
@@ -208,8 +206,8 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// Prints the table. Returns whether all results came, even if late: on a busy machine lateness is
-    /// not the agent's fault.
+    /// Prints the table. Returns whether all results came. Late ones count as well: on a busy machine,
+    /// lateness is not the agent's fault.
     pub(super) fn finish(self) -> bool {
         let Tally { started, ok, .. } = self.clients.iter().map(Client::tally).sum();
         let (timeline, rows) = (self.timeline, self.rows);
@@ -226,7 +224,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// A short text for people.
+/// A duration as short text.
 pub(super) fn time(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         format!("{} ms", time.as_millis())

@@ -1,5 +1,5 @@
-//! The lines that the demo prints, with the time since the start and ANSI colours. A file or pipe gets
-//! them without colours; they can also be drawn as a picture.
+//! The lines that the demo prints, with the time since the start and ANSI colours. Output to a file or pipe
+//! has no colours. The lines can also be drawn as a picture.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 /// Columns before the text: time and mark.
 const INDENT: usize = 11;
-/// Total columns; longer sentences wrap.
+/// Total columns; longer lines wrap.
 const WIDTH: usize = 100;
 
 /// ANSI codes.
@@ -24,7 +24,7 @@ pub(super) const YELLOW: &str = "33";
 
 /// Kind of a line: its mark, and the codes of the mark and of the text.
 pub(super) type Kind = [&'static str; 3];
-/// The demo built, repaired or started something.
+/// Something that the demo built, repaired or started.
 pub(super) const ACT: Kind = ["▶ ", "1;36", BOLD];
 pub(super) const FAULT: Kind = ["✖ ", RED, BOLD];
 pub(super) const SEEN: Kind = ["● ", PLAIN, PLAIN];
@@ -32,7 +32,6 @@ pub(super) const SEEN: Kind = ["● ", PLAIN, PLAIN];
 pub(super) const GOOD: Kind = ["✔ ", GREEN, GREEN];
 /// An expected result did not come.
 pub(super) const BAD: Kind = ["✘ ", RED, RED];
-/// A remark.
 pub(super) const NOTE: Kind = ["  ", DIM, DIM];
 
 pub(super) fn paint(code: &str, text: &str) -> String {
@@ -63,7 +62,7 @@ impl Timeline {
         self.tell_at(Instant::now(), kind, text);
     }
 
-    /// A sentence with the time that it belongs to; it wraps.
+    /// A sentence with the given time; it wraps.
     pub(super) fn tell_at(&mut self, at: Instant, [mark, of_mark, of_words]: Kind, text: &str) {
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
         let time = paint(DIM, &format!("{seconds:6.1} s "));
@@ -84,14 +83,14 @@ impl Timeline {
 
     /// A verbatim line without a time.
     pub(super) fn print(&mut self, line: &str) {
-        // A closed standard output must not end the demo before it has cleaned up.
+        // Ignore the error: a closed standard output must not end the demo before it has cleaned up.
         let _ = writeln!(anstream::stdout(), "{line}");
         self.text += &format!("{line}\n");
     }
 
     /// Draws everything that was printed.
     pub(super) fn draw(&self, file: &Path) -> Result<()> {
-        // Faint letters are hardly legible in a picture; grey ones are.
+        // Replace faint letters, which are hardly legible in a picture, by grey ones.
         let text = self.text.replace("\x1b[2m", "\x1b[90m");
         let picture = Term::new().palette(WIN10_CONSOLE).render_svg(&text);
         fs::write(file, picture).with_context(|| format!("write {}", file.display()))

@@ -1,4 +1,4 @@
-//! The node as the demo sees it: the answers to a load balancer, and the agent's verdict.
+//! The node as the demo observes it: the answers to a load balancer, and the agent's verdict.
 
 use anyhow::Result;
 
@@ -24,7 +24,7 @@ pub(super) struct View {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict(pub(super) Value);
 
-/// Ignores counts, which change all the time.
+/// Compares state and cause only, because counts change all the time.
 impl PartialEq for Verdict {
     fn eq(&self, other: &Self) -> bool {
         ["state", "cause"]
@@ -34,17 +34,17 @@ impl PartialEq for Verdict {
 }
 
 impl View {
-    /// Whether both paths answered this code.
+    /// Whether /healthz and /livez both answered this code.
     pub(super) fn is(&self, code: u16) -> bool {
         [self.codes.healthz, self.codes.livez] == [code; 2]
     }
 
-    /// Whether both paths answered this code, and the verdict has this state.
+    /// Whether /healthz and /livez both answered this code, and the verdict has this state.
     pub(super) fn has(&self, code: u16, state: &str) -> bool {
         self.is(code) && self.verdict.word("state") == state
     }
 
-    /// Whether both paths answered this code, and the verdict has this cause.
+    /// Whether /healthz and /livez both answered this code, and the verdict has this cause.
     pub(super) fn names(&self, code: u16, cause: &str) -> bool {
         self.is(code) && self.verdict.word("cause") == cause
     }
@@ -81,14 +81,15 @@ pub(super) fn codes_line(codes: Codes) -> String {
     format!("/healthz {healthz}   /livez {livez}")
 }
 
-/// Polls the verdict on the node. This poller is separate from the codes, so that a late verdict cannot
-/// hide a gap in them.
+/// Polls the verdict on the node. It has its own poller, so that a late verdict cannot hide a gap in the
+/// codes.
 pub(super) fn verdicts(world: &World) -> Result<Poll<Verdict>> {
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
     Poll::start(&world.node, "verdict", EVERY, move || {
         let answer = http::get(admin, "/verdict", PATIENCE).ok();
         let report = answer.and_then(|answer| serde_json::from_str(&answer.body).ok());
-        // A missing answer is an empty verdict: the last one does not hold for an agent that is gone.
+        // Treat a missing answer as an empty verdict: the last verdict does not hold for an agent that is
+        // gone.
         Some((Instant::now(), report.map(Verdict).unwrap_or_default()))
     })
 }

@@ -23,7 +23,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Faults with an unambiguous cause.
+    /// Faults with a cause that nothing else explains.
     pub const CERTAIN: [Self; 4] = [
         Self::ChainFlushed,
         Self::ForwardingOff,
@@ -31,7 +31,7 @@ impl Fault {
         Self::DataDropped,
     ];
 
-    /// Breaks the node, which is broken when this returns.
+    /// Breaks the node. The fault is in force when this returns.
     pub fn inject(self, stage: &mut Stage) -> Result<Undo> {
         match self {
             Self::ChainFlushed => stage.rules.flush_services()?,
@@ -56,7 +56,7 @@ impl Fault {
     }
 }
 
-/// Beginning of a chain on the forward hook, before all other chains.
+/// Beginning of an nft chain on the forward hook that runs before all other chains.
 const FORWARDED: &str = "type filter hook forward priority -10;";
 
 /// Kills one of three backends of a Service.

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use crate::promises::Missed;
 
-/// One measured time over many injections.
+/// The samples of one time, from many injections.
 #[derive(Clone, Debug, Default)]
 pub struct Figure {
     samples: Vec<Duration>,
-    /// Number of attempts without the event.
+    /// Number of injections after which the event never came.
     pub never: usize,
 }
 
 impl Figure {
-    /// Columns of a row; times are in milliseconds.
+    /// Columns of [`Figure::row`]; times are in milliseconds.
     pub const COLUMNS: &str =
         "times | median | p99 | maximum | never | unit | promise | met | p99 / promise";
 

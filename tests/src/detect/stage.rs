@@ -8,7 +8,7 @@ use crate::manifests::Manifests;
 use crate::prelude::*;
 use crate::world::Agent;
 
-/// Far longer than anything here takes.
+/// Timeout of each wait, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Failed probes do not count for 10 s after the sentinel appeared or its devices were damaged.
 const SETTLED: Duration = Duration::from_secs(11);
@@ -31,11 +31,11 @@ pub type Undo = Box<dyn FnOnce(&mut Stage) -> Result<()>>;
 
 pub struct Stage {
     pub agent: Agent,
-    /// Everything except the agent; `scene.agent` is `None`.
+    /// Everything except the agent, so `scene.agent` is `None`.
     scene: Scene,
-    /// Time from which failed probes count.
+    /// Time from which failed probes count as failures.
     settled: Instant,
-    /// Reports of damaged sentinel devices in the agent's log so far.
+    /// Number of reports of damaged sentinel devices in the agent's log so far.
     damages: usize,
 }
 
@@ -54,7 +54,7 @@ impl DerefMut for Stage {
 }
 
 impl Stage {
-    /// Starts everything, with the agent that `start` returns.
+    /// Starts everything. `start` starts the agent.
     pub fn build(
         backend: Backend,
         load: Load,
@@ -77,7 +77,7 @@ impl Stage {
         })
     }
 
-    /// Waits until every path is probed and proven, /healthz answers 200, and failures would count.
+    /// Waits until every path is probed and proven, /healthz answers 200, and a failed probe would count.
     pub fn settle(&mut self) -> Result<()> {
         let settled = until(PATIENCE, || {
             let damages = self.agent.log().matches("interfaces are damaged").count();

@@ -1,4 +1,4 @@
-//! The sentinel's Service and slices: the shipped manifest, as an API server would return it.
+//! The sentinel's Service and slices: the shipped manifest with the fields that an API server adds.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ const SHIPPED: &str = include_str!("../../../deploy/base/sentinel.yaml");
 pub struct Sentinel {
     /// Port of the endpoints: the generation.
     pub generation: u16,
-    /// Node port of both protocols.
+    /// Node port, the same for both protocols.
     pub node_port: Option<u16>,
     pub endpoints: [IpAddr; 2],
 }
@@ -26,7 +26,7 @@ impl Default for Sentinel {
 }
 
 impl Sentinel {
-    /// Its index in the address plan.
+    /// Index of its ClusterIPs in the address plan.
     const INDEX: u8 = 240;
 
     /// Port of the cluster IPs, for both protocols.

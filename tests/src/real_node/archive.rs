@@ -1,5 +1,5 @@
-//! Images FROM scratch, built by buildah as archives for `ctr images import`: one program and the
-//! libraries that it is linked to.
+//! Images FROM scratch, which buildah builds as archives for `ctr images import`. Each contains one program
+//! and the libraries that it links to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub(super) fn write(to: &Path, reference: &str, program: &Path, words: &[&str]) 
 
 /// Shared libraries and the loader, by the paths that the program uses.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    // ldd fails for a statically linked program.
+    // ldd fails for a statically linked program, so its error is ignored.
     let text = said(Command::new("ldd").arg(program)).unwrap_or_default();
     ensure!(!text.contains("not found"), "a library is missing:\n{text}");
     let words = text.split_whitespace().filter(|word| word.starts_with('/'));

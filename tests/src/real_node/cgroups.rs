@@ -1,8 +1,8 @@
-//! The node's control group in every hierarchy of the machine. The node's cgroup namespace makes it the
-//! root that kubelet and containerd see.
+//! The node's control group in every hierarchy of the machine. The node's cgroup namespace makes it the root
+//! that kubelet and containerd see.
 //!
 //! With cgroup v1 the groups are below those of this process, also in a unified hierarchy beside v1. With
-//! v2 alone the group is below the root: other groups with processes cannot pass controllers on to
+//! only v2, the group is directly below the root: other groups with processes cannot pass controllers on to
 //! subgroups. For the same reason the node's processes are in a subgroup of the node's group.
 
 use std::fs;
@@ -19,9 +19,9 @@ use crate::world::world_of_dead_process;
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "name=systemd"];
 /// Controllers of v2 that kubelet requires, in the kernel's syntax.
 const NEEDED_OF_V2: &str = "+cpu +cpuset +memory +pids";
-/// Subgroup of v2 for the node's processes outside of containers.
+/// Name of the v2 subgroup for those processes of the node that are outside of containers.
 const INNER: &str = "daemons";
-/// More than the node needs; protects the machine if the node uses too much.
+/// Memory limit of the node, above its need. It protects the machine if the node uses too much.
 const MEMORY: &str = "6G";
 
 /// The cgroup version, 1 or 2, that provides everything kubelet requires on this machine. The error names
@@ -33,14 +33,14 @@ pub(super) fn version() -> Result<u8> {
         return Ok(1);
     }
     let unified = Hierarchy::unified().context("the cgroup controllers, of v1 or v2")?;
-    // systemd may have enabled some controllers already. A single write enables all or none: with only
-    // some of them, other groups of the machine could no longer have processes.
+    // Enable the controllers, of which systemd may have enabled some already. A single write enables all or
+    // none. If only some were enabled, other groups of the machine could no longer have processes.
     let given = fs::write(unified.root.join("cgroup.subtree_control"), NEEDED_OF_V2);
     given.with_context(|| format!("the cgroup controllers {NEEDED_OF_V2}, of v1 or v2"))?;
     Ok(2)
 }
 
-/// The groups; removed when dropped, after everything in them has ended.
+/// The node's groups. When dropped, they are removed once everything in them has ended.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) version: u8,
@@ -49,7 +49,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Makes groups of this name, and removes those that killed processes left.
+    /// Makes groups of this name. First removes groups that killed processes left.
     pub(super) fn make(name: &str) -> Result<Self> {
         let version = version()?;
         let mut all = Hierarchy::all()?;
@@ -63,7 +63,8 @@ impl Groups {
             sweep(&hierarchy.own);
             let group = Cgroup::make(hierarchy.own.join(name))?;
             if hierarchy.has("cpuset") {
-                // Without these no process can enter the group or its subgroups.
+                // Copy the group's processors and memory nodes: if they are empty, no process can enter the
+                // group.
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     group.set(file, &fs::read_to_string(hierarchy.own.join(file))?)?;
                 }
@@ -81,20 +82,21 @@ impl Groups {
         Ok(Self { version, groups })
     }
 
-    /// The hierarchies of v1 in the syntax of `mount -o`, for mounting them on the node; empty for v2.
+    /// The v1 hierarchies, in the syntax of `mount -o`, for mounting them on the node. There are none for v2.
     pub(super) fn controllers(&self) -> impl Iterator<Item = &String> {
         let all = self.groups.iter().map(|(controllers, _)| controllers);
         all.filter(|controllers| !controllers.is_empty())
     }
 
-    /// The files through which the node's first process enters the groups.
+    /// The files to which the node's first process is written to enter the groups.
     pub(super) fn first_doors(&self) -> Vec<PathBuf> {
         let groups = self.groups.iter().map(|(_, group)| group.path());
         groups.map(|group| group.join("cgroup.procs")).collect()
     }
 
-    /// The files through which later processes enter the groups. In v2 they enter the inner group, and this
-    /// moves the first processes there: a group with processes cannot pass controllers on to pods' groups.
+    /// The files to which later processes are written to enter the groups. In v2 they enter the inner group,
+    /// and this call moves the first processes there: a group with processes cannot pass controllers on to
+    /// the groups of pods.
     pub(super) fn doors(&self) -> Result<Vec<PathBuf>> {
         if self.version == 1 {
             return Ok(self.first_doors());
@@ -108,11 +110,11 @@ impl Groups {
     }
 }
 
-/// Makes the command's process enter the node's control groups first.
+/// Makes the command's process enter the node's control groups before it executes the program.
 pub(super) fn enter(command: &mut Command, doors: Vec<PathBuf>) {
     let enter = move || doors.iter().try_for_each(|door| std::fs::write(door, "0"));
-    // SAFETY: between fork and exec it calls open, write and close alone. It allocates nothing: std has
-    // room on the stack for paths of less than 384 bytes.
+    // SAFETY: between fork and exec the closure calls open, write and close only. It allocates nothing: std
+    // has room on the stack for paths of less than 384 bytes.
     unsafe { command.pre_exec(enter) };
 }
 

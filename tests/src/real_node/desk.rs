@@ -13,7 +13,7 @@ use crate::deploy::said;
 use crate::prelude::*;
 use crate::process::{Process, path_with};
 
-/// Limit for a command that queries the API server.
+/// Time limit for a command that queries the API server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An administrator's tools in the outside network, with an administrator's token.
@@ -37,7 +37,7 @@ impl Desk {
         })
     }
 
-    /// The tools of another user: the administrator impersonates this name with these groups.
+    /// The same tools for another user: the administrator impersonates this name with these groups.
     pub fn of(&self, name: &str, groups: &[&str]) -> Result<Self> {
         let home = self.home.join(name);
         fs::create_dir(&home)?;

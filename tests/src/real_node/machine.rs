@@ -1,6 +1,6 @@
 //! The node's machine: its own mount, PID, cgroup, UTS and IPC namespaces, and the network of the world's
-//! node. Its first process is a script (box.sh); killing that process ends everything inside and drops
-//! every mount.
+//! node. Its first process is a script (box.sh). Killing that process ends everything inside and unmounts
+//! everything.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,12 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Machine {
     outer: Process,
-    /// Process id of its first process, as seen from outside.
+    /// Process id of the machine's first process, as seen from outside.
     first: u32,
     network: Namespace,
     doors: Vec<PathBuf>,
     pub(super) folder: PathBuf,
-    // Last: groups can be removed once they are empty.
+    // Dropped last: groups can be removed only when they are empty.
     pub(super) groups: Groups,
 }
 
@@ -77,7 +77,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The first process goes first: its parent exits once everything inside has ended.
+        // Kill the first process; its parent exits once everything inside has ended.
         signal(self.first, libc::SIGKILL);
         let _ = until(PATIENCE, || self.outer.exited().ok().flatten());
     }
@@ -91,7 +91,7 @@ pub(super) fn kill(mut daemon: Process) -> Result<()> {
     Ok(())
 }
 
-/// The only child of a single-threaded process; waits until it exists.
+/// Waits until a single-threaded process has a child, and returns this child.
 fn child_of(parent: u32) -> Option<u32> {
     until(PATIENCE, || {
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
@@ -116,7 +116,7 @@ mod tests {
             .expect("its groups");
         let is_own = |line: &str| line.ends_with(":/") || line.ends_with(":/daemons");
         assert!(seen.lines().all(is_own), "{seen}");
-        // A child that outlives its parent, like the shims of containers.
+        // Start a child that outlives its parent, as the shims of containers do.
         let orphan = "(sleep 5417 & echo $! > orphan); hostname; exec sleep 5417";
         let mut command = machine.command("bash");
         command.args(["-c", orphan]);
@@ -137,7 +137,7 @@ mod tests {
         assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
     }
 
-    /// A process with this command line.
+    /// The folder in /proc of a process that runs `name` with the argument `word`.
     fn child_of_any(name: &str, word: &str) -> Option<PathBuf> {
         let entries = fs::read_dir("/proc").ok()?.flatten();
         let mut paths = entries.map(|entry| entry.path());

@@ -1,10 +1,11 @@
-//! A rollout that Kubernetes' controller forgot to finish (docs/upgrade.md).
+//! A DaemonSet rollout that Kubernetes' controller does not finish because it forgot to sync again
+//! (docs/upgrade.md).
 
 use serde_json::Value;
 
 /// Whether a DaemonSet's pods on one node show the state that the controller leaves if it forgets to sync
-/// again: an older pod that stays, and a newer one that is ready. Every other stuck rollout has another
-/// cause.
+/// again: an older pod that is not deleted, and a newer one that is ready. Other causes of a stuck rollout
+/// leave another state.
 pub fn is_forgotten(pods: &[Value]) -> bool {
     let made = |pod: &&Value| pod["metadata"]["creationTimestamp"].to_string();
     let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();

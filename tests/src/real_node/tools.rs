@@ -10,7 +10,7 @@ use crate::world;
 
 /// Programs that every Linux distribution has.
 const SYSTEM: [&str; 6] = ["bash", "ldd", "mount", "nft", "nsenter", "unshare"];
-/// Programs that exist in one version each; `ptp` is a CNI plugin.
+/// Programs that `setup-cluster` installs in one version each; `ptp` is a CNI plugin.
 const PINNED: [&str; 7] = [
     "kubelet",
     "kube-controller-manager",
@@ -21,8 +21,8 @@ const PINNED: [&str; 7] = [
     "ptp",
 ];
 
-/// Absolute paths of the folders of Kubernetes, of helm, of containerd with its shim and ctr, and of the
-/// CNI plugins.
+/// Absolute paths of the folders of Kubernetes, of helm, of containerd with its shim and ctr, and of the CNI
+/// plugins.
 pub(super) fn folders() -> Vec<PathBuf> {
     let folders = [
         built::kubernetes(),
@@ -34,7 +34,7 @@ pub(super) fn folders() -> Vec<PathBuf> {
     found.flatten().collect()
 }
 
-/// A program from these folders, or from Debian's packages or this machine.
+/// A program from [`folders`], or else from Debian's packages or this machine.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let found = match name {
         "prometheus" | "promtool" | "runc" => built::unpacked(name),

@@ -1,4 +1,4 @@
-//! Content of one family's rules, independent of syntax: the chains that kube-proxy would make from
+//! Content of one family's rules, independent of their syntax: the chains that kube-proxy would make from
 //! Services and their slices.
 
 use std::collections::BTreeMap;
@@ -7,19 +7,19 @@ use std::net::IpAddr;
 use crate::prelude::*;
 use crate::world::layout::{self, NODE_NAME};
 
-/// The chain of all Services, which the fault empties.
+/// Name of the chain of all Services, which [`Rules::flush_services`](super::Rules::flush_services) empties.
 pub(super) const SERVICES: &str = "services";
 
 #[derive(Debug)]
 pub(super) struct Chains {
     pub(super) family: Family,
-    /// Chains that translate, by name.
+    /// Chains that do NAT, by name.
     pub(super) nat: BTreeMap<String, Vec<ChainRule>>,
-    /// Rules for destinations without an endpoint.
+    /// Rules that refuse traffic to destinations without an endpoint.
     pub(super) refusals: Vec<ChainRule>,
 }
 
-/// Conditions on a packet, then its treatment.
+/// Conditions on a packet, and then what happens to it.
 pub(super) type ChainRule = Vec<Word>;
 
 #[derive(Clone, Debug)]
@@ -28,9 +28,9 @@ pub(super) enum Word {
     To(Option<IpAddr>, String, u64),
     From(String),
     NotFrom(String),
-    /// From the node itself.
+    /// The packet comes from the node itself.
     FromNode,
-    /// With the probability of one in this number.
+    /// True with a probability of 1 in this number.
     Chance(usize),
     /// Marks the packet, which then leaves with an address of the node.
     Masquerade,
@@ -42,8 +42,8 @@ pub(super) enum Word {
 }
 
 impl Chains {
-    /// Makes the chains from all objects of a folder. Traffic to an endpoint in `redirected` goes
-    /// elsewhere.
+    /// Makes the chains from all objects of a folder. Traffic to an endpoint in `redirected` goes to the
+    /// address that the map has for it.
     pub(super) fn of(
         objects: &[Value],
         family: Family,
@@ -71,7 +71,6 @@ impl Chains {
         chains
     }
 
-    /// Adds one port of one Service.
     fn add(&mut self, service: &Value, port: &Value, endpoints: &[(&Value, SocketAddr)]) {
         let (spec, family) = (&service["spec"], self.family);
         let cluster_ips: Vec<IpAddr> = addresses(items(&spec["clusterIPs"]), family).collect();
@@ -90,7 +89,8 @@ impl Chains {
         self.choice(&to_local, protocol(port), &local);
         let goto = |chain: &String| Word::Goto(chain.clone());
         let rules = match is_policy_local {
-            // Pods and the node itself get the same endpoints as through the ClusterIP.
+            // With `externalTrafficPolicy: Local`, pods and the node itself get the same endpoints as through
+            // the ClusterIP.
             true => vec![
                 vec![Word::From(pods(family)), goto(&to_all)],
                 vec![Word::FromNode, Word::Masquerade],
@@ -150,7 +150,8 @@ impl Chains {
             if let Some(word) = refusal {
                 self.refusals.push(vec![to, word.clone()]);
             } else if is_limited {
-                // Sources within the ranges are translated before they reach the refusals.
+                // Only sources outside of the ranges get here: sources within them are translated before the
+                // refusals.
                 self.refusals.push(vec![to, Word::Drop]);
             }
         }
@@ -161,10 +162,10 @@ impl Chains {
         let mut choice = Vec::new();
         for (number, endpoint) in endpoints.iter().enumerate() {
             let chain = format!("{name}-{number}");
-            // Each remaining endpoint has the same chance.
+            // Give each of the remaining endpoints the same chance.
             let chance = Word::Chance(endpoints.len() - number);
             choice.push(vec![chance, Word::Goto(chain.clone())]);
-            // Hairpin: a pod that is its own endpoint must see another source address.
+            // Hairpin: a pod that connects to itself through the Service must see another source address.
             let itself = Word::From(endpoint.ip().to_string());
             let there = Word::Translate(protocol.clone(), *endpoint);
             let rules = vec![vec![itself, Word::Masquerade], vec![there]];
@@ -197,7 +198,7 @@ fn addresses<'a>(
     parsed.filter(move |address: &IpAddr| address.is_ipv4() == is_v4)
 }
 
-/// Addresses of the load balancer that this node handles itself.
+/// Addresses of the load balancer whose traffic this node handles itself.
 fn vips(service: &Value, family: Family) -> impl Iterator<Item = IpAddr> {
     let ingress = items(&service["status"]["loadBalancer"]["ingress"]);
     let vips = ingress.filter(|one| one.get("ipMode").is_none_or(|mode| mode == "VIP"));
@@ -221,7 +222,7 @@ fn protocol(port: &Value) -> String {
     port["protocol"].as_str().unwrap_or("TCP").to_lowercase()
 }
 
-/// This address (`None`: any address of the node) at a Service's port of this kind.
+/// Matches this address (`None`: any address of the node) at a Service's port of this kind.
 fn to(address: Option<IpAddr>, port: &Value, kind: &str) -> Word {
     let number = port[kind].as_u64().unwrap_or_default();
     Word::To(address, protocol(port), number)

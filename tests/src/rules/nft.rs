@@ -23,7 +23,6 @@ fn ip(family: Family) -> &'static str {
     }
 }
 
-/// Empties the chain of all Services.
 pub(super) fn flush(family: Family) -> String {
     format!("flush chain {} kube-proxy {SERVICES}\n", ip(family))
 }

@@ -21,19 +21,19 @@ use crate::manifests::{AUTOSCALER_TAINT, Manifests, NODE_FILE, SENTINEL_FILE, Se
 use crate::traffic::Flood;
 use crate::world::{self, Agent, Family, Place, agent_binary};
 
-/// Only the agent reads this file, not the rules; an API server cannot hold it.
+/// File with an invalid manifest. The rules do not read it, and an API server would refuse it.
 const BAD_FILE: &str = "bad.json";
 pub(super) const EXTRA_POD: &str = "storm";
 const EXTRA_SERVICE: &str = "extra";
-/// SYNs a second: as many as conntrack can hold for the lifetime of its entries.
+/// SYNs a second: as many as conntrack can hold for the lifetime of their entries.
 const FLOOD: u32 = 5_000;
-/// Time until an agent has allocated its working memory on a busy machine.
+/// Time in which an agent allocates its working memory, on a busy machine.
 const BEGINNING: Duration = Duration::from_secs(15);
 
 /// Reverts an action.
 pub(super) type Undo = Box<dyn FnOnce(&mut Injector) -> Result<()>>;
 
-/// The stage and the actions in force.
+/// The stage and the actions that are in force.
 pub(super) struct Injector {
     pub(super) stage: Stage,
     lasting: Vec<(Action, Undo)>,
@@ -41,11 +41,10 @@ pub(super) struct Injector {
     options: Vec<String>,
     /// Start time of the current agent.
     begun: Instant,
-    /// Memory group of all agents, which makes memory tight.
+    /// Memory group of all agents. An action makes its memory tight.
     memory: Option<MemoryGroup>,
-    /// Disk with the agents' state folder, which is full at times.
+    /// Disk with the agents' state folder. An action fills it.
     state: SmallDisk,
-    /// The API server that the agent reads, if any.
     api: Option<ApiServer>,
     /// Pods and clients of the worlds and of the tenant.
     worlds: Worlds,
@@ -53,9 +52,9 @@ pub(super) struct Injector {
 }
 
 impl Injector {
-    /// Starts everything and waits until every path is proven.
+    /// Starts everything, and waits until every path is proven.
     pub(super) fn build(settings: &Settings, memory: Option<MemoryGroup>) -> Result<Self> {
-        // Outside of the world's folder, which is removed with the world.
+        // Outside of the world's folder, which is removed together with the world.
         let state = format!("pathproof-storm-{}", std::process::id());
         let state = SmallDisk::mount(std::env::temp_dir().join(state))?;
         let place = state.0.to_string_lossy().into_owned();
@@ -116,7 +115,7 @@ impl Injector {
         undo(self).with_context(|| format!("end of {action:?}"))
     }
 
-    /// An agent that exits by itself ends the storm.
+    /// Returns an error, which ends the storm, if the agent exited by itself.
     pub(super) fn check(&mut self) -> Result<()> {
         let is_killed = self.lasts(|action| action == Action::Agent(AgentFault::Killed));
         if !is_killed && let Some(status) = self.stage.agent.exited()? {
@@ -203,7 +202,7 @@ impl Injector {
                 Box::new(|_| fs::remove_file(filler).context("make room"))
             }
             Harmless::MemoryTight => {
-                // The threads of a starting agent need more memory.
+                // Do not tighten while an agent starts, because its threads then need more memory.
                 let is_killed = |action| action == Action::Agent(AgentFault::Killed);
                 let begins = self.begun.elapsed() <= BEGINNING || self.lasts(is_killed);
                 if let (Some(group), false) = (&self.memory, begins) {
@@ -233,8 +232,8 @@ impl Injector {
                 let new = self.spawn()?;
                 Box::new(|injector| {
                     let old = std::mem::replace(&mut injector.stage.agent, new);
-                    // Both agents are in the group now. A process that waits for a page cannot exit, so
-                    // the limit is lifted before this waits for its end.
+                    // Lift the limit before the wait for the old agent's end: both agents are in the group
+                    // now, and a process that waits for a page cannot exit.
                     injector.loosen()?;
                     old.terminate().map(drop)
                 })
@@ -257,7 +256,7 @@ impl Injector {
         self.publish(&Manifests::service_file("api"))
     }
 
-    /// Applies a manifest to the API server and to the rules.
+    /// Applies a manifest to the API server, and makes the rules follow it.
     pub(super) fn publish(&self, file: &str) -> Result<()> {
         self.announce(file)?;
         self.follow()
@@ -271,8 +270,8 @@ impl Injector {
         self.api.as_ref().map_or(Ok(()), |api| api.withdraw(file))
     }
 
-    /// Makes the rules follow the manifests, unless the proxy is frozen or its rules are broken. A repair
-    /// restarts the proxy, even a frozen one, and then writes everything.
+    /// Makes the rules follow the manifests, unless the proxy is frozen or its rules are broken. No update is
+    /// lost by this: a repair restarts the proxy, even a frozen one, and it then writes all rules.
     pub(super) fn follow(&self) -> Result<()> {
         let broken = [
             Action::Fault(Fault::ChainFlushed),
@@ -310,13 +309,13 @@ fn spawn(
     let Some(group) = memory else {
         return spawn();
     };
-    // A new pod gets its own memory. In a tight group even this process may lack the memory to open a
-    // file, so the limit is lifted first.
+    // Lift the limit first: a new agent needs memory of its own, as in a new pod. In a tight group even this
+    // process may lack the memory to open a file.
     group.loosen()?;
     group.inside(spawn)?
 }
 
-/// A file system of a few pages for the agent's state. Unmounted and removed when dropped.
+/// A file system of a few pages for the agent's state. It is unmounted and removed when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -332,7 +331,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazy unmount, because the agent may still be exiting.
+        // Unmount lazily, because the agent may still be exiting.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
         let _ = fs::remove_dir(&self.0);
     }

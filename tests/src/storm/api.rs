@@ -1,6 +1,6 @@
-//! An API server for a storm. It holds the manifests' objects, and the agent reads them over a connection
-//! that can be closed, silent or slow. The node's rules always follow the manifests, as if kube-proxy
-//! were connected to another API server.
+//! An API server for a storm. It holds the manifests' objects. The agent reads them over a connection that
+//! can be closed, silent or slow. The node's rules always follow the manifests, as if kube-proxy were
+//! connected to another API server.
 
 use std::path::PathBuf;
 
@@ -18,13 +18,12 @@ pub(super) struct ApiServer {
     pub(super) way: Relay,
     api: Api,
     _control: ControlPlane,
-    /// The agent's kubeconfig.
     pub(super) kubeconfig: PathBuf,
     manifests: PathBuf,
 }
 
 impl ApiServer {
-    /// Starts a server with the manifests' objects, and gives the agent the shipped rights.
+    /// Starts a server with the manifests' objects, and gives the agent the shipped permissions.
     pub(super) fn start(world: &World, manifests: &Manifests) -> Result<Self> {
         let control = ControlPlane::start(world, &Servers::find()?)?;
         let api = control.api()?;
@@ -39,7 +38,7 @@ impl ApiServer {
             kubeconfig,
             manifests: manifests.dir().to_owned(),
         };
-        // The server would assign the sentinel other addresses than those in the rules.
+        // Replace the installed sentinel: the server would assign it other addresses than those in the rules.
         server.withdraw(SENTINEL_FILE)?;
         server.announce(SENTINEL_FILE)?;
         Ok(server)

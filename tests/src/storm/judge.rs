@@ -1,40 +1,42 @@
-//! Checks the answers against the clients' results and the actions. Times are counted from the start of
-//! the storm.
+//! Checks the answers against the clients' results and the actions. Times are counted from the start of the
+//! storm.
 //!
-//! - Never 503 while every new connection works, or while only harmless actions happen.
-//! - Always 503 within the promised time if no new connection works, and until one does.
-//! - Never silent for as long as load balancers tolerate, unless the agent is away.
-//! - /healthz alone is 503 exactly while the node is marked, as far as the agent can know.
+//! - No 503 while every new connection works, or while only harmless actions happen.
+//! - 503 within the promised time if no new connection works, and until one works again.
+//! - No silence of the length that makes load balancers give the node up, unless an agent fault explains it.
+//! - 503 at /healthz alone exactly while the node is marked for deletion, as far as the agent can know.
 
 use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, Users, World};
 use crate::detect::Figure;
 use crate::prelude::*;
 
-/// Time after a repair in which 503 is accepted: 1 s without failures, and the time until connections and
-/// answers complete.
+/// Time after a repair in which 503 is still accepted: 1 s without failures, and the time until open
+/// connections and answers complete.
 const GRACE: Duration = Duration::from_secs(5);
-/// Failed probes of a new sentinel, or of one whose devices were damaged, do not count for 10 s.
+/// Failed probes do not count for 10 s after the sentinel was created or its devices were damaged.
 const UNARMED: Duration = Duration::from_secs(12);
 /// Time to 503 for a cause that nothing else explains (docs/internal/benchmarks.md).
 const CERTAIN: Duration = Duration::from_millis(1500);
-/// Time to 503 by real connections alone: 3 s of connections that are each lost after 1 s.
+/// Time to 503 from real connections alone: 3 s of failed connections, each of which counts as lost after 1
+/// s.
 const BY_TRAFFIC: Duration = Duration::from_millis(4500);
 /// Time to 503 while packets and probes wait for a processor.
 const STARVED: Duration = Duration::from_secs(8);
-/// Time for an agent to start after an agent fault, and to make its first observations.
+/// Time that an agent needs after an agent fault to start and to make its first observations.
 const BACK: Duration = Duration::from_secs(2);
-/// Silence after which a load balancer that polls about once a second gives the node up.
+/// Silence after which a load balancer that polls about once a second withdraws the node.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Maximum time until the agent reconnects to an API server that was away and has its current state.
+/// Maximum time after an API server is available again until the agent has reconnected and has its current
+/// state.
 const NEWS: Duration = Duration::from_secs(20);
-/// Connections that begin this shortly before a repair may succeed through it.
+/// Connections that begin less than this before a repair may succeed because of it.
 const AT_THE_END: Duration = Duration::from_secs(1);
-/// Minimum number of connections for a judgement.
+/// Minimum number of connections by which a fault can be judged.
 const ENOUGH: usize = 20;
 
 /// Minimum share of the faults that must be judged, in percent.
 const JUDGED: usize = 80;
-/// Minimum share of the time in which 503 at /livez would be wrong, in percent.
+/// Minimum share of the time in which 503 at /livez would have been wrong, in percent.
 const ALERT: usize = 40;
 
 /// Codes of both paths during some time; 0 means no answer.
@@ -62,7 +64,6 @@ pub(super) struct Seen {
 pub(super) struct Findings {
     /// Wrong answers: time and description.
     pub(super) violations: Vec<(Duration, String)>,
-    /// Number of faults, judged or not.
     pub(super) faults: usize,
     /// Times from each judged fault to its 503.
     pub(super) detected: Figure,
@@ -73,7 +74,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Whether too few faults were judged for the storm to be conclusive.
+    /// Whether the storm is inconclusive because too few faults were judged.
     pub(super) fn are_blind(&self) -> bool {
         (self.faults - self.unjudged.len()) * 100 < self.faults * JUDGED
     }
@@ -158,14 +159,14 @@ impl Seen {
         }
     }
 
-    /// Whether a fault lasts, or ended a moment ago.
+    /// Whether a fault is in force, or its 503 may still last.
     fn is_broken(&self, at: Duration) -> bool {
         let mut faults = self.steps.iter().filter(|step| step.is_fault());
         faults.any(|fault| (fault.from..self.forgiven(fault)).contains(&at))
     }
 
-    /// Latest accepted end of 503 for a fault. An agent that was away in between gets more time. Once the
-    /// agent has answered 200 after the fault, 503 is wrong.
+    /// Latest accepted end of 503 for a fault. If an agent fault occurred meanwhile, more time is accepted.
+    /// Once the agent has answered 200 after the fault, another 503 is wrong.
     fn forgiven(&self, fault: &Step) -> Duration {
         let mut end = fault.to + self.grace();
         for away in self.agent_faults() {
@@ -178,8 +179,8 @@ impl Seen {
         mended.map_or(end, |mended| end.min(mended.from))
     }
 
-    /// Whether a connection failed during this answer or shortly before it. An agent that comes back
-    /// repeats its earlier answer for one second, so failures from before it went away count too.
+    /// Whether a connection failed during this answer or shortly before it. After an agent fault, the agent
+    /// repeats its earlier answer for one second, so failures from before the agent fault count too.
     fn was_felt(&self, answered: &Answered) -> bool {
         let (at, away) = (answered.from, self.agent_faults());
         let away = away.filter(|step| step.touches(at, at, self.grace()));
@@ -192,8 +193,8 @@ impl Seen {
         self.steps.iter().any(|step| {
             let end = match step.action {
                 Action::Harmless(Harmless::NodeMarked) => self.learned_by(step.to),
-                // The two paths are polled one after the other, so around a change their codes may
-                // differ.
+                // Faults and agent faults change both codes. Around a change the codes may differ, because
+                // the two paths are polled one after the other.
                 Action::Fault(_) | Action::Agent(_) => step.to,
                 _ => return false,
             };
@@ -201,7 +202,7 @@ impl Seen {
         })
     }
 
-    /// Latest time at which the agent learns of an event at the API server.
+    /// Latest time at which the agent may learn of an event at the API server.
     fn learned_by(&self, mut at: Duration) -> Duration {
         for step in &self.steps {
             if matches!(step.action, Action::Api(_)) && step.from <= at {
@@ -211,8 +212,8 @@ impl Seen {
         at
     }
 
-    /// Reports silence that no action explains. A stopped agent, or a killed one without a successor,
-    /// cannot answer. An agent whose pages are taken away has to wait for them.
+    /// Reports silence that no action explains. A stopped agent, or a killed one without a successor, cannot
+    /// answer. With tight memory, an agent has to wait for its reclaimed pages.
     fn silent(&self, answered: &Answered, findings: &mut Findings) {
         const EXCUSES: [Action; 3] = [
             Action::Agent(AgentFault::Stopped),
@@ -259,9 +260,10 @@ impl Seen {
         findings.accuse(fault.from, what);
     }
 
-    /// Reports 200 while the fault lasts and no connection has worked since the 503. With a
-    /// disturbed sentinel and only one kind of clients, 200 is accepted: the disturbance may explain failed
-    /// probes, which then no longer count, and one kind of clients does not replace them at once.
+    /// Reports 200 during a fault, after its 503, although no connection has worked since. One case is
+    /// accepted: the sentinel is disturbed, and there is only one kind of clients. The disturbance may
+    /// explain failed probes, which then no longer count, and one kind of clients is not enough to replace
+    /// them at once.
     fn taken_back(&self, fault: &Step, first_503: Duration, findings: &mut Findings) {
         let mut steps = self.steps.iter();
         let is_blinded = steps.any(|step| {
@@ -284,8 +286,8 @@ impl Seen {
         }
     }
 
-    /// Time from the fault's beginning within which 503 must come, including the slack, or the reason why
-    /// it may be missing. `first_503` is the end of the fault if there is none.
+    /// Time from the fault's beginning within which 503 must come, including the slack, or the reason why 503
+    /// may be missing. If there was no 503, `first_503` is the end of the fault.
     fn promised(&self, fault: &Step, first_503: Duration) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
         if first_503 < from {
@@ -302,7 +304,7 @@ impl Seen {
             let mut steps = steps.iter();
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
-        // A filter or a policy explains these faults as well, if only one kind of clients feels them.
+        // If only one kind of clients fails, a filter or a policy may explain these faults as well.
         let needs_two = matches!(
             fault.action,
             Action::Fault(Fault::ForwardDropped | Fault::DataDropped)
@@ -312,17 +314,18 @@ impl Seen {
             return Err("the sentinel was disturbed, and one kind of clients is no second witness");
         }
         let end = to.saturating_sub(AT_THE_END);
-        // While connections work, 200 is right: on a busy machine the command that breaks the node takes
-        // some time.
+        // Count from the last connection that worked, because until then 200 is right: on a busy machine the
+        // command that breaks the node takes some time.
         let settled = from + Duration::from_millis(500)..end.min(first_503);
         let worked = self.dialled.iter();
         let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
         let promised = match fault.action {
             _ if beside(&STARVING, GRACE) => STARVED,
-            // The agent reads the forwarding switch itself every 5 s.
+            // The agent reads the forwarding sysctl every 5 s, and so finds this fault without other
+            // evidence.
             Action::Fault(Fault::ForwardingOff) if is_alone => STARVED,
-            // The sentinel has separate routes, so its probes pass without the routes to the pods.
+            // The sentinel has separate routes, so its probes pass even without the routes to the pods.
             Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
             // Once a working connection has contradicted failing probes, they stay contradicted until a probe
             // passes (docs/internal/design/sentinel.md#lanes).
@@ -339,8 +342,8 @@ impl Seen {
         }
     }
 
-    /// Time until which an action lasts, including its rules. A sentinel that returns while the proxy is
-    /// frozen may have no rules until the proxy runs again.
+    /// Time at which an action ends, including its effect on the rules. A sentinel that returns while the
+    /// proxy is frozen may have no rules until the proxy runs again.
     fn followed(&self, step: &Step) -> Duration {
         if step.action != Action::Harmless(Harmless::SentinelDeleted) {
             return step.to;
@@ -353,7 +356,7 @@ impl Seen {
         frozen.map_or(step.to, |frozen| frozen.to)
     }
 
-    /// Reports a marked node for which /healthz is still 200.
+    /// Reports a node that is marked for deletion while /healthz is still 200.
     fn unmarked(&self, marked: &Step, findings: &mut Findings) {
         let from = self.learned_by(marked.from) + Duration::from_secs(1) + self.slack;
         let mut answers = self.answered.iter().filter(|one| one.codes.healthz == 200);
@@ -388,17 +391,18 @@ impl Step {
     pub(super) fn hides(&self, fault: &Self) -> Option<&'static str> {
         let (after, why) = match (self.action, fault.action) {
             (Action::Agent(_), _) => (BACK, "the agent was away"),
-            // The tenant may also deny its own pods (docs/internal/design/decision.md#tenants).
+            // Nothing distinguishes this fault from a tenant that denies its own pods
+            // (docs/internal/design/decision.md#tenants).
             (Action::Tenant(Tenant::ClaimsProbed), Action::Fault(Fault::ForwardDropped)) => (
                 UNARMED,
                 "a tenant claimed all that probes dial, and pods that are denied look the same",
             ),
-            // Real traffic proves handshakes only, and those succeed.
+            // The fault affects data only. Real traffic proves handshakes only, and those succeed.
             (action, Action::Fault(Fault::DataDropped)) if BLINDING.contains(&action) => (
                 UNARMED,
                 "only the sentinel sends data, and it was disturbed",
             ),
-            // The kernel refuses the agent's requests for lack of memory, and unverified failures do not
+            // Without memory the kernel refuses the agent's requests. Failures that cannot be verified do not
             // count.
             (Action::Harmless(Harmless::MemoryTight), Action::Fault(Fault::DataDropped)) => (
                 UNARMED,

@@ -12,16 +12,16 @@ use spared::spared;
 use crate::cluster::Manner;
 pub(super) use crate::detect::Fault;
 
-/// Something that lasts for some time and is then reverted.
+/// Something that is in force for some time and is then reverted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// The datapath is broken for every client.
     Fault(Fault),
     /// An event that must not change the answers to load balancers.
     Harmless(Harmless),
-    /// The agent is stopped, killed or replaced.
+    /// The agent itself is stopped, killed or replaced.
     Agent(AgentFault),
-    /// The agent's connection to the API server is impaired, while the rules still follow the cluster.
+    /// The agent's connection to the API server is impaired. The rules still follow the cluster.
     Api(Manner),
     /// Other software treats the packets of a healthy node in an unusual way.
     World(World),
@@ -29,15 +29,14 @@ pub(super) enum Action {
     Tenant(Tenant),
 }
 
-/// Clients that use the node, and feel its faults.
+/// Clients that use the node and fail during its faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Users {
-    /// Pods of the node and clients outside, beside a tenant's pods.
+    /// Pods of the node, and clients outside. Only in this case a tenant's pods dial as well.
     #[default]
     Everybody,
     /// Clients outside alone, as on an ingress node.
     Outside,
-    /// One pod alone.
     OnePod,
 }
 
@@ -54,17 +53,15 @@ pub(super) enum Harmless {
     ServiceAdded,
     /// A pod comes and goes, with its interface.
     PodAdded,
-    /// The sentinel disappears from the cluster's view.
+    /// The sentinel's objects are deleted from the cluster for some time.
     SentinelDeleted,
     /// A device of the sentinel is deleted.
     DeviceDeleted,
-    /// The folder contains an invalid manifest.
     BadManifest,
-    /// The node is marked for deletion: /healthz alone is 503.
+    /// The node is marked for deletion, which makes only /healthz answer 503.
     NodeMarked,
-    /// SYNs from a million sources.
+    /// A SYN flood from a million sources.
     SynFlood,
-    /// Other processes take every processor.
     ProcessorsTaken,
     /// The agent cannot write its state.
     DiskFull,
@@ -74,11 +71,11 @@ pub(super) enum Harmless {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum AgentFault {
-    /// SIGSTOP, and SIGCONT.
+    /// SIGSTOP, and SIGCONT at the end.
     Stopped,
-    /// SIGKILL, then a new start.
+    /// SIGKILL, and a new start at the end.
     Killed,
-    /// SIGTERM once a successor is ready.
+    /// A successor starts, and the old agent gets SIGTERM once the successor is ready.
     Replaced,
 }
 
@@ -90,13 +87,13 @@ const TROUBLES: [Manner; 4] = [
     Manner::Slow(Duration::from_millis(500)),
 ];
 
-/// Other software beside which a node is healthy (docs/internal/worlds.md). A filter of the sentinel's
-/// addresses also belongs here, but is older and remains [`Harmless::RangeDropped`].
+/// Effects of other software that a healthy node must tolerate (docs/internal/worlds.md). A filter of the
+/// sentinel's addresses belongs here too, but for historical reasons it is [`Harmless::RangeDropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum World {
-    /// Every packet of the pods and of the uplink is copied to another device.
+    /// Every packet of the pods and of the uplink is mirrored to another device.
     Mirrored,
-    /// Packets that one pod sends pass an ifb device.
+    /// Packets that one pod sends pass an ifb device, as with bandwidth limits.
     Bandwidth,
     /// An outside client dials node ports, and a filter drops its packets.
     Scanned,
@@ -108,7 +105,7 @@ pub(super) enum World {
     ProxyFrozen,
 }
 
-/// Actions of a tenant, who may edit one namespace. None of them is a fault of the node.
+/// Actions of a tenant, a user who may edit one namespace. None of them is a fault of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Tenant {
     /// A Service of the tenant claims the addresses of another Service, and its rules take effect.
@@ -117,19 +114,20 @@ pub(super) enum Tenant {
     ClaimsLast,
     /// A Service of the tenant claims the addresses that the sentinel's probes dial.
     ClaimsProbed,
-    /// A Service of the tenant claims the address of the sentinel's endpoint and lists it as an endpoint.
+    /// A Service of the tenant claims the address of the sentinel's endpoint, and lists this address as its
+    /// own endpoint.
     ClaimsEcho,
-    /// The tenant's slices name other users' pods and outside addresses as pods of this node.
+    /// The tenant's slices claim that other users' pods and outside addresses are pods of this node.
     ForeignSlices,
-    /// Services with a thousand ports and a hundred endpoints each.
+    /// The tenant has Services with a thousand ports and a hundred endpoints each.
     Products,
-    /// A pod of the tenant keeps its source port while an endpoint leaves.
+    /// A pod of the tenant retries from one source port while the Service's endpoint is removed.
     KeepsPort,
     /// A policy of the tenant drops everything that the tenant's pods send.
     Dropped,
     /// A policy of the tenant rejects everything that the tenant's pods send.
     Rejected,
-    /// SYNs to a Service without endpoints.
+    /// A pod of the tenant floods a Service without endpoints with SYNs.
     Floods,
 }
 
@@ -137,7 +135,6 @@ pub(super) enum Tenant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) action: Action,
-    /// Start.
     pub(super) from: Duration,
     /// End, when the action is completely reverted.
     pub(super) to: Duration,
@@ -152,50 +149,52 @@ impl Step {
         matches!(self.action, Action::Agent(_))
     }
 
-    /// Whether it lasts at any moment of this time span, or ended less than `after` before it.
+    /// Whether the step is in force at any moment of this time span, or ended less than `after` before it.
     pub(super) fn touches(&self, from: Duration, to: Duration, after: Duration) -> bool {
         self.from < to && self.to + after > from
     }
 }
 
-/// The seed of a day in UTC, such as 20261123.
+/// The seed for a day in UTC, such as 20261123.
 pub(super) fn seed_of_the_day(now: Timestamp) -> u64 {
     let date = now.strftime("%Y%m%d").to_string();
     date.parse().expect("eight digits")
 }
 
-/// The storm of a seed within `length`, in the order of the actions' start. Actions of one kind never
-/// overlap. `api`: the agent reads an API server.
+/// The storm of a seed within `length`, with actions ordered by their start. Actions of one kind never
+/// overlap. `api` says whether the agent reads an API server.
 pub(super) fn plan(seed: u64, length: Duration, api: bool) -> Vec<Step> {
     let mut troubles = TROUBLES.map(Action::Api).to_vec();
     troubles.retain(|_| api);
-    // Actions of a kind, pause before each in milliseconds, and duration of each in milliseconds.
+    // Columns: actions of a kind, pause before each, and duration of each, both in milliseconds.
     let kinds = [
-        // The pause suffices for the node to recover and for an agent to return. The faults last long
+        // The pause suffices for the node to recover and for an agent to start again. The faults last long
         // enough to be detected on a machine with busy processors.
         (all(Action::Fault), 10_000..=16_000, 12_000..=16_000),
         (all(Action::Harmless), 500..=5_000, 1_000..=7_000),
         (all(Action::Agent), 15_000..=40_000, 300..=4_000),
-        // Without an API server this list is empty. It still draws a seed, so that the kinds after it are
-        // the same in both cases.
+        // Without an API server this list is empty. A seed is drawn for it nevertheless, so that the kinds
+        // after it are the same in both cases.
         (troubles, 5_000..=20_000, 1_000..=15_000),
         // Long enough to overlap several harmless actions, and often the beginning of a fault.
         (all(Action::World), 2_000..=10_000, 6_000..=25_000),
         // Long enough for conditions that need 15 s.
         (all(Action::Tenant), 3_000..=8_000, 8_000..=25_000),
     ];
-    // A fault beyond the end moves actions that coincide with it, as it does in a longer storm.
+    // Also plan faults beyond the end, because a fault moves agent faults that coincide with it. So the plan
+    // is the beginning of that of a longer storm.
     let beyond = length + Duration::from_secs(60);
     let mut seeds = Rng::with_seed(seed);
     let mut steps = Vec::new();
     for (actions, rest, lasts) in kinds {
-        // Each kind has its own generator: a new action of one kind does not move the others.
+        // Give each kind its own generator, so that a new action of one kind does not move actions of other
+        // kinds.
         let mut rng = Rng::with_seed(seeds.u64(..));
         let (mut to, mut left) = (Duration::ZERO, Vec::new());
         while !actions.is_empty() && to <= beyond {
             let from = to + Duration::from_millis(rng.u64(rest.clone()));
             to = from + Duration::from_millis(rng.u64(lasts.clone()));
-            // Every action occurs once before any of them repeats.
+            // Draw every action once before any of them repeats.
             if left.is_empty() {
                 left.clone_from(&actions);
                 rng.shuffle(&mut left);
@@ -235,7 +234,7 @@ mod tests {
         assert_ne!(with_api(7, TEN_MINUTES), with_api(8, TEN_MINUTES));
     }
 
-    /// A longer storm begins like the shorter one.
+    /// A longer storm contains every step of the shorter one.
     #[test]
     fn length_only_cuts_off() {
         let short = with_api(7, TEN_MINUTES / 2);
@@ -281,8 +280,8 @@ mod tests {
         assert_eq!(over, [true; 3]);
     }
 
-    /// Pins the beginning of seed 7, so that a seed that once failed stays reproducible. An agent fault
-    /// that coincides with a fault is moved behind it, or omitted if it meets another fault there.
+    /// Pins the beginning of seed 7: a seed that once failed must stay reproducible. An agent fault that
+    /// coincides with a fault is moved behind the fault, or omitted if it meets another fault there.
     #[test]
     fn worlds_move_nothing_else() {
         let steps = with_api(7, TEN_MINUTES);
@@ -313,7 +312,7 @@ mod tests {
         let seed = |time: &str| seed_of_the_day(time.parse().expect("a time"));
         assert_eq!(seed("2026-01-02T00:00:00Z"), 20_260_102);
         assert_eq!(seed("2026-11-23T23:59:59Z"), 20_261_123);
-        // The date is that of UTC, whatever the machine's time zone.
+        // The date is that in UTC, whatever the machine's time zone.
         assert_eq!(seed("2026-11-24T01:00:00+02:00"), 20_261_123);
     }
 

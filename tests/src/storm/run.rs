@@ -22,7 +22,7 @@ use crate::watch::Change;
 const EVERY: Duration = Duration::from_millis(50);
 /// Interval between collections of the clients' results.
 const TICK: Duration = Duration::from_millis(100);
-/// Time after the last action for everything still in flight.
+/// Time after the last action until all connections and answers in flight have completed.
 const ECHO: Duration = Duration::from_secs(8);
 
 /// Memory limit of the agent's container (deploy/base), in KiB.
@@ -68,7 +68,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         steps.retain(|step| is_churn(step.action));
     }
     if settings.users != Users::Everybody {
-        // The tenant's pods would be other users.
+        // Omit the tenant's actions: the tenant's pods would be additional users.
         steps.retain(|step| !matches!(step.action, Action::Tenant(_)));
     }
     let memory = MemoryGroup::new();
@@ -126,7 +126,6 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     Ok(missed.close())
 }
 
-/// Observations of a storm so far.
 struct Record {
     start: Instant,
     soak: Option<Soak>,
@@ -137,7 +136,7 @@ struct Record {
 }
 
 impl Record {
-    /// Performs the planned actions and records their actual times.
+    /// Performs the planned actions, and replaces their planned times by the actual ones.
     fn play(&mut self, steps: &mut [Step], injector: &mut Injector) -> Result<()> {
         let ends =
             |(number, step): (usize, &Step)| [(step.from, number, false), (step.to, number, true)];
@@ -146,7 +145,7 @@ impl Record {
         let lasts: Vec<Duration> = steps.iter().map(|step| step.to - step.from).collect();
         for (at, number, is_over) in moments {
             let step = &mut steps[number];
-            // An action that began late, because the previous one took long, still lasts its full time. A
+            // An action that began late, because the one before it took long, still lasts its full time: a
             // fault that is repaired early cannot be judged.
             let at = match is_over {
                 true => at.max(step.from + lasts[number]),
@@ -179,7 +178,7 @@ impl Record {
             let start = self.start;
             let dialled = ended.map(|one| (one.begun.saturating_duration_since(start), one.ok));
             self.dialled.extend(dialled);
-            // An agent that was just killed has no memory figure.
+            // An agent that was just killed reports no memory; count it as zero.
             let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
             self.peak_kib = self.peak_kib.max(memory.peak_kib);
             if let Some(soak) = &mut self.soak {
@@ -210,7 +209,7 @@ impl Record {
     }
 }
 
-/// Saves the recording, the log and the answers, to explain wrong answers.
+/// Saves the recording, the log and the answers, by which wrong answers can be explained.
 fn keep(seed: u64, stage: &Stage, answered: &[Answered]) -> Result<()> {
     let file = std::env::temp_dir().join(format!("storm-{seed}.pathproof"));
     let path = file.to_string_lossy();

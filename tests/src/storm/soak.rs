@@ -1,5 +1,5 @@
-//! A soak: a storm of everyday changes only, with samples of the agent's resources. Growth from the
-//! second quarter to the last one is a leak.
+//! A soak: a storm of everyday changes only, with samples of the agent's resources. Growth from the second
+//! quarter of the time to the last one is a leak.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,15 +14,15 @@ use crate::usage;
 
 /// Interval between samples.
 const LOOK: Duration = Duration::from_secs(10);
-/// Absolute growth of a small number that does not count as a leak.
+/// Absolute growth up to which a small number does not count as a leak.
 const SOME: f64 = 8.0;
 /// Maximum bytes of log a second: a few lines for each change.
 const LOG: f64 = 2_000.0;
 /// Name, unit, accepted relative growth and source of a figure.
 type Row = (&'static str, &'static str, f64, fn(&Stage) -> Result<u64>);
 
-/// Sampled figures. Connections to killed backends stay in conntrack for two minutes, with or without the
-/// agent.
+/// Sampled figures. Conntrack gets the largest tolerance: connections to killed backends stay there for two
+/// minutes, with or without the agent.
 const ROWS: [Row; 4] = [
     ("memory (RSS)", "KiB", 0.05, |stage| {
         Ok(usage::memory(stage.agent.pid())?.rss_kib)
@@ -48,7 +48,6 @@ pub(super) fn is_churn(action: Action) -> bool {
     churn.map(Action::Harmless).contains(&action)
 }
 
-/// Samples so far.
 #[derive(Default)]
 pub(super) struct Soak {
     /// Values of each row of [`ROWS`], one for each sample.
@@ -74,8 +73,7 @@ impl Soak {
     /// Records counters that decreased.
     fn compare(&mut self, metrics: &str) {
         for (series, value) in metrics.lines().filter_map(|line| line.rsplit_once(' ')) {
-            // Help lines have text after the name, so their last word is not the value of a `_total`
-            // series.
+            // This skips help lines: they have text after the name, so `name` does not end in `_total`.
             let name = series.split('{').next().unwrap_or_default();
             let Ok(value) = value.parse() else { continue };
             if !name.ends_with("_total") {
@@ -110,8 +108,8 @@ impl Soak {
     }
 }
 
-/// The median of the second quarter and of the last one, after structures that exist from the start have
-/// reached their size.
+/// The medians of the second and the last quarter. In the first quarter, structures that exist from the start
+/// still grow to their size.
 fn quarters(values: &[u64]) -> [f64; 2] {
     let quarter = values.len() / 4;
     let [second, last] = [quarter, values.len() - quarter];
@@ -132,7 +130,7 @@ mod tests {
             _ => 21,
         });
         assert_eq!(quarters(&values.collect::<Vec<u64>>()), [20.0, 21.0]);
-        // Without samples there is no median, and the figure is not judged flat.
+        // Without samples there is no median, and the figure counts as not flat.
         assert!(quarters(&[]).iter().all(|value| value.is_nan()));
     }
 

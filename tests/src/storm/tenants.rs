@@ -1,7 +1,7 @@
-//! A tenant beside the users: somebody who may edit one namespace, and whose pods dial any address.
+//! A tenant beside the users: somebody who may edit one namespace, and whose pods may dial any address.
 //!
-//! The tenant's pods use the tenant's Services throughout and do not count as users. The tenant's further
-//! actions overlap all others, and must neither take the node out nor hide a fault.
+//! The tenant's pods use the tenant's Services throughout and do not count as users. The tenant's actions
+//! overlap those of other kinds, and must neither take the node out nor hide a fault.
 
 use std::cell::Cell;
 use std::fs;
@@ -21,25 +21,26 @@ use crate::world::layout;
 pub(super) const NAMESPACE: &str = "tenant";
 /// File of the tenant's permanent Services.
 pub(super) const SERVICES_FILE: &str = "tenant.yaml";
-/// Files of the tenant's temporary objects. The first file of the folder comes first in the rules, and so
-/// takes effect where two Services claim one address.
+/// Files of the tenant's temporary objects. If two Services claim one address, the rules use the Service
+/// whose file comes first in the folder.
 const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
-/// Only the agent reads this file: its rules would take minutes to install, and no proxy is under test.
+/// Only the agent reads this file. The rules of its objects would take minutes to install, and no proxy is
+/// under test.
 const UNRULED_FILE: &str = "tenant.json";
 
-/// Ports of the tenant's Services, including those that probes dial. The port of /healthz is excluded:
-/// load balancers would get the tenant's answer, and the storm judges their answers.
+/// Ports of the tenant's Services, including those that probes dial. The port of /healthz is not among them:
+/// load balancers would get the tenant's answer instead of the agent's, which the storm judges.
 const PORTS: [u16; 2] = [Sentinel::PORT, 30_999];
 /// Pods that dial, then the pod that serves.
 const CLIENTS: [&str; 2] = ["tenant-1", "tenant-2"];
 const SERVER: &str = "tenant-3";
-/// A port of the tenant's server at which every packet is dropped.
+/// A port of the tenant's server; every packet to it is dropped.
 const SILENT: u16 = 8081;
 /// Connections a second of each of the tenant's clients.
 const RATE: f64 = 3.0;
-/// SYNs a second: more than the map of connections can hold if each entry stays as long as that of an
-/// unanswered one.
+/// SYNs a second of the flood. If each entry stayed as long as one of an unanswered SYN, they would overflow
+/// the map of followed connections.
 const FLOOD: u32 = 1_500;
 
 /// Indexes of the tenant's Services in the address plan.
@@ -52,12 +53,14 @@ const FOREIGN: u8 = 66;
 /// Range of indexes for [`Tenant::Products`].
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
-/// Clients of the tenant. Their plans are made once, because an address has few ranges of source ports.
+/// Clients of the tenant. Their plans are made once, because there are few ranges of source ports for an
+/// address.
 pub(super) struct Tenants {
     _users: Vec<Client>,
     kept: Plan,
     foreign: Plan,
-    /// Source port of the next `kept` client: the conntrack entry of the previous one still exists.
+    /// Source port of the next `kept` client. It changes each time, because conntrack still has an entry of
+    /// the previous client.
     next_port: Cell<u16>,
 }
 
@@ -140,7 +143,8 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     };
     stage.manifests.write_file(file, &yaml(&objects)?)?;
     injector.announce(file)?;
-    // Only the watches report a claim of a probed address, as for a real proxy.
+    // A real proxy would receive a claim of a probed address over its watch. So while the agent's watch is
+    // troubled, the rules do not follow.
     let is_troubled = injector.lasts(|action| matches!(action, Action::Api(_)));
     if tenant != Tenant::ClaimsProbed || !is_troubled {
         injector.follow()?;
@@ -153,7 +157,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     }))
 }
 
-/// Opens a connection to a silent endpoint, which the caller then removes.
+/// Opens a connection to a silent endpoint. The caller then removes the endpoint.
 fn keep_port(injector: &Injector) -> Result<Client> {
     let stage = &injector.stage;
     let silent = objects_of(KEPT, &[], PORTS, &[pod_of(stage, SERVER)], SILENT);
@@ -192,7 +196,7 @@ fn objects(index: u8, external_ips: &[IpAddr], endpoints: &[[IpAddr; 2]]) -> Vec
     objects_of(index, external_ips, PORTS, endpoints, PORT).into()
 }
 
-/// A Service with one slice for each family. The tenant assigns all endpoints to this node.
+/// A Service with one slice for each family. The slices assign all endpoints to this node.
 fn objects_of(
     index: u8,
     external_ips: &[IpAddr],

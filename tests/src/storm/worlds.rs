@@ -1,7 +1,7 @@
-//! Other software beside which a node is healthy. tests/worlds has each of these alone; a storm runs one
-//! at a time on top of everything else.
+//! Other software beside which a node is healthy. tests/worlds tests each of these worlds alone. A storm has
+//! one at a time, together with actions of all other kinds.
 //!
-//! Connections that fail on purpose belong to this file's clients, so that they do not count as users.
+//! Connections that fail on purpose belong to this file's clients, which do not count as users.
 
 use std::net::SocketAddr;
 
@@ -15,25 +15,25 @@ use crate::world::{Family, Place, layout};
 
 /// A pod that neither serves nor dials as a user.
 const DENIED: &str = "denied";
-/// Number of an outside client that is not a user.
+/// Number of an outside client that does not count as a user.
 const SCANNER: u8 = 2;
-/// Device that receives the copies.
+/// Device that receives the mirrored packets.
 const MONITOR: &str = "mon0";
 const IFB: &str = "bwp0";
-/// A client whose packets pass the ifb device.
+/// A user's pod whose packets pass the ifb device.
 const SHAPED: &str = "client-1";
 /// Connections a second of each client here.
 const RATE: f64 = 3.0;
 
-/// Clients that fail on purpose. Their plans are made once, because an address has few ranges of source
-/// ports.
+/// Clients that fail on purpose. Their plans are made once, because there are few ranges of source ports for
+/// an address.
 pub(super) struct Worlds {
     scanner: Vec<Plan>,
     denied: Vec<Plan>,
 }
 
 impl Worlds {
-    /// Adds the pod that is denied at times.
+    /// Adds the pod that is denied traffic at times.
     pub(super) fn prepare(stage: &mut Stage) -> Result<Self> {
         stage.world.add_pod(DENIED, Place::Local)?;
         let (world, services) = (&stage.world, stage.manifests.services());
@@ -58,7 +58,7 @@ impl Worlds {
             World::Scanned => self.scan(stage),
             World::PodDropped => self.deny(stage, "drop"),
             World::PodRejected => self.deny(stage, REJECT),
-            // `follow` does nothing while this action lasts.
+            // While this action is in force, `follow` does nothing. At its end the rules catch up.
             World::ProxyFrozen => Ok(Box::new(|injector| injector.follow())),
         }
     }
@@ -90,7 +90,7 @@ pub(super) fn denied(stage: &Stage, pods: &[&str], verdict: &str) -> String {
 /// Mirrors every pod except the extra one, and the uplink.
 fn mirror(stage: &Stage) -> Result<Undo> {
     let node = &stage.world.node;
-    // Not every kernel has dummy devices; the far end of a veth pair is unused.
+    // Use a veth pair, whose far end is unused, because not every kernel has dummy devices.
     node.ip_batch(&format!(
         "link add {MONITOR} type veth peer name {MONITOR}-far\n\
          link set {MONITOR} up\nlink set {MONITOR}-far up\n"
@@ -117,8 +117,8 @@ fn mirror(stage: &Stage) -> Result<Undo> {
 
 fn shape(stage: &Stage) -> Result<Undo> {
     let (node, device) = (&stage.world.node, stage.world.pod(SHAPED).device.clone());
-    // An ifb has no carrier, so its operational state is set by hand: adding a pod waits until every
-    // device is up.
+    // An ifb has no carrier. Set its operational state by hand, because adding a pod waits until every device
+    // is up.
     node.ip_batch(&format!(
         "link add {IFB} type ifb\nlink set {IFB} up\nlink set {IFB} state up\n"
     ))?;
@@ -134,14 +134,13 @@ fn shape(stage: &Stage) -> Result<Undo> {
     }))
 }
 
-/// Adds a filter, and starts clients whose connections it must all stop.
+/// Adds a filter, and starts clients that must all fail because of it.
 fn in_vain(stage: &Stage, chain: &str, plans: &[Plan]) -> Result<Undo> {
     let unfilter = stage.filter("world", chain)?;
     let clients = plans.iter().cloned().map(Plan::start);
     let clients = clients.collect::<Result<Vec<Client>>>()?;
     Ok(Box::new(move |injector: &mut Injector| {
-        // The clients end before the filter. A client that was served means that the filter had no
-        // effect.
+        // End the clients before the filter is removed. If a client was served, the filter had no effect.
         let tally: Tally = clients.into_iter().map(Client::finish).sum();
         ensure!(tally.ok == 0, "meant to fail, and served: {tally:?}");
         unfilter(&mut injector.stage)

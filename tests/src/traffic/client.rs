@@ -1,5 +1,5 @@
-//! A client that opens connections at a steady rate, independent of earlier ones. Each sends a byte,
-//! expects a line, and ends with a reset, which keeps conntrack small.
+//! A client that opens connections at a steady rate, however long earlier ones take. Each connection sends a
+//! byte, expects a line, and ends with a reset, so that conntrack stays small.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,14 +30,14 @@ pub struct Plan {
     pub name: String,
     pub ns: Namespace,
     pub source: IpAddr,
-    /// Source ports, used in sequence and repeatedly.
+    /// Source ports. They are used in sequence, and again from the start after the last.
     pub ports: Range<u16>,
     pub target: SocketAddr,
     /// Connections a second.
     pub rate: f64,
     /// Timeout of one connection. The kernel retransmits a SYN after 1 s.
     pub patience: Duration,
-    /// TCP Fast Open: the request is part of the SYN, if the namespace's sysctls allow it.
+    /// TCP Fast Open: sends the request in the SYN, if the namespace's sysctls allow it.
     pub fast_open: bool,
 }
 
@@ -113,7 +113,7 @@ impl Plan {
         loop {
             tokio::time::sleep_until(due.into()).await;
             due += interval;
-            // After a pause of the machine, do not catch up with a burst.
+            // After a pause of the machine, skip the missed connections instead of opening them in a burst.
             if due.elapsed() > Duration::from_millis(500) {
                 due = Instant::now();
             }
@@ -149,7 +149,7 @@ async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Res
     socket.set_linger(Some(Duration::ZERO))?;
     wait::bound(|| socket.bind(&source.into()))?;
     if fast_open {
-        // `connect` then sends nothing; the first write sends the SYN with its bytes.
+        // With this option `connect` sends nothing, and the first write sends the SYN with its bytes.
         setsockopt(&socket, sockopt::TcpFastOpenConnect, &true)?;
     }
     let socket = TcpSocket::from_std_stream(socket.into());
@@ -161,7 +161,7 @@ async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Res
 }
 
 fn parse(line: &str) -> Option<Answer> {
-    // A line without its end was cut off.
+    // Reject a line without its end, which was cut off.
     let (server, seen_as) = line.strip_suffix('\n')?.split_once(' ')?;
     Some(Answer {
         server: server.to_owned(),

@@ -1,4 +1,4 @@
-//! DNS as far as the observer sees it: UDP queries with an id, and servers that answer or stay silent.
+//! DNS as the observer sees it: UDP queries with an id, and servers that answer or stay silent.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -47,7 +47,7 @@ pub fn serve(pod: &Pod, port: u16, manner: Manner) -> Result<Worker> {
     serve_at(&pod.ns, &pod.name, address, manner)
 }
 
-/// Starts a server at a single address of a namespace, from which it answers.
+/// Starts a server at a single address of a namespace. Its answers come from this address.
 pub fn serve_at(ns: &Namespace, name: &str, address: SocketAddr, manner: Manner) -> Result<Worker> {
     let bind = || std::net::UdpSocket::bind(address);
     let socket = ns.run(bind).with_context(|| address.to_string())?;
@@ -74,8 +74,8 @@ pub struct DnsClient {
 }
 
 impl DnsClient {
-    /// Sends `rate` queries a second to `target` from a pod's address, with ports from `first` on. A port
-    /// that the kernel chooses may still have a conntrack entry of an earlier fault.
+    /// Sends `rate` queries a second to `target` from a pod's address, with ports from `first` on. Ports are
+    /// not left to the kernel: it may choose one that still has a conntrack entry of an earlier fault.
     pub fn start(pod: &Pod, target: SocketAddr, first: u16, rate: f64) -> Result<Self> {
         let source = pod.address(Family::of(&mapped(target.ip())));
         let answered = Arc::new(AtomicU64::new(0));

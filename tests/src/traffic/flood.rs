@@ -47,7 +47,7 @@ impl Flood {
                 while count.load(Ordering::Relaxed) < due && !stop.load(Ordering::Relaxed) {
                     let any = Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
                     let from = (own.unwrap_or(any), rng.u16(1024..)).into();
-                    // A SYN that the device cannot take is lost, as on a wire.
+                    // Ignore the error: a SYN that the device cannot take is lost, as on a wire.
                     let _ = sender.send_syn(from, target, rng.u32(..));
                     count.fetch_add(1, Ordering::Relaxed);
                 }

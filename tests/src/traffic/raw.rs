@@ -36,7 +36,7 @@ impl RawSender {
 
     /// From a device of the calling thread's namespace.
     pub fn here(device: &str, link: Hardware) -> Result<Self> {
-        // Protocol 0: this socket only sends.
+        // Protocol 0, because this socket only sends.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None);
         Ok(Self {
             socket: socket.context("open a packet socket")?,
@@ -50,7 +50,7 @@ impl RawSender {
         self.socket.send_to(frame, &self.device).map(drop)
     }
 
-    /// Sends a SYN. Sending it again is a retransmission.
+    /// Sends a SYN. Sending the same SYN again is a retransmission.
     pub fn send_syn(&self, from: SocketAddr, to: SocketAddr, sequence: u32) -> io::Result<()> {
         let syn = packet::syn(from, to, sequence).between(self.link);
         self.send(&syn.bytes())

@@ -1,5 +1,5 @@
-//! A TCP server on a thread inside a pod. It answers each byte with its name and the client's address. So
-//! a test sees which server answered, and whether NAT changed the source.
+//! A TCP server on a thread inside a pod. It answers each byte with its name and the client's address, so
+//! that a test sees which server answered, and whether NAT changed the source.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};

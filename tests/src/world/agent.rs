@@ -51,14 +51,14 @@ pub fn agent_binary() -> Result<PathBuf> {
 
 impl World {
     /// Starts the agent on the node with this folder of manifests, without waiting. `extra` contains more
-    /// arguments of `pathproof run`, which replace the harness's arguments for the same options. Call it
-    /// from the thread that keeps the agent: the kernel kills the agent when that thread ends, so that a
-    /// killed test leaves none.
+    /// arguments of `pathproof run`, which replace the harness's arguments for the same options. Call this
+    /// function from the thread that owns the agent: the kernel kills the agent when that thread ends, so
+    /// that a killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
         self.spawn_agent_on(None, binary, manifests, extra)
     }
 
-    /// Like [`World::spawn_agent`], on a kernel that lacks features of this one.
+    /// Like [`World::spawn_agent`], as on a kernel that lacks features of this one.
     pub fn spawn_agent_on(
         &self,
         kernel: Option<OldKernel>,
@@ -80,12 +80,12 @@ impl World {
             ("--admin-bind-address", admin.as_ref()),
             ("--pin-dir", self.pin_dir().as_os_str()),
             ("--state-dir", state.as_os_str()),
-            // Most tests have no successor to wait for.
+            // Do not wait for a successor at shutdown: most tests have none.
             ("--shutdown-grace", "0".as_ref()),
         ];
         for (option, value) in defaults {
-            // Options must not repeat: the test's value replaces the default. With an API server there is
-            // no folder.
+            // Options must not repeat, so the test's value replaces the default. With an API server there is
+            // no folder of manifests.
             let from_api = option == "--manifests" && extra.contains(&"--kubeconfig");
             if !value.is_empty() && !extra.contains(&option) && !from_api {
                 command.arg(option).arg(value);
@@ -93,14 +93,14 @@ impl World {
         }
         command.args(extra);
         clean(&mut command);
-        // Tests also count connections of healthy Services.
+        // Export all Services, because tests also count connections of healthy ones.
         command.env("PATHPROOF_SERVICE_METRICS", "all");
-        // A fault has to show in the answer. Options in `extra` win.
+        // Enforce, because a fault has to show in the answer. Options in `extra` take precedence.
         command.env("PATHPROOF_ENFORCEMENT", "enforce");
         if let Some(kernel) = kernel {
             let filter = kernel.filter()?;
             let begin = move || apply_filter(&filter).map_err(io::Error::other);
-            // SAFETY: this makes two system calls, and touches no memory unless one fails.
+            // SAFETY: the closure makes two system calls, and touches no memory unless one of them fails.
             unsafe { command.pre_exec(begin) };
         }
         let process = Process::start(command, "agent", self.dir());
@@ -187,7 +187,7 @@ impl Agent {
         self.admin("/metrics").map(|response| response.body)
     }
 
-    /// Number of its answers at health check node ports of Services so far.
+    /// Number of answers so far at Services' health check node ports.
     pub fn health_port_answers(&self) -> Result<u64> {
         let (name, of_services) = ("pathproof_healthz_requests_total", ["check=\"service\""]);
         Ok(metric(&self.metrics()?, name, &of_services))
@@ -198,13 +198,13 @@ impl Agent {
         self.process.log()
     }
 
-    /// Kills the agent with SIGKILL; pins and programs stay, as designed.
+    /// Kills the agent with SIGKILL. Pins and programs stay, as designed.
     pub fn kill(mut self) -> Result<()> {
         self.cleanup = false;
         self.process.kill()
     }
 
-    /// Ends the agent with SIGTERM and returns its exit status; pins stay.
+    /// Ends the agent with SIGTERM and returns its exit status. Pins stay.
     pub fn terminate(mut self) -> Result<ExitStatus> {
         self.cleanup = false;
         let ended = self.process.terminate(Duration::from_secs(20));
@@ -219,7 +219,7 @@ impl Agent {
         command
     }
 
-    /// Keeps the recording of a failing test, or of every test if [`RECORDINGS`] is set.
+    /// Saves the recording of a failing test, or of every test if [`RECORDINGS`] is set.
     fn keep_recording(&self) {
         let wanted = std::env::var_os(RECORDINGS).is_some();
         if wanted || thread::panicking() {
@@ -228,8 +228,8 @@ impl Agent {
         }
     }
 
-    /// Keeps a recording under this name, in the folder `PATHPROOF_KEEP_RECORDINGS` or that for failed
-    /// tests.
+    /// Saves a recording under this name, in the folder `PATHPROOF_KEEP_RECORDINGS` or else in that for
+    /// failed tests.
     pub fn keep_recording_as(&self, name: &str) {
         let wanted = std::env::var_os(RECORDINGS).map(PathBuf::from);
         let folder = wanted.unwrap_or_else(|| std::env::temp_dir().join("pathproof-recordings"));
@@ -242,7 +242,7 @@ impl Agent {
     }
 }
 
-/// Environment variable with the folder for recordings of all tests.
+/// Environment variable that names a folder for the recordings of all tests.
 const RECORDINGS: &str = "PATHPROOF_KEEP_RECORDINGS";
 
 impl Drop for Agent {
@@ -254,7 +254,7 @@ impl Drop for Agent {
             eprintln!("the agent did not end on SIGTERM; killed");
             let _ = self.process.kill();
         }
-        // No test checks how a killed agent ended, so its log is checked here as well.
+        // Check the log here: no test checks how a killed agent ended.
         let log = self.log();
         if log.contains("ERROR: AddressSanitizer") && !thread::panicking() {
             panic!("the agent went wrong:\n{log}");
@@ -263,7 +263,7 @@ impl Drop for Agent {
             let mut command = self.command(&["cleanup", "--pin-dir"]);
             command.arg(&self.pins).arg("--state-dir");
             command.arg(self.dir.join("state"));
-            // The world removes the remainder; failures of cleanup have their own tests.
+            // Ignore failures: the world removes what is left, and other tests cover failures of cleanup.
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
     }

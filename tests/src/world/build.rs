@@ -12,10 +12,10 @@ use super::remains::{self, Remains};
 use super::{Namespace, Pod, World};
 use crate::prelude::*;
 
-/// Link-local gateway of pods with host routes, as with Calico. No device has this address: a static
+/// Link-local gateway of pods that have host routes, as with Calico. No device has this address: a static
 /// neighbour entry in the pod maps it to the node's end of the veth.
 const GATEWAY: (&str, &str) = ("169.254.1.1", "fe80::1");
-/// Hardware addresses, set at creation so that a device manager does not change them.
+/// Hardware addresses. They are set when a device is created, so that no device manager changes them.
 pub(super) const ROUTER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x01, 0, 0x01];
 pub(super) const NODE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x10];
 const WORKER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x20];
@@ -52,7 +52,8 @@ impl Builder {
         self
     }
 
-    /// Name of the Node object, for several worlds with one API server (default: [`NODE_NAME`]).
+    /// Name of the Node object (default: [`NODE_NAME`]). Several worlds with one API server need different
+    /// names.
     pub fn node_name(mut self, name: &'static str) -> Self {
         self.node_name = Some(name);
         self
@@ -92,9 +93,9 @@ impl Builder {
     }
 }
 
-/// Settings of every namespace before it has devices.
+/// Settings of every namespace, made before it has devices.
 const EVERYWHERE: [(&str, &str); 16] = [
-    // For hairpin traffic the node would otherwise send redirects, and pods would take a ClusterIP for a
+    // Otherwise, for hairpin traffic, the node would send redirects, and pods would take a ClusterIP for a
     // neighbour.
     ("net/ipv4/conf/all/accept_redirects", "0"),
     ("net/ipv4/conf/default/accept_redirects", "0"),
@@ -102,10 +103,10 @@ const EVERYWHERE: [(&str, &str); 16] = [
     ("net/ipv4/conf/default/send_redirects", "0"),
     ("net/ipv6/conf/all/accept_redirects", "0"),
     ("net/ipv6/conf/default/accept_redirects", "0"),
-    // Loose: a reply may leave by another device than the one its request came in by.
+    // Loose reverse path filter: a reply may leave by another device than its request came in by.
     ("net/ipv4/conf/all/rp_filter", "2"),
     ("net/ipv4/conf/default/rp_filter", "2"),
-    // Addresses are usable at once.
+    // No duplicate address detection, so that addresses are usable at once.
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv6/conf/default/dad_transmits", "0"),
@@ -116,7 +117,6 @@ const EVERYWHERE: [(&str, &str); 16] = [
     ("net/ipv6/conf/lo/disable_ipv6", "0"),
 ];
 
-/// Turns forwarding on or off, for both families.
 pub(super) fn forward(namespace: &Namespace, on: bool) -> Result<()> {
     let value = if on { "1" } else { "0" };
     namespace.sysctls(&[
@@ -197,17 +197,18 @@ fn masquerade_egress(node: &Namespace) -> Result<()> {
     .map(drop)
 }
 
-/// Sets br_netfilter, if the kernel has it: bridged pods need it on the node, as in Kubernetes.
+/// Sets br_netfilter, if the kernel has it. The node needs it on for bridged pods, as in Kubernetes.
 fn bridge_filter(namespace: &Namespace, value: &str) {
     if Path::new("/proc/sys/net/bridge").exists() {
         for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
-            // Older kernels have no setting per namespace; the default (on) suits the node.
+            // Ignore the error: older kernels have no setting per namespace, and the default (on) suits the
+            // node.
             let _ = namespace.sysctl(&format!("net/bridge/{key}"), value);
         }
     }
 }
 
-/// Adds pods: all namespaces in one process, then one batch for each host and pod.
+/// Adds pods. All namespaces are made by one process, then each host and pod gets one batch of commands.
 pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()> {
     let names = pods
         .iter()
@@ -247,8 +248,8 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     wait_up(&world.worker)
 }
 
-/// Waits until every device of a namespace is up. The kernel detects a carrier asynchronously, late on a
-/// busy machine, and drops packets until then.
+/// Waits until every device of a namespace is up. The kernel detects a carrier asynchronously, which takes
+/// long on a busy machine, and drops packets until then.
 fn wait_up(namespace: &Namespace) -> Result<()> {
     let waits = |line: &str| !line.contains("LOOPBACK") && !line.contains("state UP");
     let mut down = String::new();
@@ -291,7 +292,7 @@ fn host_side(pod: &Pod) -> String {
     let ns = pod.ns.name();
     let link = format!("type veth peer name eth0 address {inside} netns {ns}");
     if pod.place == Place::Bridged {
-        // A bridge port has its own address; the bridge answers for the gateway.
+        // A bridge port keeps its own hardware address, because the bridge is the gateway.
         return format!(
             "link add {device} {link}\nlink set {device} master {BRIDGE}\n\
              link set {device} type bridge_slave hairpin on\nlink set {device} up\n"

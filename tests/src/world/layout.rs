@@ -30,7 +30,7 @@ pub const NODE_POD_CIDRS: (&str, &str) = ("10.244.0.0/24", "fd00:10:244::/64");
 pub const FREE_PODS: (&str, &str) = ("10.244.0.160", "fd00:10:244::a0");
 pub const WORKER_POD_CIDRS: (&str, &str) = ("10.244.1.0/24", "fd00:10:244:1::/64");
 pub const SERVICE_CIDRS: (&str, &str) = ("10.96.0.0/16", "fd00:10:96::/112");
-/// Addresses of load balancers and external IPs; the router sends them to the node.
+/// Addresses of load balancers and external IPs; the router forwards them to the node.
 pub const VIP_CIDRS: (&str, &str) = ("198.51.100.0/24", "2001:db8:1b::/64");
 
 const fn v6(segment: u16, host: u16) -> Ipv6Addr {
@@ -63,7 +63,7 @@ pub fn vip(index: u8) -> (Ipv4Addr, Ipv6Addr) {
     )
 }
 
-/// How a pod is connected.
+/// Where a pod is, and how it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the node, with a veth pair and a host route (as with Calico and ptp).

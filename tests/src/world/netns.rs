@@ -1,7 +1,7 @@
-//! One network namespace, with ways to run threads, commands, `ip`, sysctls and nft in it.
+//! One network namespace, with functions that run threads, commands, `ip`, `tc`, `nft` and sysctls in it.
 //!
-//! Threads and commands enter by `setns`, which changes only the network: unlike with `ip netns exec`,
-//! the host's /sys (with its bpffs) stays visible.
+//! Threads and commands enter by `setns`, which changes only the network. With `ip netns exec`, the host's
+//! /sys with its bpffs would not be visible.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,13 +20,13 @@ use crate::observer::index_of;
 /// Folder of `ip netns` with the names of namespaces.
 pub(super) const NETNS_DIR: &str = "/run/netns";
 
-/// A named network namespace, cheap to clone. Its creator removes the name (see [`World`](super::World));
-/// the kernel removes the namespace after its last user.
+/// A named network namespace, cheap to clone. Its creator removes the name (see [`World`](super::World)); the
+/// kernel removes the namespace when its last user is gone.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     name: Arc<str>,
     handle: Arc<File>,
-    /// `cgroup.threads` of a cgroup that threads enter as well.
+    /// The file `cgroup.threads` of a cgroup, which threads enter as well.
     cgroup: Option<Arc<Path>>,
 }
 
@@ -41,7 +41,7 @@ impl Namespace {
         })
     }
 
-    /// The same namespace, whose threads also enter the cgroup with this `cgroup.threads` file.
+    /// The same namespace, but its threads also enter the cgroup with this `cgroup.threads` file.
     pub fn in_cgroup(&self, threads: &Path) -> Self {
         Self {
             cgroup: Some(threads.into()),
@@ -53,7 +53,8 @@ impl Namespace {
         &self.name
     }
 
-    /// Moves the calling thread into this namespace permanently. Only for threads made for it.
+    /// Moves the calling thread into this namespace permanently. Only for threads that were started for this
+    /// purpose.
     pub fn enter(&self) -> io::Result<()> {
         setns(&self.handle, CloneFlags::CLONE_NEWNET)?;
         self.cgroup
@@ -67,7 +68,8 @@ impl Namespace {
         work()
     }
 
-    /// Runs `work` on a thread inside the namespace and waits. Its sockets stay in the namespace.
+    /// Runs `work` on a thread inside the namespace and waits for its end. Sockets that it opens stay in the
+    /// namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let ended = thread::scope(|scope| scope.spawn(|| self.inside(work)).join());
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -88,12 +90,12 @@ impl Namespace {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let handle = Arc::clone(&self.handle);
-        // SAFETY: between fork and exec the closure calls setns alone, which is async-signal-safe.
+        // SAFETY: between fork and exec the closure only calls setns, which is async-signal-safe.
         unsafe { command.pre_exec(move || Ok(setns(&handle, CloneFlags::CLONE_NEWNET)?)) };
         command
     }
 
-    /// Runs one `ip` command, words separated by spaces: `ip("route del 10.0.0.1/32")`.
+    /// Runs one `ip` command; spaces separate its arguments: `ip("route del 10.0.0.1/32")`.
     pub fn ip(&self, words: &str) -> Result<String> {
         let words: Vec<&str> = words.split_whitespace().collect();
         self.feed("ip", &words, "")
@@ -137,7 +139,8 @@ impl Namespace {
         self.sysctls(&[(key, value)])
     }
 
-    /// Writes several sysctls. /proc/sys/net shows the namespace of the thread that opens it.
+    /// Writes several sysctls. A thread does this inside the namespace, because /proc/sys/net shows the
+    /// namespace of the thread that opens it.
     pub fn sysctls(&self, settings: &[(&str, &str)]) -> Result<()> {
         self.run(|| {
             for (key, value) in settings {
@@ -156,7 +159,7 @@ impl Namespace {
 
 /// Runs a command with `input` on its standard input; returns its standard output.
 pub(crate) fn feed(mut command: Command, input: &str) -> Result<String> {
-    // A file instead of a pipe: a child that writes output before it has read all input would block.
+    // Use a file instead of a pipe: a child that writes output before it has read all input would block.
     let mut file = tempfile::tempfile()?;
     file.write_all(input.as_bytes())?;
     file.rewind()?;

@@ -1,5 +1,5 @@
-//! A kernel that lacks features: a seccomp filter in the agent's process fails bpf(2) calls like an older
-//! kernel. The rest of the machine is not affected.
+//! Simulates a kernel that lacks features: a seccomp filter in the agent's process fails bpf(2) calls as an
+//! older kernel would. The rest of the machine is not affected.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,20 @@ const BPF_MAP_LOOKUP_BATCH: u64 = 24;
 const BPF_MAP_DELETE_BATCH: u64 = 27;
 const BPF_LINK_CREATE: u64 = 28;
 
-/// A missing kernel feature.
+/// A missing kernel feature that a filter simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldKernel {
-    /// Built without bpf(2).
+    /// The kernel is built without bpf(2).
     NoBpf,
     /// The map types are unknown.
     NoMaps,
     /// The programs' instructions are unknown.
     NoPrograms,
-    /// There are no BPF links for TCX.
+    /// The kernel has no BPF links for TCX.
     NoTcx,
-    /// Maps are read one element at a time.
+    /// Maps can only be read one element at a time.
     NoBatchLookup,
-    /// Map elements are deleted one at a time.
+    /// Map elements can only be deleted one at a time.
     NoBatchDelete,
 }
 
@@ -38,7 +38,7 @@ impl OldKernel {
         Ok(seccompiler::apply_filter(&self.filter()?)?)
     }
 
-    /// Refuses one command of bpf(2), or all.
+    /// The filter, which refuses one command of bpf(2), or all.
     pub(super) fn filter(self) -> Result<BpfProgram> {
         let (command, error) = match self {
             Self::NoBpf => (None, libc::ENOSYS),

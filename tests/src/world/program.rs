@@ -1,6 +1,6 @@
-//! Programs that a test puts into its world. A separate process writes them: if this process had the file
-//! open for writing, a child forked meanwhile would inherit it, and the kernel would refuse to run the
-//! file (ETXTBSY).
+//! Programs that a test writes into its world. A separate process writes them. If this process had the file
+//! open for writing, a child forked at that moment would inherit the descriptor, and the kernel would refuse
+//! to run the file (ETXTBSY).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

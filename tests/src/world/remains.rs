@@ -1,4 +1,4 @@
-//! Everything that a world leaves on the machine, and its removal: namespaces, the folder, the pins.
+//! Everything that a world creates on the machine (namespaces, the folder, the pins), and its removal.
 //!
 //! Names of worlds contain the process id, so that a later run can remove what a killed one left.
 
@@ -15,19 +15,18 @@ use super::netns::{NETNS_DIR, feed};
 
 /// Prefix of the names of worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
-/// Folder of all worlds. It differs from the agent's default, which an agent of this machine may use.
+/// Folder of all worlds. It is not the agent's default one, which an agent of this machine may use.
 const WORLDS: &str = "/run/pathproof-worlds";
 /// Folder in memory, for programs that sync at every write.
 const QUICK: &str = "/dev/shm/pathproof-worlds";
 /// The host's bpffs, in which agents pin.
 const BPFFS: &str = "/sys/fs/bpf";
-/// Locks what exists once on the machine: the first `ip netns add`, the bpffs mount, the sweep. An
-/// existing folder serves as the lock, so that no lock file remains.
+/// Folder whose lock guards what exists once on the machine: the first `ip netns add`, the bpffs mount, the
+/// sweep. An existing folder serves as the lock, so that no lock file is left behind.
 const LOCK: &str = "/run";
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// Everything to remove with a world.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub(super) name: String,
@@ -67,7 +66,7 @@ pub(super) fn make_namespaces(names: &[String]) -> Result<()> {
     host("ip", &["-batch", "-"], &lines.collect::<String>()).context("make namespaces")
 }
 
-/// Removes what worlds of dead processes left.
+/// Removes what worlds of processes that have ended left behind.
 pub(super) fn sweep() -> Result<()> {
     let _lock = lock()?;
     let names = [NETNS_DIR, WORLDS, BPFFS].into_iter().flat_map(names_in);
@@ -81,8 +80,8 @@ pub(super) fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// The name of a world from the name of one of its parts, if the world's process is gone:
-/// "pp-t123-0-node" -> "pp-t123-0".
+/// The name of a world from the name of one of its parts, such as "pp-t123-0" from "pp-t123-0-node". `None`
+/// if the world's process still runs.
 pub(crate) fn world_of_dead_process(file: &str) -> Option<String> {
     let mut parts = file.strip_prefix(PREFIX)?.split('-');
     let pid: u32 = parts.next()?.parse().ok()?;
@@ -105,7 +104,7 @@ fn remove(world: &str) -> Result<()> {
             _ => {}
         }
     }
-    // The folder of all worlds can be removed with the last one.
+    // Remove the folder of all worlds; this succeeds only with the last world.
     for worlds in [WORLDS, QUICK] {
         let _ = fs::remove_dir(worlds);
     }
@@ -123,7 +122,8 @@ fn folders(world: &str) -> [PathBuf; 3] {
     [WORLDS, BPFFS, QUICK].map(|folder| Path::new(folder).join(world))
 }
 
-/// Mounts bpffs at /sys/fs/bpf if it is missing, as in containers; systemd usually mounts it.
+/// Mounts bpffs at /sys/fs/bpf if it is missing, as in containers. On other machines systemd usually mounts
+/// it.
 pub(super) fn ensure_bpffs() -> Result<()> {
     let _lock = lock()?;
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn only_worlds_of_dead_processes_are_swept() {
-        // Beyond the largest process id of Linux.
+        // 4194305 exceeds the largest process id of Linux.
         assert_eq!(
             world_of_dead_process("pp-t4194305-3-node").as_deref(),
             Some("pp-t4194305-3")

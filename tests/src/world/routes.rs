@@ -14,7 +14,7 @@ impl World {
         Ok(routes)
     }
 
-    /// Restores these routes, except those of devices that are gone: a pod may have ended meanwhile.
+    /// Restores these routes, except those of devices that are gone because the pod has ended meanwhile.
     pub fn mend_pod_routes(&self, cut: &[String]) -> Result<()> {
         let has_device = |name| self.node.ifindex(name).is_ok();
         let routes = cut.iter();

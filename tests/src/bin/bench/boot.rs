@@ -1,7 +1,7 @@
-//! `cargo xtask bench boot`: time from the first working Service connection of a pod to 200 of /healthz,
-//! on a node that has just booted and on which the agent starts before kube-proxy. The peer is
-//! kube-proxy's health server, which does not wait for working Services. A 200 of pathproof before they
-//! work is a missed promise.
+//! `cargo xtask bench boot`: time from the first working Service connection of a pod to 200 of /healthz, on a
+//! node that has just booted and on which the agent starts before kube-proxy. The peer is kube-proxy's health
+//! server, which does not wait for working Services. If pathproof answers 200 before Services work, the
+//! promise is missed.
 
 use std::fs;
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use node_tests::world::HEALTHZ_PORT;
 
 use crate::site::Site;
 
-/// The design's promise for p99, from the first working connection to 200.
+/// The design's promise for p99 of the time from the first working connection to 200.
 const PROMISED: Duration = Duration::from_secs(2);
 /// Pause between two polls of each target.
 const EVERY: Duration = Duration::from_millis(5);
@@ -54,8 +54,8 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
 /// One boot: first the agent, without earlier state, then kube-proxy.
 fn boot(site: &Site, mode: Mode, seen: &mut [(Figure, usize); 2]) -> Result<()> {
     forget(site)?;
-    // Two minutes after the machine's boot, an unproven node becomes Unknown. Only this policy makes that a
-    // 503.
+    // Two minutes after the machine's boot, the state of an unproven node becomes Unknown. /healthz answers
+    // 503 in this state only with `--unknown-policy closed`.
     let agent = site.agent(&["--unknown-policy", "closed"])?;
     let ours = health(&site.world, HEALTHZ_PORT, EVERY)?;
     let theirs = health(&site.world, KUBE_PROXY_HEALTHZ_PORT, EVERY)?;

@@ -18,11 +18,11 @@ mod lag;
 
 /// Endpoint changes a second.
 const RATE: f64 = 100.0;
-/// Minimum share of that rate.
+/// Minimum share of [`RATE`] that must be reached.
 const REACHED: f64 = 0.95;
-/// Number of taints, one after another.
+/// Number of taints, set one after another.
 const TAINTS: usize = 100;
-/// Far longer than anything here takes.
+/// Timeout of each wait, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Time until start-up memory is freed and the first checks are over.
 const CALM: Duration = Duration::from_secs(5);
@@ -77,7 +77,8 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
 fn start_proxy(site: &Site) -> Result<KubeProxy> {
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
     let proxy = KubeProxy::start(&site.world, &site.servers, Mode::Nftables, &config)?;
-    // kube-proxy's health server answers 200 before these syncs, one for each family.
+    // kube-proxy's health server answers 200 before the first syncs (one for each family), so wait for their
+    // log lines.
     let synced = until(PATIENCE, || {
         let log = proxy.process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
@@ -113,8 +114,8 @@ fn churn<T>(
     Ok((share * 100.0, other))
 }
 
-/// Samples the agent while endpoints change. Returns its maximum resident memory in KiB, and the times
-/// from a change made here to the map.
+/// Samples the agent while endpoints change. Returns its maximum resident memory in KiB, and the times from
+/// each change made here to its entry in the map.
 fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     let eye = MapEye::open(agent.pid())?;
     let start = Instant::now();

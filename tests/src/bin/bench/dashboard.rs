@@ -1,8 +1,8 @@
-//! `cargo xtask bench dashboard`: time that a real Prometheus takes for each panel of the Grafana
-//! dashboard and for each rule, with an hour of the series of a large fleet.
+//! `cargo xtask bench dashboard`: time that a real Prometheus takes for each panel of the Grafana dashboard
+//! and for each rule, over an hour of series of a large fleet.
 //!
-//! The series come from a real agent, once on a healthy node and once on a broken one. Every node of the
-//! fleet has them under its name; every tenth node is broken.
+//! The series are copies of those of a real agent, once on a healthy node and once on a broken one. Every
+//! node of the fleet has them under its name; every tenth node is broken.
 
 use std::fmt::Write;
 use std::io::{Read, Write as _};
@@ -27,12 +27,12 @@ const SCRAPE: u64 = 30;
 const HISTORY: u64 = 3600;
 /// Suffixes of counters and of the series of histograms.
 const GROWING: [&str; 4] = ["_total", "_bucket", "_count", "_sum"];
-/// Time for each target's first scrape, which loads an hour of samples. Prometheus spreads the first
-/// scrapes over the sum of these times.
+/// Time for one target's first scrape, which loads an hour of samples. Prometheus spreads the first scrapes
+/// of all targets over the sum of these times.
 const LOADING: Duration = Duration::from_millis(100);
-/// The rule whose block promtool writes last: it writes one block for each rule, in their order.
+/// The rule whose block promtool writes last, because promtool writes one block for each rule in order.
 const LAST_RECORD: &str = "cluster_service_outcome:pathproof_service_connections:rate5m";
-/// Prometheus rereads the blocks on disk once a minute.
+/// Timeout of each wait: Prometheus rereads the blocks on disk only once a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
@@ -71,7 +71,7 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
 /// `/metrics` of an agent on a healthy node with traffic, and after its Service chain was flushed.
 fn expositions(scene: &mut Scene) -> Result<[String; 2]> {
     scene.add_sentinel(&Sentinel::default());
-    // Agents in tests export all Services by default.
+    // Without this option, agents in tests export the metrics of all Services.
     scene.start(&["--service-metrics", "trouble"]);
     scene.traffic();
     scene.wait_probed();
@@ -86,17 +86,16 @@ fn expositions(scene: &mut Scene) -> Result<[String; 2]> {
     Ok([sound, scene.metrics()])
 }
 
-/// Series and values of an exposition.
 fn samples(page: &str) -> impl Iterator<Item = (&str, f64)> {
     page.lines().filter_map(|line| {
-        // An exemplar follows the value.
+        // An exemplar may follow the value.
         let line = line.split(" # ").next()?;
         let (series, value) = line.rsplit_once(' ')?;
         Some((series, value.parse().ok()?)).filter(|_| !series.starts_with('#'))
     })
 }
 
-/// A scrape with all past samples. Counters increase over time.
+/// An exposition with all past samples. Counters increase over time.
 fn history(page: &str, end: u64) -> String {
     let mut text = String::new();
     for since in (0..=HISTORY).step_by(SCRAPE as usize) {
@@ -112,7 +111,7 @@ fn history(page: &str, end: u64) -> String {
     text
 }
 
-/// Answers one scrape of each node. Later scrapes are refused, because they only cost time.
+/// Answers one scrape of each node. Later scrapes are refused: they add no samples and take time.
 fn serve(listener: &TcpListener, nodes: usize, [sound, broken]: &[String; 2]) {
     for mut stream in listener.incoming().flatten().take(nodes) {
         let mut request = [0; 2048];

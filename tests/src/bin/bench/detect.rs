@@ -1,7 +1,6 @@
-//! `cargo xtask bench detect`: time from a datapath fault to the metrics and to 503 at /healthz, and from
-//! a repair to 200, over many faults at random moments. A promise is missed if a change was late or never
-//! came. The peer, kube-proxy's healthz, shows none of these faults: it reports only whether rules were
-//! synced.
+//! `cargo xtask bench detect`: time from a datapath fault to the metrics and to 503 at /healthz, and from a
+//! repair to 200, over many faults at random moments. A promise is missed if a change was late or never came.
+//! The peer, kube-proxy's healthz, detects none of these faults: it reports only whether rules were synced.
 
 use std::net::Ipv4Addr;
 
@@ -15,8 +14,8 @@ use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
 
 use crate::stage;
 
-/// Measured times, and the design's promise for their p99. 503 is promised for causes that nothing else
-/// explains, 200 after a first repair.
+/// Measured times, and the design's promise for p99 of each. The promise for 503 applies to faults with an
+/// unambiguous cause, the promise for 200 to a first repair.
 const TIMES: [(&str, Duration); 3] = [
     ("fault to metrics", Duration::from_millis(1000)),
     ("fault to 503", Duration::from_millis(1500)),
@@ -24,8 +23,8 @@ const TIMES: [(&str, Duration); 3] = [
 ];
 /// Time after which a change counts as missing.
 const NEVER: Duration = Duration::from_secs(30);
-/// Maximum random pause before a fault. It exceeds every period of the agent's loops except that of its
-/// checks, so that faults meet every phase.
+/// Maximum random pause before a fault. It exceeds the period of each of the agent's loops except its checks,
+/// so that faults occur in every phase of a loop.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Poll intervals of /healthz and of /metrics.
 const HEALTHZ_EVERY: Duration = Duration::from_millis(10);
@@ -38,9 +37,8 @@ pub(crate) fn run(injections: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Injects every kind of fault in turn.
 fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
-    // Makes every repair count as a first one: the dwell would delay 200 after later ones.
+    // Without the hold-down, 200 after a second or later repair comes as soon as after the first one.
     let mut stage = stage(load, true, &["--flap-dwell", "0"])?;
     let admin = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
     let failures = move || {
@@ -80,7 +78,7 @@ fn inject(
     let mend = fault.inject(stage)?;
     let unhealthy = healthz.first(start, NEVER, |status| *status == 503);
     let metrics = failures.first(start, NEVER, |count| *count > failed);
-    // Pause, so that the repair does not always follow right after the verdict.
+    // Pause for a random time, so that the repair does not always follow right after the verdict.
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
     let repair = Instant::now();
     mend(stage)?;
@@ -89,7 +87,7 @@ fn inject(
     Ok([
         metrics.map(since(start)),
         unhealthy.map(since(start)),
-        // Without a 503 there is no return to 200.
+        // If 503 never came, the 200 is no return to health and is not counted.
         healthy.map(since(repair)).filter(|_| unhealthy.is_some()),
     ])
 }

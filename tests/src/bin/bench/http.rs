@@ -22,7 +22,7 @@ const PEER_PORT: u16 = 10300;
 const PACE: Duration = Duration::from_millis(23);
 /// Time after which a probe counts as unanswered.
 const NEVER: Duration = Duration::from_secs(5);
-/// Connections that unauthenticated clients keep open.
+/// Number of connections that unauthenticated clients keep open.
 const STRANGERS: usize = 10_000;
 /// Load beside the probes: connections of unauthenticated clients, busy processors, and a small processor
 /// share for the server.
@@ -88,8 +88,8 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Puts a process into a group with the processor share of a pod with `cpu: 50m`. That is 51 shares (an
-/// ordinary process has 1024), which kubelet converts to a weight of 2.
+/// Puts a process into a group with the processor share of a pod with `cpu: 50m`. In cgroup v1 that is 51
+/// shares (an ordinary process has 1024), which kubelet converts to a weight of 2 for v2.
 fn few_shares(process: u32) -> Result<Cgroup> {
     let (group, hierarchy) = Cgroup::with("cpu")?;
     match hierarchy.has("cpu") {
@@ -102,14 +102,15 @@ fn few_shares(process: u32) -> Result<Cgroup> {
 
 fn gather(from: &Namespace, target: SocketAddr) -> Result<Crowd> {
     let crowd = Crowd::gather(from, target, STRANGERS)?;
-    // A server that closes connections after seconds leaves nine of ten open at a time.
+    // If the server closes idle connections after some seconds, about nine of ten are open at any time.
     let many = || (crowd.open() >= STRANGERS * 9 / 10).then_some(());
     let gathered = until(Duration::from_secs(60), many);
     gathered.with_context(|| format!("only {} connections are open", crowd.open()))?;
     Ok(crowd)
 }
 
-/// Measures each probe from its due time, so that the wait for a slow previous answer counts as well.
+/// Sends probes at a fixed interval, and measures each from its due time. So the wait for a slow previous
+/// answer counts as well.
 fn probe(probes: usize, target: SocketAddr) -> Figure {
     let mut figure = Figure::default();
     let mut due = Instant::now();
@@ -123,7 +124,7 @@ fn probe(probes: usize, target: SocketAddr) -> Figure {
     figure
 }
 
-/// Gives this thread real-time priority, so that its own wait for a processor is not measured.
+/// Gives this thread real-time priority, so that the prober's wait for a processor is not measured.
 fn hurry() {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the pointer is to a local that outlives the call, which only reads it.
@@ -143,7 +144,6 @@ fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
     Ok(peer)
 }
 
-/// Runs the peer with two threads, like the agent.
 pub(crate) fn serve() -> Result<()> {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -13,7 +13,8 @@ use crate::stage;
 const PROMISED: f64 = 0.5;
 /// Time until start-up memory is freed and the first checks are over.
 const CALM: Duration = Duration::from_secs(3);
-/// Addresses that no pod of the world has, so that the pods' path is probed too.
+/// Addresses for the sentinel's pod lanes that no pod of the world has, so that the path of pods is probed
+/// too.
 const ALL_PATHS: [&str; 2] = ["--sentinel-pod-address", "10.244.0.99,fd00:10:244::99"];
 
 pub(crate) fn run(seconds: usize, missed: &mut Missed) -> Result<()> {

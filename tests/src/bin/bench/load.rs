@@ -18,19 +18,19 @@ use pathproof_wire::abi::program;
 
 mod clients;
 
-/// Duration of a measurement of connections, or of bulk, in a round. The machine's speed changes by a
-/// tenth within a minute, so rounds are short and many.
+/// Duration of one measurement of connections or bulk in a round. The machine's speed changes by a tenth
+/// within a minute, so there are many short rounds.
 const TURN: Duration = Duration::from_secs(2);
 /// Duration of each measurement at a rate.
 const AT_A_RATE: Duration = Duration::from_secs(10);
-/// Connections a second: more than any thread can make.
+/// Rate that stands for "no limit": more connections a second than any thread can make.
 const FLOOD: u32 = 1_000_000;
 /// SYNs of the flood, nearly all from different sources, and the time limit for them.
 const SOURCES: u64 = 1_000_000;
 const FLOODED: Duration = Duration::from_secs(180);
 /// New connections a second.
 const RATES: [u32; 3] = [1_000, 10_000, FLOOD];
-/// Minimum share of a rate below that of the flood.
+/// Minimum share of a rate that must be reached, for rates below `FLOOD`.
 const REACHED: f64 = 0.95;
 /// Promise: the load's additional cost in agent and programs, beyond that of reading one byte of each
 /// packet, in percent of a processor.
@@ -60,7 +60,8 @@ fn outside(scene: &Scene) -> SocketAddr {
     scene.node_port(30081, Family::V4)
 }
 
-/// Measures the clients in turn with the agent and without it. Ratios are medians of the rounds' ratios.
+/// Measures the clients in turn with the agent and without it. Each result is the median of the ratios of all
+/// rounds.
 fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -158,7 +159,7 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
             thread::sleep(Duration::from_secs(3));
             let name = format!("{kind} loop, at most {rate} connections a second");
             let (cost, made) = cost(scene, &name, || dial(scene, rate))?;
-            // A closed loop waits for its answers, so its rate may be lower.
+            // A closed loop waits for its answers, so it may legitimately be slower than the requested rate.
             if kind == "open" && rate < FLOOD {
                 let is_reached = made >= f64::from(rate) * REACHED;
                 missed.record(format!("{rate} connections a second"), is_reached);
@@ -169,9 +170,9 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
     Ok(added)
 }
 
-/// Processor time of the agent (if any) and the programs while `dial` runs, in percent of one processor,
-/// and connections a second. The kernel's program times include its clock reads, for the agent and for
-/// the peer alike.
+/// Measures while `dial` runs: processor time of the agent (if any) and the programs, in percent of one
+/// processor, and connections a second. The kernel's program times include its clock reads, for the agent and
+/// for the peer alike.
 fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result<(f64, f64)> {
     let agent = scene.agent.as_ref().map(Agent::pid);
     let used = || -> Result<[Duration; 2]> {
@@ -203,7 +204,7 @@ fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     let flood = Flood::start(&scene.world, outside(scene), FLOOD)?;
     let sent = until(FLOODED, || (flood.sent() >= SOURCES).then_some(()));
     drop(flood);
-    // The agent judges the flood's evidence some seconds later.
+    // Wait until the agent has judged the flood's evidence.
     thread::sleep(Duration::from_secs(5));
     watch.wait(Duration::from_secs(30), |codes| {
         (codes.healthz, codes.livez) == (200, 200)

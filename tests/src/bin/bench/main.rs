@@ -1,6 +1,6 @@
-//! The benchmarks of `cargo xtask bench`, as `bench NAME [NUMBER]`. The number sets rounds, seconds or
-//! other units of work instead of the default. Each benchmark prints its figures with promises and peers,
-//! and exits 1 if a promise is missed. `PATHPROOF_AGENT` names the agent's binary.
+//! The benchmarks of `cargo xtask bench`, as `bench NAME [NUMBER]`. The number replaces the default count of
+//! rounds, seconds or other units of work. Each benchmark prints its figures with promises and peers, and
+//! exits 1 if a promise is missed. `PATHPROOF_AGENT` names the agent's binary.
 
 use std::process::ExitCode;
 
@@ -31,25 +31,25 @@ fn main() -> Result<ExitCode> {
     let amount = |usual| given.unwrap_or(usual);
     let mut missed = Missed::default();
     match name.as_str() {
-        // Rounds of a repeated packet; connections have ten times as many.
+        // The number is the rounds of a repeated packet; there are ten times as many rounds of connections.
         "packet" => packet::run(amount(11), &mut missed)?,
-        // Starts of the agent.
+        // The number is the starts of the agent.
         "scale" => scale::run(amount(3), &mut missed)?,
-        // Seconds of changes, without the agent and with it.
+        // Seconds of endpoint changes, once without the agent and once with it.
         "cluster" => cluster::run(amount(60) as u64, &mut missed)?,
-        // Injections on the idle node, and again on the busy one, over all faults.
+        // Total number of injections of all faults, on the idle node and again on the busy one.
         "detect" => detect::run(amount(100), &mut missed)?,
         // Boots in each mode of kube-proxy.
         "boot" => boot::run(amount(20), &mut missed)?,
-        // Probes of each measurement.
+        // Probes in each measurement.
         "http" => http::run(amount(1000), &mut missed)?,
-        // The peer of `http`.
+        // Starts the peer of `http`.
         "peer" => http::serve()?,
         // Rounds of connections and bulk, with the agent and without it.
         "load" => load::run(amount(9), &mut missed)?,
         // Seconds of each measurement.
         "idle" => idle::run(amount(60), &mut missed)?,
-        // Nodes.
+        // Number of nodes.
         "rotator" => rotator::run(amount(5_000), &mut missed)?,
         "dashboard" => dashboard::run(amount(2_000), &mut missed)?,
         other => bail!("no benchmark {other}"),

@@ -1,9 +1,9 @@
-//! `cargo xtask bench packet`: nanoseconds per packet that the observer adds, by BPF_PROG_TEST_RUN,
-//! compared with an empty program on the same packets.
+//! `cargo xtask bench packet`: nanoseconds per packet that the observer adds, by BPF_PROG_TEST_RUN, compared
+//! with an empty program on the same packets.
 //!
-//! A packet that is no SYN runs 1e6 times in one call. Every SYN to a frontend is different: a program
-//! chooses initial sequence number, client and frontend at random, and then calls the measured program
-//! ([`generator`]).
+//! A packet that is no SYN runs 1e6 times in one call. For SYNs to a frontend, a small program
+//! ([`generator`]) makes each one different: it chooses initial sequence number, client and frontend at
+//! random, and then tail-calls the measured program.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,7 +25,7 @@ mod generator;
 
 /// Runs of a repeated packet in a round.
 const REPEAT: u32 = 1_000_000;
-/// Connections in a round. These rounds are short, so there are `MORE` times as many.
+/// Connections in a round. These rounds are short, so there are `MORE` times as many of them.
 const CONNECTIONS: u32 = 2_000;
 const MORE: usize = 10;
 /// Frontends in the map, each of another Service with three endpoints.
@@ -42,9 +42,9 @@ const FIRST_ENDPOINT: u32 = 0x0af4_0100;
 const PODS: u32 = 10_000;
 /// Port of every frontend and endpoint: the generator changes addresses only.
 const PORT: u16 = 80;
-/// Promises in nanoseconds. The first two are judged by the difference of the best rounds: a repeated
-/// packet meets the same caches each time, and noise only adds. The last one is judged by the median of
-/// the rounds' differences, which includes the state of the machine.
+/// Promises in nanoseconds. `OF_NO_SYN` and `OF_DATAGRAM` are compared with the difference of the best
+/// rounds: a repeated packet meets the same caches each time, and noise only adds. `OF_SIGHTING` is compared
+/// with the median of the rounds' differences, which includes the state of the machine.
 const OF_NO_SYN: f64 = 3.0;
 const OF_DATAGRAM: f64 = 15.0;
 const OF_SIGHTING: f64 = 500.0;
@@ -54,7 +54,7 @@ pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
     head(
         "ns per packet | rounds' | with the observer | empty program | added | ratio | promise | met",
     );
-    // Without the gate, which would skip most connections of such a burst.
+    // Follow all connections: the gate would skip most connections of such a burst.
     let observer = Observer::load(&[(FOLLOW_ALL, 1)]);
     in_sandbox(|sandbox| {
         let mut bench = Bench {
@@ -134,9 +134,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Nanoseconds of one run. The kernel reports whole nanoseconds, too coarse for a promise of three.
-    /// This takes the thread's processor time around the whole call, which excludes other load. Entering
-    /// and leaving the call is negligible beside a million runs.
+    /// Nanoseconds of one run, measured as the thread's processor time of the whole call. The kernel reports
+    /// whole nanoseconds, too coarse for a promise of three. The thread's time excludes other load, and the
+    /// system call itself is negligible beside a million runs.
     fn repeat(&self, program: &str, packet: &[u8]) -> Result<f64> {
         let now = || ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from);
         let start = now()?;
@@ -186,8 +186,8 @@ impl Bench<'_> {
         );
     }
 
-    /// Checks that the figures belong to the paths that they name: nearly every connection was followed
-    /// to its answer. (A few random initial sequence numbers collide.)
+    /// Checks that the figures belong to the paths that they name: nearly every connection must have been
+    /// followed to its answer. (A few random initial sequence numbers collide.)
     fn check(&self) -> Result<()> {
         let mut sums = BTreeMap::<Outcome, u64>::new();
         for service in 0..FRONTENDS {

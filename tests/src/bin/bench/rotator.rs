@@ -1,6 +1,6 @@
-//! `cargo xtask bench rotator`: memory of a rotator that counts thousands of nodes, at a real API server
-//! and with Nodes as large as a kubelet's. The peer in the same run is `kubectl get nodes --watch`, which
-//! keeps no Nodes either. Then the cost of rotations at that server ([`events`]).
+//! `cargo xtask bench rotator`: memory of a rotator that counts thousands of nodes, at a real API server and
+//! with Nodes as large as those of a kubelet. The peer in the same run is `kubectl get nodes --watch`, which
+//! does not store Nodes either. The cost of rotations at the same server follows ([`events`]).
 
 use anyhow::{Context, Result};
 use node_tests::cluster::{Process, base, each};

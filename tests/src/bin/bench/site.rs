@@ -10,7 +10,7 @@ use node_tests::world::{Agent, World, agent_binary};
 /// API clients that create and change objects in parallel.
 const CLIENTS: usize = 4;
 
-/// The cluster. Dropped in this order.
+/// The cluster. Its parts are dropped in this order.
 pub(crate) struct Site {
     pub(crate) apis: Vec<Api>,
     pub(crate) control: ControlPlane,

@@ -95,8 +95,8 @@ fn a_fault_that_is_reported_late_or_never_is_found() {
     assert!(violations(&never)[0].contains("never"));
 }
 
-/// The command that breaks the node may take some time. 503 is due 4.5 s after the last working connection,
-/// the time to 503 by traffic alone.
+/// Checks that the time to 503 counts from the last connection that worked, because the command that breaks
+/// the node may take some time. 503 is due 4.5 s later, the time to 503 by traffic alone.
 #[test]
 fn a_fault_counts_from_its_last_connection_that_worked() {
     let late = |at: f64, told: f64| {
@@ -109,14 +109,15 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
     assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
     assert_eq!(late(20.9, 26.0).violations.len(), 1, "503 after 5.1 s");
     assert_eq!(late(26.5, 26.1).violations.len(), 1, "after a late 503");
-    // If no time for 503 is left after the last working connection, the fault is not judged.
+    // A fault is not judged if it ends before 503 is due after the last working connection.
     let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
     never.dialled[255].1 = true;
     let found = findings_of(&never);
     assert_eq!((found.violations.len(), found.unjudged.len()), (0, 1));
 }
 
-/// After an action that disturbs the sentinel, the agent gets more time, or lacks evidence for its verdict.
+/// After an action that disturbs the sentinel, the agent gets more time, or the fault is not judged because
+/// evidence is missing.
 #[rstest]
 #[case::filtered(Harmless::RangeDropped)]
 #[case::short_of_memory(Harmless::MemoryTight)]
@@ -142,13 +143,13 @@ fn an_agent_that_is_away_need_not_report_a_fault() {
 fn an_alarm_without_a_fault_is_found() {
     let alarm = alarmed(calm(), 20.0, 21.0);
     assert!(violations(&alarm)[0].contains("without a fault"));
-    // Harmless actions excuse no 503, whatever connections they cost.
+    // Harmless actions excuse no 503, even if connections fail because of them.
     let killed = Action::Harmless(Harmless::BackendKilled);
     let harmless = alarmed(broken(calm(), killed, 18.0, 22.0), 20.0, 21.0);
     assert!(violations(&harmless)[0].contains("without a fault"));
 }
 
-/// Clients that a world denies do not count as users.
+/// Clients that a world denies are not users, so their failures excuse no 503.
 #[test]
 fn a_world_excuses_no_alarm() {
     for &world in World::value_variants() {
@@ -174,20 +175,21 @@ fn a_world_excuses_no_missed_fault() {
     }
 }
 
-/// The sentinel's probes use other routes: only connections show this fault.
+/// The sentinel's probes use other routes, so only connections fail.
 #[test]
 fn cut_routes_are_detected_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
     let found = findings_of(&alarmed(cut(), 24.9, 30.5));
     assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
     assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1s"));
-    // The sentinel is not needed to detect it.
+    // A disturbed sentinel is no excuse: connections alone suffice to detect this fault.
     let dropped = Action::Harmless(Harmless::RangeDropped);
     let blind = with(cut(), dropped, 14.0, 28.0);
     assert!(violations(&blind)[0].contains("never"));
 }
 
-/// Without the sentinel, a policy or firewall against the only clients resembles this fault.
+/// If the sentinel is disturbed and there is only one kind of clients, a policy or firewall against them
+/// looks like this fault.
 #[test]
 fn one_kind_of_clients_beside_a_disturbed_sentinel_is_not_judged() {
     let dropped = Action::Harmless(Harmless::RangeDropped);
@@ -201,7 +203,7 @@ fn one_kind_of_clients_beside_a_disturbed_sentinel_is_not_judged() {
     );
 }
 
-/// The sentinel returns in the API at once, but gets its rules only when the proxy runs again.
+/// The sentinel returns in the API at once, but its rules return only when the proxy runs again.
 #[test]
 fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
     let deleted = Action::Harmless(Harmless::SentinelDeleted);
@@ -248,7 +250,7 @@ fn an_alarm_that_comes_back_after_the_repair_is_found() {
         codes(30.0, 60.0, 200, 200),
     ];
     assert!(violations(&seen)[0].contains("without a fault"));
-    // A fault may end before 503 is due; its last connections then cause the 503.
+    // A fault may end before 503 is due. The 503 that follows is due to its last connections.
     let late = alarmed(broken(calm(), FLUSHED, 25.5, 27.0), 27.5, 28.5);
     assert_eq!(violations(&late), [""; 0]);
 }
@@ -257,7 +259,7 @@ fn an_alarm_that_comes_back_after_the_repair_is_found() {
 fn an_alarm_that_is_taken_back_while_the_fault_lasts_is_found() {
     let taken_back = || alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 22.0);
     assert!(violations(&taken_back())[0].contains("200 at /livez again"));
-    // 200 is right while connections work, and just before the repair.
+    // 200 is right while connections work, and also just before the repair.
     let mut worked = taken_back();
     worked.dialled[215].1 = true;
     assert_eq!(violations(&worked), [""; 0]);
@@ -265,7 +267,8 @@ fn an_alarm_that_is_taken_back_while_the_fault_lasts_is_found() {
     assert_eq!(violations(&last), [""; 0]);
 }
 
-/// Faults excuse 503, and so do the seconds after them until the first 200.
+/// 503 is excused during faults and until the first 200 after them. If that is most of the time, the storm
+/// shows little.
 #[test]
 fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
     let found = findings_of(&calm());
@@ -293,7 +296,8 @@ fn a_marked_node_is_503_at_healthz_alone() {
     assert!(violations(&seen)[0].contains("not marked"));
 }
 
-/// Changes that the API server could not deliver are not the agent's mistake; all others are.
+/// If the API server could not deliver a change, a wrong answer is not the agent's mistake. Without such a
+/// reason it is.
 #[test]
 fn an_answer_is_excused_while_the_mark_cannot_reach_the_agent() {
     let marked = with(calm(), MARKED, 20.0, 26.0);
@@ -302,7 +306,7 @@ fn an_answer_is_excused_while_the_mark_cannot_reach_the_agent() {
     assert_eq!(violations(&unheard), [""; 0]);
     let heard = with(marked.clone(), trouble, 27.0, 30.0);
     assert!(violations(&heard)[0].contains("marked for deletion"));
-    // The removal of the mark may arrive late as well.
+    // A late removal of the mark is excused in the same way.
     let late = answering(marked, 20.2, 40.0, 503, 200);
     assert!(violations(&late)[0].contains("not marked"));
     assert_eq!(violations(&with(late, trouble, 25.0, 38.0)), [""; 0]);
@@ -341,7 +345,7 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
         let found = findings(faults, unjudged);
         assert_eq!(found.are_blind(), blind, "{unjudged} of {faults}");
     }
-    // `findings_of` itself counts the faults in the same way.
+    // The same holds for findings that `findings_of` makes from a storm with one unjudged fault.
     let seen = with(broken(calm(), FLUSHED, 20.0, 27.0), STOPPED, 19.0, 22.0);
     assert!(findings_of(&seen).are_blind());
 }

@@ -1,23 +1,24 @@
-//! Selection of the drawn actions that a storm plays, so that nearly every fault can be judged.
+//! Selects which of the drawn actions a storm performs, so that nearly every fault can be judged.
 
 use std::time::Duration;
 
 use super::Step;
 
-/// One of this many faults keeps every action that overlaps it, and may then not be judged.
+/// One of this many faults is not spared: every action that overlaps it stays, and the fault may not be
+/// judged.
 const UNSPARED: usize = 10;
-/// Maximum delay of an action beyond its plan.
+/// Maximum time by which an action may end later than planned.
 const LATE: Duration = Duration::from_secs(1);
-/// Maximum delay of an agent fault, which may include a start and an exit.
+/// The same for an agent fault, which may include a start and an exit of an agent.
 const AGENT_LATE: Duration = Duration::from_secs(2);
-/// Pause between agent faults: a start, and the first observations after it.
+/// Pause between agent faults: time for a start of the agent, and for its first observations.
 const BACK: Duration = Duration::from_secs(4);
-/// Delay from the end of a fault to an agent fault that would have overlapped it. The two values
-/// alternate: 503 is still accepted after the first, and wrong after the second.
+/// Delay from the end of a fault to an agent fault that was moved because it overlapped the fault. The two
+/// values alternate: 503 is still accepted after the first, and wrong after the second.
 const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(6)];
 
-/// Moves an agent fault that would overlap a fault to a time after the fault. Drops other actions that would
-/// keep the fault from being judged. A storm with few judged faults is inconclusive.
+/// Moves an agent fault that would overlap a fault to a time after the fault. Omits other actions that would
+/// prevent judgement of the fault, because a storm with few judged faults is inconclusive.
 pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     let faults = steps.iter().filter(|step| step.is_fault()).enumerate();
     let spared = faults.filter(|(n, _)| n % UNSPARED != UNSPARED - 1);
@@ -42,7 +43,7 @@ pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     kept
 }
 
-/// Whether this action would keep the fault from being judged.
+/// Whether this action would prevent judgement of the fault, even if the action ends late.
 fn hides(step: &Step, fault: &Step) -> bool {
     let late = match step.is_agent_fault() {
         true => AGENT_LATE,
@@ -61,7 +62,7 @@ mod tests {
         plan(seed, Duration::from_secs(600), true)
     }
 
-    /// At most one of ten faults cannot be judged, in every storm.
+    /// In every storm, at most one of ten faults cannot be judged.
     #[test]
     fn nearly_every_fault_can_be_judged() {
         for seed in 0..200 {
@@ -75,7 +76,7 @@ mod tests {
         }
     }
 
-    /// An agent is never stopped while it is being replaced.
+    /// Agent faults never overlap, so that an agent is never stopped while it is being replaced.
     #[test]
     fn agent_faults_never_overlap() {
         for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent reports it, and as a packet
-//! capture shows it for test connections that start every 10 ms.
+//! Lag of kube-proxy behind moves of the sentinel's endpoint. The lag that the agent reports is compared with
+//! the one in a packet capture, in which test connections start every 10 ms.
 
 use std::net::IpAddr;
 
@@ -14,22 +14,21 @@ use node_tests::world::Agent;
 use crate::boot::dial;
 use crate::site::Site;
 
-/// Moves of the sentinel's endpoint. kube-proxy is stopped at every other one.
+/// Number of moves of the sentinel's endpoint. kube-proxy is stopped (SIGSTOP) at every second one.
 const MOVES: usize = 12;
-/// Longer than the time between two moves.
+/// Timeout of each wait, longer than the time between two moves.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Path of the sentinel's Service in the API.
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 /// Time for which kube-proxy is stopped.
 const HOLD: Duration = Duration::from_secs(6);
 /// Interval between test connections.
 const PACE: Duration = Duration::from_millis(10);
-/// For this time after a move the agent probes every path at the fast interval. The lag is then accurate
-/// to `EXACT`.
+/// For this time after a move the agent probes every path at the fast interval. A lag below it is accurate to
+/// `EXACT`.
 const IN_HASTE: Duration = Duration::from_secs(3);
 const EXACT: Duration = Duration::from_millis(100);
-/// Later only one path of each family is probed fast; the other lags are accurate to the interval of
-/// their probes.
+/// After `IN_HASTE` only one path of each family is probed fast. The lags of the other paths are then
+/// accurate to the interval of their probes.
 const ROUND: Duration = Duration::from_millis(600);
 
 /// Starts `pathproof rotate`, which moves the endpoint, and compares the lag that the agent reports with
@@ -45,13 +44,13 @@ pub(super) fn measure(
     let address = service["spec"]["clusterIP"].as_str();
     let address: IpAddr = address.context("a ClusterIP")?.parse()?;
     let target = SocketAddr::new(address, port(&service["spec"])?);
-    // The sentinel does not answer unknown clients, so these connections fail.
+    // The sentinel does not answer unknown clients, so these connections are captured but never succeed.
     let _dialler = dial(site, target, PACE, PACE)?;
     let [mut exact, mut round] = <[Figure; 2]>::default();
     for turn in 0..MOVES {
         let (seen, off) = one(site, agent, (turn % 2 == 1).then_some(proxy))?;
         println!("{seen:.3?} as captured ; the agent is off by {off:.3?}");
-        // The first path is probed fast until the rules follow.
+        // The first path is probed fast until the rules follow, so its lag counts as exact in every case.
         exact.note(off.first().copied());
         match seen {
             Some(lag) if lag < IN_HASTE => exact.note(off.into_iter().max()),
@@ -64,7 +63,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The captured lag, and the agent's deviation from it on each TCP lane of IPv4, in the order of probes.
+/// The captured lag, and how far the agent's lag of each TCP lane of IPv4 is off, in the order of probes.
 type Lag = (Option<Duration>, Vec<Duration>);
 
 /// Waits for a move and measures it.
@@ -75,7 +74,7 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
     let mut capture = Capture::start(&site.world.node);
     held.inspect(|proxy| proxy.freeze());
     let moved = until(PATIENCE, || {
-        // Drop earlier frames, which only take room.
+        // Drop frames from before the move, which would only fill memory.
         capture.drain();
         capture.frames.clear();
         generation().ok().filter(|now| *now != before)
@@ -86,13 +85,13 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
             held.inspect(|proxy| proxy.thaw());
         }
         capture.drain();
-        // Only the test connections count: the agent's control probe reaches the endpoint without the
-        // rules.
+        // Count frames of the test connections only: the agent's control probe reaches the endpoint without
+        // the rules.
         let goes = |ends: [(IpAddr, u16); 2]| ends[0].0 == client && ends[1].1 == moved;
         let mut frames = capture.frames.drain(..).filter_map(|frame| frame.ends());
         frames.any(goes).then(|| start.elapsed())
     });
-    // A slow kube-proxy may skip a move.
+    // A slow kube-proxy may skip a move, and then no packet goes to the new port.
     let Some(seen) = followed else {
         return Ok((None, Vec::new()));
     };

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 /// Number of clients in a pod, and of clients outside.
 const CLIENTS: usize = 4;
-/// Longer than a SYN with one retransmission takes.
+/// Timeout of one connection, longer than a SYN with one retransmission takes.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BUFFER: usize = 256 * 1024;
 
@@ -49,7 +49,8 @@ fn dial(
     let mut answered = 0;
     let mut due = Instant::now();
     let end = due + lasts;
-    // Ports in sequence: a port that the kernel chooses may still have an entry of an earlier connection.
+    // Use ports in sequence: a port that the kernel chooses may still have a conntrack entry of an earlier
+    // connection.
     for port in ports.cycle().take_while(|_| Instant::now() < end) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         due += pause;

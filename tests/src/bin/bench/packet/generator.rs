@@ -1,10 +1,10 @@
-//! A different connection for every run of BPF_PROG_TEST_RUN: a small program writes the next client,
-//! server and initial sequence number into the test packet, and then tail-calls the program under test.
-//! So one system call covers a million new connections. It measures the cost of a burst, without the
-//! effects of system calls on the caches. The peer's figure includes the generator's cost as well: the
-//! empty program has its own generator.
+//! A different connection for every run of BPF_PROG_TEST_RUN. A small program writes the next client, server
+//! and initial sequence number into the test packet, and then tail-calls the program under test. So one
+//! system call covers a million new connections, and measures a burst without the effects of system calls on
+//! the caches. The peer, an empty program, has its own generator, so both figures include the generator's
+//! cost.
 //!
-//! It changes packets, so it is assembled here and is not part of the eBPF object.
+//! The generator changes packets, so it is assembled here and is not part of the eBPF object.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -37,8 +37,8 @@ const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 
 impl Generator {
-    /// Makes a generator that calls `target` with a packet of each connection at this device. The packet
-    /// is the SYN or its answer, with the address of the frontend or of an endpoint.
+    /// Makes a generator that calls `target` with one packet of each connection, as if at device `device`.
+    /// The packet is the SYN or its answer, with the address of the frontend or of an endpoint.
     pub(super) fn new(
         target: &SchedClassifier,
         device: u32,
@@ -96,8 +96,8 @@ impl Generator {
     }
 }
 
-/// The program. The packet's mark is the connection's number and increases with each run. It is
-/// multiplied by odd constants, so that consecutive numbers are unrelated and all 2^32 initial sequence
+/// The program's instructions. The packet's mark is the connection's number and increases with each run. It
+/// is multiplied by odd constants, so that consecutive numbers are unrelated and all 2^32 initial sequence
 /// numbers differ. There are 2^22 clients. The endpoint of a frontend has the frontend's number times
 /// [`ENDPOINTS`], modulo [`PODS`].
 fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
@@ -115,7 +115,7 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code.alu(ADD32, 1, 1).put(6, MARK, 1);
     code.load(2, 6, DATA).load(3, 6, DATA_END);
     code.copy(4, 2).alu(ADD64, 4, PACKET);
-    // A packet that is too short gets a verdict that the caller notices.
+    // If the packet is too short, return a verdict that the caller rejects.
     code.op(JUMP_UP_TO, 4, 3, 2, 0).alu(MOV64, 0, 2).exit();
 
     code.copy32(1, 7).alu(MUL32, 1, 0x9e37_79b1_u32 as i32);
@@ -140,12 +140,11 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code.alu(TO_BE, 1, 32).put(2, server_at, 1);
 
     code.copy(1, 6).map(2, targets).alu(MOV64, 3, 0);
-    // The same verdict if the tail call fails.
+    // Return the same verdict if the tail call fails.
     code.op(CALL, 0, 0, 0, TAIL_CALL).alu(MOV64, 0, 2).exit();
     code
 }
 
-/// eBPF instructions so far.
 #[derive(Default)]
 struct Code(Vec<u64>);
 
@@ -202,5 +201,4 @@ const OR32: u8 = 0x44;
 const SHIFT_RIGHT32: u8 = 0x74;
 const MODULO32: u8 = 0x94;
 const TO_BE: u8 = 0xdc;
-/// Number of the helper.
 const TAIL_CALL: i32 = 12;

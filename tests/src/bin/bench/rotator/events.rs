@@ -1,10 +1,10 @@
 //! Cost of a rotation at the API server. Each node has two watches of EndpointSlices, an agent's and a
-//! proxy's, and both slices of the sentinel are written as the rotator writes them. The interval is that
-//! of the rotator for this number of nodes.
+//! proxy's. Both slices of the sentinel are written as the rotator writes them. The promise is computed for
+//! the rotator's interval at this number of nodes.
 //!
-//! Each rotation starts once the watches have received the previous one. At the rotator's pace its share
-//! of a processor would be lost in the server's other work. The peer is the same server with the same
-//! watches and no writes.
+//! Rotations follow each other at once: each starts when the watches have received the previous one. At the
+//! rotator's real interval, its share of a processor would be too small beside the server's other work. The
+//! peer is the same server with the same watches and no writes.
 
 use anyhow::{Context, Result, ensure};
 use node_tests::cluster::{Watches, base};
@@ -21,7 +21,7 @@ const ROTATIONS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Duration of the measurement without writes.
 const CALM: Duration = Duration::from_secs(10);
-/// Promise: watch events a second of all rotations, as many as one rotation a minute at 3,000 nodes.
+/// Promise: watch events of all rotations a second, as many as one rotation a minute causes at 3,000 nodes.
 const PROMISED: f64 = 200.0;
 
 pub(super) fn run(site: &Site, nodes: usize, missed: &mut Missed) -> Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn run(site: &Site, nodes: usize, missed: &mut Missed) -> Result<()> 
     let apiserver = site.control.apiserver.as_ref().context("an API server")?;
     let used = || usage::processor(apiserver.pid());
 
-    // Every watch begins with the existing objects.
+    // Every watch first receives the existing objects.
     settle(&watches);
     let before = used()?;
     thread::sleep(CALM);
