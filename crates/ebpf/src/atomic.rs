@@ -1,6 +1,6 @@
-//! Atomic operations on words of map values. `core::sync::atomic` of the BPF target only has loads and
-//! stores, although kernels have had compare-and-swap since 5.12 (`-Ctarget-cpu=v3`). So this uses the
-//! compiler's intrinsics.
+//! Atomic operations on words of map values. Kernels have had compare-and-swap since 5.12
+//! (`-Ctarget-cpu=v3`), but `core::sync::atomic` of the BPF target only has loads and stores. So this
+//! module uses the compiler's intrinsics.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 

@@ -1,9 +1,9 @@
-//! Counts the kernel's reasons for dropping packets of followed connections. It is attached to the
-//! tracepoint `skb:kfree_skb` only while connections are lost.
+//! Counts the kernel's reasons for dropping packets of followed connections. The program is attached to the
+//! tracepoint `skb:kfree_skb` only while connections are being lost.
 //!
-//! Nothing is relocated against the kernel's types: the agent reads the offsets from the kernel's BTF and
-//! writes them into a map. The first three arguments of the tracepoint have been the same since Linux 5.17,
-//! which added the reason; 6.11 added a fourth.
+//! The program has no relocations against the kernel's types. Instead the agent reads the offsets from the
+//! kernel's BTF and writes them into a map. The first three arguments of the tracepoint have not changed
+//! since Linux 5.17, which added the reason. Linux 6.11 added a fourth argument.
 
 #![expect(
     clippy::needless_borrows_for_generic_args,
@@ -37,7 +37,7 @@ pub fn pathproof_dropped(ctx: RawTracePointContext) -> Option<()> {
     Some(())
 }
 
-/// The handshake in this packet, or in a packet that a tunnel wrapped into it.
+/// The SYN or SYN-ACK in this packet, or in the inner packet of a tunnel.
 #[inline(always)]
 fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
     let head: u64 = read(skb + u64::from(layout.head))?;
@@ -46,7 +46,7 @@ fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
         return Some(found);
     }
     let inner: u16 = read(skb + u64::from(layout.inner_network_header))?;
-    // Zero if no tunnel wrapped a packet into it.
+    // Zero if there is no inner packet.
     if inner == 0 {
         return None;
     }
@@ -56,7 +56,8 @@ fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
 #[inline(always)]
 fn count(key: DropKey) {
     if DROPS.get_ptr(&key).is_none() {
-        // A variable on the stack: a constant would be read from the constants' section, at a wrong offset.
+        // It must be a variable on the stack: a constant would be read from the section of constants, at a
+        // wrong offset.
         let none = 0;
         // Fails if another CPU was faster, or if there is no room; then the packet is not counted.
         let _ = DROPS.insert(&key, &none, u64::from(BPF_NOEXIST));
@@ -89,6 +90,6 @@ impl Bytes for Packet {
 
 #[inline(always)]
 fn read<T>(at: u64) -> Option<T> {
-    // SAFETY: the helper checks the address; integers and arrays of them take any bytes.
+    // SAFETY: the helper checks the address; integers and arrays of integers accept any bytes.
     unsafe { bpf_probe_read_kernel(at as *const T) }.ok()
 }

@@ -18,9 +18,9 @@ use crate::sentinel;
 /// kernel. `TC_ACT_OK` would skip all programs behind this one (microsoft/retina issue 252).
 pub const PASS: i32 = -1;
 
-/// A hook with its slow paths for TCP and UDP, which read the packet and judge it. Each path is a separate
-/// function, so that only packets that take it pay for saved registers and a stack. The functions run one
-/// after the other, because their stacks together exceed 512 bytes.
+/// A hook with its slow paths for TCP and UDP. Each slow path parses and classifies the packet, and is a
+/// separate function, so that only packets on it pay for saved registers and a stack. The functions are
+/// called one after the other and not nested, because their stacks together exceed 512 bytes.
 macro_rules! hook {
     ($(#[$doc:meta])* $hook:ident, $tcp:ident, $udp:ident, $segment:ident, $datagram:ident, $direction:expr, $link:expr) => {
         $(#[$doc])*
@@ -84,7 +84,8 @@ pub fn pathproof_glance(ctx: TcContext) -> i32 {
     const TCP_FLAGS: usize = 14 + 20 + 13;
     let flags = ctx.data() + TCP_FLAGS;
     if flags < ctx.data_end() {
-        // SAFETY: the byte ends before the packet's data does. Volatile, or nothing would be read.
+        // SAFETY: the byte ends before the packet's data does. The read is volatile, or the compiler would
+        // remove it.
         unsafe { core::ptr::read_volatile(flags as *const u8) };
     }
     PASS
@@ -143,7 +144,8 @@ fn look_at_segment(ctx: &TcContext, direction: Direction) -> bool {
 }
 
 /// Whether this is an untranslated packet of the agent's probes that leaves by an uplink: a SYN, a
-/// datagram, or the reset that closes a probe, which connection tracking has seen by then.
+/// datagram, or the RST that closes a probe. Connection tracking has already seen that RST, so it can be
+/// dropped.
 #[inline(never)]
 fn ends_here(skb: *mut __sk_buff) -> bool {
     let ctx = TcContext::new(skb);

@@ -50,10 +50,10 @@ impl Bytes for Skb<'_> {
     }
 }
 
-/// The kernel's side of the rules for one packet. `UDP` selects the rules for datagrams.
+/// The kernel's implementation of [`World`] for one packet. `UDP` selects the maps for datagrams.
 pub struct Kernel<'a, const UDP: bool> {
     ctx: &'a TcContext,
-    /// Zero until it is needed, because most parsed packets are no evidence.
+    /// The time, or zero until it is needed. It is read late, because most parsed packets are no evidence.
     now: Cell<u64>,
 }
 
@@ -81,15 +81,15 @@ impl Connection for Entry {
 
     #[inline(always)]
     fn answered_after(&self, us: u32) {
-        // SAFETY: see the type; one aligned word, written by whoever moved the state alone.
+        // SAFETY: see the type; one aligned word, written only by the CPU that changed the state.
         unsafe { (&raw mut (*self.0).note).write_volatile(us) };
     }
 
     #[inline(always)]
     fn sent_to(&self, peer: u16, device: u32, range: u32) {
-        // SAFETY: see the type; one aligned word, and the last of two CPUs that write it is right.
+        // SAFETY: see the type; one aligned word. If two CPUs write it, the last value is right.
         unsafe { (&raw mut (*self.0).note).write_volatile(u32::from(peer)) };
-        // SAFETY: see the type; aligned words, and the same of two CPUs.
+        // SAFETY: as above.
         unsafe { (&raw mut (*self.0).left_by).write_volatile(device) };
         // SAFETY: as above.
         unsafe { (&raw mut (*self.0).range).write_volatile(range) };
@@ -131,7 +131,7 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
 
     #[inline(always)]
     fn device_flags(&self) -> u32 {
-        // SAFETY: the value is one word; whichever of two versions is read is sound.
+        // SAFETY: the value is one word; during an update either version is sound.
         unsafe { DEVICES.get(self.device()) }.copied().unwrap_or(0)
     }
 
@@ -142,7 +142,7 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
 
     #[inline(always)]
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {
-        // SAFETY: the agent replaces whole elements; the old one stays until RCU lets it go.
+        // SAFETY: the agent replaces whole elements; the old one stays valid until RCU frees it.
         unsafe { FRONTENDS.get(key) }.copied()
     }
 
@@ -202,8 +202,8 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
         if UDP {
             return;
         }
-        // SAFETY: each place is an aligned word; a number without its window, or with another's, is watched a
-        // little shorter or longer.
+        // SAFETY: each place is an aligned word. If two CPUs write a place at once, a number may get the
+        // window of another one, and is watched slightly too short or too long.
         unsafe { &mut *watched() }.watch(limits::window(), number);
     }
 
@@ -252,7 +252,8 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
 
     #[inline(always)]
     fn follow(&self, key: &PendingKey, pending: &Pending) -> bool {
-        /// `-EEXIST`: another CPU follows it already, or it is repeated after its mark expired.
+        /// `-EEXIST`: another CPU has already added the connection, or its SYN was repeated after the mark
+        /// expired.
         const EXISTS: i32 = -17;
         let (map, full) = if UDP {
             (&UDP_PENDING, Fault::UdpFull)
@@ -284,9 +285,9 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
         }
         // SAFETY: a map value's pointer, indexes checked above.
         atomic::add_one(unsafe { &raw mut (*counts).counts[class][outcome as usize] });
-        // The index is below TOUCH_WORDS, since the Service has counts. It is masked where it is used:
-        // after a comparison the compiler reads it from the stack again, and the verifier of Linux 6.1 then
-        // no longer knows that it was compared.
+        // The index is below TOUCH_WORDS, since the Service has counts. The mask shows this to the
+        // verifier. A comparison is not enough: the compiler then reads the index from the stack again, and
+        // the verifier of Linux 6.1 forgets the comparison (finding 25).
         const { assert!(TOUCH_WORDS.is_power_of_two()) };
         let word = (service / TOUCH_CHUNK) as usize & (TOUCH_WORDS - 1);
         if let Some(touched) = TOUCHED.get_ptr_mut(0) {
@@ -327,7 +328,8 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
         let Some(counts) = self.counts(anomaly.service()) else {
             return;
         };
-        // SAFETY: a map value's pointer; two CPUs at once report once too often at most.
+        // SAFETY: a map value's pointer; if two CPUs run this at once, they send at most one report too
+        // many.
         let reported = unsafe { &mut (*counts).reported_ns };
         let now = self.now();
         if now.saturating_sub(*reported) < abi::SERVICE_REPORT_NS || !limits::take_report(now) {
@@ -356,8 +358,8 @@ pub fn may_be_followed(isn: u32) -> bool {
     }
 }
 
-/// Connections whose data is watched. It is a global, which needs no map lookup, because every segment with
-/// data is compared.
+/// Connections whose data is watched. Every segment with PSH is compared with them, so this is a global,
+/// which needs no map lookup.
 static mut WATCHED: WatchedData = WatchedData::NONE;
 
 #[inline(always)]
@@ -386,14 +388,14 @@ fn mark_connection(isn: u32) {
 #[inline(always)]
 pub fn count(fault: Fault) {
     if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
-        // SAFETY: a per-CPU map value's pointer; programs of one CPU do not preempt each other between
-        // these two instructions in a way that matters to a count.
+        // SAFETY: a per-CPU map value's pointer. If one program interrupts another between the load and the
+        // store, one count is lost at most.
         unsafe { *count += 1 };
     }
 }
 
 /// The device that the route to a segment's destination specifies, as for forwarding; 0 if there is none.
-/// It is a separate function because it is large and is needed in two places.
+/// It is a separate function because it is large and is called in two places.
 #[inline(never)]
 fn routed_to(skb: *mut __sk_buff, segment: &Segment) -> u32 {
     let ctx = &TcContext::new(skb);
@@ -405,8 +407,8 @@ fn routed_to(skb: *mut __sk_buff, segment: &Segment) -> u32 {
     // SAFETY: integers only; all zero is a sound value.
     let mut params: Params = unsafe { core::mem::zeroed() };
     let params = &mut params.0;
-    // SAFETY: see `Kernel::device`. The lookup is that of a packet that came in by this device;
-    // the way in does not matter to a route, but for rules on it.
+    // SAFETY: see `Kernel::device`. The lookup treats the packet as one that entered by this device. The
+    // input device affects only routing rules that match on it.
     params.ifindex = unsafe { (*ctx.skb.skb).ifindex };
     params.l4_protocol = pathproof_wire::service::TCP;
     match segment.family {
@@ -423,7 +425,7 @@ fn routed_to(skb: *mut __sk_buff, segment: &Segment) -> u32 {
     }
     // SAFETY: the helper reads and writes the struct whose size it is given.
     let result = unsafe { fib_lookup(ctx.as_ptr(), params, size_of::<bpf_fib_lookup>() as i32, 0) };
-    // The device is set in these three cases: it does not depend on a missing neighbour or a small MTU.
+    // The device is set in these three cases: a missing neighbour or a small MTU does not change the route.
     let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)
         || result == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH)
         || result == i64::from(BPF_FIB_LKUP_RET_FRAG_NEEDED);

@@ -20,7 +20,8 @@ static WINDOW_SHIFT: u32 = 5;
 #[unsafe(no_mangle)]
 static FOLLOW_ALL: u32 = 0;
 
-/// Number of the gate's current window. Reading the tick is one load; the clock takes ten times as long.
+/// Number of the gate's current window. It is derived from the kernel's tick, because reading the clock
+/// takes ten times as long.
 #[inline(always)]
 pub fn window() -> u32 {
     // SAFETY: a live word; volatile as in `seed`.
@@ -61,7 +62,7 @@ fn slot(source: &Address) -> u32 {
 
 #[inline(always)]
 fn seed() -> u64 {
-    // SAFETY: a live word; volatile, since its value is that of the loader and not the one above.
+    // SAFETY: a live word; volatile, since the loader replaces the value above.
     unsafe { core::ptr::read_volatile(&raw const SEED) }
 }
 
@@ -92,8 +93,8 @@ pub fn take_report(now: u64) -> bool {
 
 #[inline(always)]
 fn take(budget: *mut Budget, window: u64, most: u32) -> bool {
-    // SAFETY: a map value's pointer is valid until the program ends; integers may be torn by
-    // nobody, since each field is one aligned word.
+    // SAFETY: a map value's pointer is valid until the program ends; no integer is torn, since each field
+    // is one aligned word.
     let budget = unsafe { &mut *budget };
     if budget.window != window {
         budget.window = window;

@@ -1,9 +1,9 @@
 //! eBPF programs of pathproof: the observer in both directions of the node's interfaces, the sentinel's
 //! programs at its devices, and the program that steers connections to the agent's port.
 //!
-//! The observer never changes, drops or redirects a user's packet (`TCX_NEXT`, which is `TC_ACT_UNSPEC` for
-//! clsact). The sentinel answers and drops its probes. Parsing and classification are in `pathproof-wire`;
-//! here are the hooks, the maps and the kernel's side of `World`.
+//! The observer never changes, drops or redirects a user's packet: it returns `TCX_NEXT`, which is
+//! `TC_ACT_UNSPEC` for clsact. The sentinel answers and drops its probes. Parsing and classification are in
+//! `pathproof-wire`. This crate has the hooks, the maps and the kernel's implementation of `World`.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]

@@ -22,8 +22,8 @@ use pathproof_wire::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 pub static FRONTENDS: HashMap<FrontendKey, FrontendValue> =
     HashMap::with_max_entries(abi::MAX_FRONTENDS, BPF_F_NO_PREALLOC);
 
-/// Service id and address to an endpoint. Writer: agent; programs, for the time of the last connection to
-/// it. Reader: programs, for SYNs that leave and answers that enter; agent.
+/// Service id and address to an endpoint. Writer: agent; programs, for the time of a connection to it
+/// (`met_ns`). Reader: programs, for SYNs that leave and answers that enter; agent.
 #[map]
 pub static ENDPOINTS: HashMap<EndpointKey, EndpointEntry> =
     HashMap::with_max_entries(abi::MAX_ENDPOINTS, BPF_F_NO_PREALLOC);
@@ -85,8 +85,8 @@ pub static UDP_PENDING: HashMap<PendingKey, Pending> =
 #[map]
 pub static UDP_PORTS: Array<UdpPorts> = Array::with_max_entries(1, 0);
 
-/// Budgets of followed datagrams: a total one, then those of Services by a part of their ids. Writer and
-/// reader: programs.
+/// Budgets of followed datagrams: the total, then those of Services by the lower bits of their ids. Writer
+/// and reader: programs.
 #[map]
 pub static UDP_RATES: Array<Budget> = Array::with_max_entries(abi::UDP_RATES, 0);
 
@@ -98,7 +98,7 @@ pub static RATES: Array<Rate> = Array::with_max_entries(abi::MAX_SERVICES, 0);
 #[map]
 pub static MARKS: Array<Marks> = Array::with_max_entries(1, 0);
 
-/// One entry: the packet that is processed. Writer and reader: the program that runs on this CPU.
+/// One entry: the parsed packet. Writer and reader: the program that runs on this CPU.
 #[map]
 pub static SCRATCH: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
 
@@ -143,6 +143,7 @@ pub static STEER_OWNERS: HashMap<Address, u32> =
 #[map]
 pub static DROPS: HashMap<DropKey, u64> = HashMap::with_max_entries(abi::MAX_DROPS, 0);
 
-/// One entry. Writer: agent, before it attaches the program. Reader: `pathproof_dropped`. Not pinned.
+/// One entry: offsets of the fields of `struct sk_buff`. Writer: agent, before it attaches the program.
+/// Reader: `pathproof_dropped`. Not pinned.
 #[map]
 pub static SKB_LAYOUT: Array<SkbLayout> = Array::with_max_entries(1, 0);

@@ -1,6 +1,6 @@
 //! The fast path: decides by direct packet access whether a packet can be evidence. Nearly every packet
-//! cannot, since it is neither SYN, RST or ICMP error, nor a datagram at a UDP Service's port. It costs
-//! only these few loads.
+//! cannot, since it is neither SYN, RST or ICMP error, nor a datagram at a UDP Service's port. Such a
+//! packet costs only these few loads.
 //!
 //! All offsets are constants, because the verifier rejects direct access after a header of computed length.
 //! Uncommon packets take the slow path, which parses them in full.
@@ -49,7 +49,7 @@ fn half(ctx: &TcContext, offset: usize) -> Option<u16> {
     if at + 2 > ctx.data_end() {
         return None;
     }
-    // SAFETY: as for `byte`, and aligned as said above.
+    // SAFETY: as for `byte`; the address is even, see above.
     Some(unsafe { *(at as *const u16) })
 }
 
@@ -63,9 +63,9 @@ impl Linear<'_> {
         if at + size_of::<T>() > self.0.data_end() {
             return None;
         }
-        // SAFETY: lies before `data_end`. It may be unaligned by Rust's rules behind an Ethernet
-        // header of 14 bytes: the machine that runs this allows it wherever the verifier does, and
-        // the compiler for this target takes nothing from it but the width of the load.
+        // SAFETY: `at` lies before `data_end`. It may be unaligned by Rust's rules behind an Ethernet
+        // header of 14 bytes. The verifier accepts unaligned loads only on machines that allow them, and
+        // the compiler for this target derives nothing from the type except the width of the load.
         Some(unsafe { *(at as *const T) })
     }
 }
@@ -98,7 +98,7 @@ pub enum Look {
     Udp,
     /// A datagram that leaves and begins like those of the sentinel's probes.
     Probe,
-    /// Undecided here.
+    /// The fast path cannot decide, so the slow paths do.
     Either,
 }
 
@@ -119,8 +119,9 @@ pub fn look(ctx: &TcContext, direction: Direction, link: Link) -> Look {
     decided.unwrap_or(Look::Either)
 }
 
-/// A datagram with its ports at the constant offset `at`, after addresses of `apart` bytes. Most have no
-/// port of a UDP Service, and the gate stops most of the others.
+/// Decides about a datagram whose UDP header is at the constant offset `at`, behind two addresses of
+/// `apart` bytes each. Most datagrams have no port of a UDP Service, and the gate stops most of those that
+/// do.
 #[inline(always)]
 fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> Option<Look> {
     let length = half(ctx, at + 4)?;
@@ -201,8 +202,8 @@ fn gate(source: u32, destination: u32, ports: u32, beginning: u32, rest: u32) ->
 
 #[inline(always)]
 fn bare(ctx: &TcContext, direction: Direction) -> Option<Look> {
-    // No IP header is shorter. A check of the first byte alone would become "begin is not below end", which
-    // gives the verifier no information.
+    // Check 20 bytes, the shortest IP header. The compiler would turn a check of the first byte alone into
+    // "begin is not below end", from which the verifier learns nothing.
     byte(ctx, 19)?;
     match byte(ctx, 0)? >> 4 {
         4 => ipv4::<0>(ctx, direction),
@@ -284,8 +285,8 @@ fn short(ctx: &TcContext, direction: Direction) -> Option<Look> {
 
 #[inline(always)]
 fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> {
-    // The last byte comes first, so that one bounds check serves all. It fails for packets that are too
-    // short for TCP, which take the slow path.
+    // The last byte is read first, so that one bounds check serves all reads. Packets that are too short
+    // for TCP fail it and take the slow path.
     let flags = byte(ctx, AT + 33)?;
     match byte(ctx, AT + 9)? {
         TCP => {
@@ -297,7 +298,7 @@ fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> 
             }
             Some(data(Linear(ctx).at(AT + 24)?, Linear(ctx).at(AT + 28)?))
         }
-        // With options the ICMP type is elsewhere.
+        // With IP options the ICMP type is at another offset, so the slow path decides.
         ICMP => Some(Look::tcp(
             byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE,
         )),

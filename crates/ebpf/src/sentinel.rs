@@ -1,12 +1,13 @@
-//! The sentinel's programs, which are only attached to the four ends of its two veth pairs. Near ends stamp
-//! packets and pass them; far ends answer or collect them and drop all others. The observer's programs also
-//! use this module to identify probes at uplinks. Parsing and answers are in `pathproof-wire`
-//! (`probe::packet`, `probe::answer`).
+//! The sentinel's programs, which are attached only to the four ends of its two veth pairs. Programs at
+//! near ends stamp packets of probes and pass all packets, except answers to control probes. Programs at
+//! far ends answer probes or collect answers, and drop all other packets. The observer's programs also use
+//! this module to identify probes at uplinks. Parsing and answers are in `pathproof-wire` (`probe::packet`,
+//! `probe::answer`).
 //!
-//! A packet without a registered probe is never answered. If it may be another agent's probe (two agents
-//! run during an upgrade), it is passed to that agent's program behind this one. Without such a program the
-//! kernel drops it, since no frame has a far end's hardware address. All other packets at a far end are
-//! dropped here, except the echo's answer.
+//! A packet that has the format of a probe, but is not registered, is never answered. It may be another
+//! agent's probe, since two agents run during an upgrade. So it is passed on to the next program, which may
+//! be that agent's. If there is none, the kernel drops the packet, since no frame is addressed to a far
+//! end's hardware address.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_NOEXIST, TC_ACT_SHOT};
@@ -25,7 +26,7 @@ use crate::hooks::PASS;
 use crate::kernel::Skb;
 use crate::maps::{HOST_PROBES, PROBE_EVENTS, PROBES};
 
-/// Verdict for pathproof's packets that end here.
+/// Return code that drops one of pathproof's packets.
 pub const DROP: i32 = TC_ACT_SHOT;
 
 /// See `abi::program::ARRIVED`.
@@ -62,10 +63,10 @@ pub fn pathproof_collect(ctx: TcContext) -> i32 {
     collect(&ctx).unwrap_or(DROP)
 }
 
-/// Whether a packet comes from a socket by which the agent dials as the host.
+/// Whether a packet comes from a socket of a host probe ([`HostProbe`]).
 #[inline(always)]
 pub fn is_of_own_socket(ctx: &TcContext) -> bool {
-    // SAFETY: the context is the program's own.
+    // SAFETY: the context is that of this program.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     HOST_PROBES.get_ptr(cookie).is_some()
 }
@@ -85,7 +86,8 @@ fn goes_to_sentinel<W: World>(skb: &Skb, world: &W) -> Option<()> {
     };
     Entry::of(&key)?;
     let (_, port) = ports(skb, &packet)?;
-    // The sentinel has the same port for TCP and UDP, and its UDP frontends are not followed.
+    // A UDP probe is looked up by the TCP frontend: the sentinel has the same port for TCP and UDP, and the
+    // map does not contain its UDP frontends.
     let frontend = world.frontend(&FrontendKey {
         address: destination(skb, packet.family)?,
         port,
@@ -146,7 +148,7 @@ fn now() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// Stamps a SYN or data on its way to the echo. Returns the packet if it is not registered.
+/// Stamps a SYN or data on its way to the echo. Returns the packet if its probe is not registered.
 #[inline(always)]
 fn stamp_request(ctx: &TcContext, stage: Stage) -> Option<ProbePacket> {
     let packet = parse(&Skb(ctx))?;
@@ -158,14 +160,14 @@ fn stamp_request(ctx: &TcContext, stage: Stage) -> Option<ProbePacket> {
     None
 }
 
-/// Registers a SYN of the agent's `connect`. The kernel chose its initial sequence number, so its socket
-/// identifies it.
+/// Registers the probe of a SYN that the agent's `connect` sent. The agent could not register it, because
+/// the kernel chooses the initial sequence number. The socket's cookie identifies the SYN.
 #[inline(always)]
 fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
     if packet.kind != Kind::Syn {
         return None;
     }
-    // SAFETY: the context is the program's own.
+    // SAFETY: the context is that of this program.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
     let host = HOST_PROBES.get_ptr_mut(cookie)?;
     // SAFETY: the pointer is valid until the program ends.
@@ -184,7 +186,7 @@ fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
         token: packet.key.token,
         seen: 1,
     };
-    // SAFETY: as above. Whole, so that no reader finds one half.
+    // SAFETY: as above. Both fields are written as one word, so that no reader sees only one of them.
     unsafe { host.cast::<u64>().write_volatile(word(seen)) };
     Some(())
 }
@@ -196,8 +198,8 @@ fn word(host: HostProbe) -> u64 {
     u64::from(host.seen) << 32 | u64::from(host.token)
 }
 
-/// Stamps an answer that enters. The answer to a control probe ends here, since the agent waits for nothing
-/// more and the node has no connection for it.
+/// Stamps an answer that enters. The answer to a control probe is reported and dropped here, since the node
+/// has no connection for it.
 #[inline(always)]
 fn returned(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
@@ -231,7 +233,7 @@ fn echo(ctx: &TcContext) -> Option<i32> {
     Some(unsafe { bpf_redirect((*ctx.skb.skb).ifindex, 0) } as i32)
 }
 
-/// Records source and destination port of the probe's first packet at the echo.
+/// Records the source and the destination port of the probe's first packet at the echo.
 #[inline(always)]
 fn note_ends(ctx: &TcContext, packet: &ProbePacket, phase: Phase, probe: &Entry) -> Option<()> {
     if phase == Phase::Data && packet.key.protocol != UDP {

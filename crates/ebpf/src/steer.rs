@@ -1,9 +1,10 @@
 //! Steers new connections to the agent's listeners, even if another process listens at the dialled port.
-//! The program runs in the node's network namespace when the kernel looks up the listener of a new
-//! connection to the node. It does not affect connections without a rule.
+//! The program runs in the node's network namespace when the kernel selects the listener for a new
+//! connection to the node. It affects only connections to the ports of the agent's rules and to the
+//! Services' health check node ports.
 //!
-//! Programs of this kind run in the order in which they were attached, and the last one's choice counts. So
-//! a successor takes over an agent's connections when it is attached.
+//! Programs of this kind run in the order in which they were attached, and the choice of the last one
+//! counts. So the program of a new agent takes over the connections of the old agent when it is attached.
 
 use aya_ebpf::bindings::sk_action::SK_PASS;
 use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup};
@@ -15,7 +16,8 @@ use pathproof_wire::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped
 use crate::maps::{STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
 
 const AF_INET: u32 = 2;
-/// Replaces a predecessor's choice, and selects this listener rather than another one of its group.
+/// Replaces the choice of an earlier program, and selects this listener rather than another one of its
+/// `SO_REUSEPORT` group.
 const FLAGS: u64 = (BPF_SK_LOOKUP_F_REPLACE | BPF_SK_LOOKUP_F_NO_REUSEPORT) as u64;
 
 /// See `abi::program::STEER`.
@@ -32,7 +34,7 @@ fn steer(ctx: &SkLookupContext) {
         return;
     }
     let port = seen.port();
-    // Nothing else is read before this, because most connections need no more.
+    // The port is checked first, because most connections need no other check.
     let index = match rule_of(port) {
         Some((index, rule)) => {
             let dialled = seen.dialled(port);
@@ -42,11 +44,11 @@ fn steer(ctx: &SkLookupContext) {
             }
             index
         }
-        // Connections of the node itself stay with the proxy.
+        // Connections of the node itself to a health check node port stay with the Service proxy.
         None if !is_of_service(&seen, port) || seen.dialled(port).is_own() => return,
         None => SERVICES,
     };
-    // Fails without a listener, and the connection goes on.
+    // If there is no listener, this fails, and the kernel selects the socket as usual.
     let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
 }
 
@@ -76,7 +78,7 @@ fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
 /// Whether another process listens at this connection's destination.
 #[inline(always)]
 fn is_owned(dialled: &Dialled) -> bool {
-    // SAFETY: the values are not looked at.
+    // SAFETY: the values are not read.
     unsafe {
         STEER_OWNERS.get(dialled.destination).is_some() || STEER_OWNERS.get(dialled.any()).is_some()
     }

@@ -27,7 +27,7 @@ pub mod map {
     pub const DELAYS: &str = "DELAYS";
     /// Hash of a source address to its [`Budget`](crate::evidence::Budget) of tracked connections.
     pub const BUDGETS: &str = "BUDGETS";
-    /// Per-CPU counters of things that failed, by [`Fault`](crate::evidence::Fault).
+    /// Per-CPU counters, by [`Fault`](crate::evidence::Fault).
     pub const FAULTS: &str = "FAULTS";
     /// Per-CPU limiter of the ring buffer.
     pub const LIMITER: &str = "LIMITER";
@@ -38,7 +38,8 @@ pub mod map {
     pub const UDP_PENDING: &str = "UDP_PENDING";
     /// One value: [`UdpPorts`](crate::evidence::UdpPorts).
     pub const UDP_PORTS: &str = "UDP_PORTS";
-    /// [`Budget`](crate::evidence::Budget)s of followed datagrams: a total one, then those of Services.
+    /// [`Budget`](crate::evidence::Budget)s of followed datagrams: the total at index 0, then those of
+    /// Services.
     pub const UDP_RATES: &str = "UDP_RATES";
     /// Service id to the [`Rate`](crate::gate::Rate) of its new connections. Not pinned, since it is soon
     /// measured again.
@@ -61,8 +62,8 @@ pub mod map {
     pub const STEER_OWNERS: &str = "STEER_OWNERS";
     /// Bits of the Services' health check node ports, by [`port_bit`](crate::steer::port_bit). Not pinned.
     pub const STEER_PORTS: &str = "STEER_PORTS";
-    /// [`DropKey`](crate::dropped::DropKey) to a number of packets. Not pinned, since each agent counts
-    /// separately; nor is the next map.
+    /// [`DropKey`](crate::dropped::DropKey) to a number of packets. Neither this map nor the next is
+    /// pinned, since each agent counts separately.
     pub const DROPS: &str = "DROPS";
     /// One value: [`SkbLayout`](crate::dropped::SkbLayout).
     pub const SKB_LAYOUT: &str = "SKB_LAYOUT";
@@ -106,14 +107,14 @@ pub mod program {
     /// Stamps answers that enter the node, and removes those of control probes: ingress of the server
     /// pair's near end.
     pub const RETURNED: &str = "pathproof_returned";
-    /// Answers registered probes and drops everything: ingress of the server pair's far end.
+    /// Answers registered probes and drops other packets: ingress of the server pair's far end.
     pub const ECHO: &str = "pathproof_echo";
-    /// Collects answers and drops everything: ingress of the client pair's far end.
+    /// Reports answers that reach the client, and drops all packets: ingress of the client pair's far end.
     pub const COLLECT: &str = "pathproof_collect";
     /// Steers new connections to the agent's listeners, in the node's network namespace.
     pub const STEER: &str = "pathproof_steer";
     /// Counts dropped packets of followed connections by the kernel's reason: the tracepoint
-    /// `skb:kfree_skb`, attached while connections are lost.
+    /// `skb:kfree_skb`, attached only while connections are being lost.
     pub const DROPPED: &str = "pathproof_dropped";
     /// Returns at once: the reference for benchmarks. The agent never attaches it.
     pub const EMPTY: &str = "pathproof_empty";
@@ -129,18 +130,19 @@ pub const MAX_ENDPOINTS: u32 = 262_144;
 /// Prefixes that give the class of a source: podCIDRs, this node's addresses, its pods.
 pub const MAX_SOURCES: u32 = 4_096;
 pub const MAX_DEVICES: u32 = 4_096;
-/// Connections followed at a time: 10,000 a second for the 1.5 s that an answered one is kept, and as many
-/// again that wait. Preallocated.
+/// Connections followed at a time: 15,000 answered ones (10,000 a second, each kept for 1.5 s), and as many
+/// unanswered ones. Preallocated.
 pub const MAX_PENDING: u32 = 32_768;
-/// Datagrams followed at a time, each with its flow: [`UDP_PER_WINDOW`] for the time that an unanswered one
-/// is kept. Preallocated.
+/// Entries of followed datagrams, two for each: one by payload and one by flow. They suffice for
+/// [`UDP_PER_WINDOW`] datagrams in every window if each is kept as long as an unanswered one. Preallocated.
 pub const MAX_UDP_PENDING: u32 = 8_192;
-/// Budgets of datagrams: the total one, then those of Services, which are found by id.
+/// Number of budgets of datagrams: the total, and 64 for Services, selected by the lower bits of the
+/// Service id.
 pub const UDP_RATES: u32 = 1 + 64;
 /// Service ids, one for each Service port and family.
 pub const MAX_SERVICES: u32 = 32_768;
-/// Budgets of sources, a power of two. They are found by a hash, and sources with the same hash share a
-/// budget, which affects no source that uses less than half.
+/// Budgets of sources, a power of two. A hash of the address selects the budget, so two sources may share
+/// one. This affects neither of them if both use less than half.
 pub const MAX_BUDGETS: u32 = 8_192;
 /// Name of the global with the seed of the hash of sources. It is random and set when the programs are
 /// loaded, so nobody outside can know which sources share a budget.
@@ -155,7 +157,7 @@ pub const ANOMALY_BYTES: u32 = 128 * 1024;
 
 /// Maximum number of pending probes: far more than are sent within their timeout.
 pub const MAX_PROBES: u32 = 1_024;
-/// Maximum number of the agent's sockets that are known as probes.
+/// Maximum number of the agent's sockets whose first SYN is a probe.
 pub const MAX_HOST_PROBES: u32 = 256;
 /// Size of the ring buffer of probe events in bytes.
 pub const PROBE_EVENT_BYTES: u32 = 16 * 1024;
@@ -168,8 +170,8 @@ pub const MAX_DROPS: u32 = 512;
 
 /// A connection is lost if it arrived and did not leave within this time.
 pub const LOSS_WINDOW_NS: u64 = 1_000_000_000;
-/// Minimum time after which the same SYN at the same device is a retransmission. Linux first waits 1 s, and
-/// no stack in use less than 200 ms.
+/// A SYN that is seen again at the same device before this time is the same packet; later it is a
+/// retransmission. Linux waits 1 s before the first retransmission, and no stack in use less than 200 ms.
 pub const RETRANSMIT_NS: u64 = 20_000_000;
 /// Width of a source's budget window as a shift of nanoseconds: 134 ms.
 pub const BUDGET_WINDOW_SHIFT: u32 = 27;
@@ -178,9 +180,10 @@ pub const BUDGET_PER_WINDOW: u32 = 256;
 /// Datagrams followed in one budget window ([`BUDGET_WINDOW_SHIFT`]) on all CPUs together: about 950 a
 /// second. Further ones are only counted.
 pub const UDP_PER_WINDOW: u32 = 128;
-/// Maximum of those for one Service, so that a flood of one leaves room for others.
+/// Part of [`UDP_PER_WINDOW`] that one Service may use, so that a flood to one Service leaves room for
+/// others.
 pub const UDP_PER_SERVICE: u32 = 64;
-/// Minimum interval between anomalies that one Service reports.
+/// Minimum interval between two reported anomalies of one Service.
 pub const SERVICE_REPORT_NS: u64 = 10_000_000;
 /// A CPU reports at most [`CPU_REPORTS`] anomalies in this window, as a shift of nanoseconds.
 pub const CPU_REPORT_WINDOW_SHIFT: u32 = 27;

@@ -1,13 +1,15 @@
-//! Selection of a source's budget by a keyed hash, which is the same in the kernel and in the tests. It
-//! must spread neighbouring addresses for every key, or a flood from one would exclude many.
+//! Selection of a source's budget by a keyed hash, which is the same in the kernel and in the tests. The
+//! hash must spread neighbouring addresses for every key. Otherwise a flood from one address would use up
+//! the budget of many others.
 
 use crate::abi::MAX_BUDGETS;
 use crate::service::Address;
 
 /// Index of a source's budget. `seed` is `abi::SEED`.
 ///
-/// The finalizer is that of MurmurHash3 (Austin Appleby, public domain). In a mere product an input bit
-/// affects only the bits above it, and few seeds separate neighbours.
+/// The finalizer is that of MurmurHash3 (Austin Appleby, public domain). A product alone is not enough: an
+/// input bit would affect only the bits above it, and with most seeds neighbouring addresses would share a
+/// budget.
 #[inline(always)]
 pub fn slot(source: &Address, seed: u64) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

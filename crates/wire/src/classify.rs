@@ -1,19 +1,21 @@
-//! Classification of sightings: from a [`Segment`] and the content of the maps to a connection's step.
+//! Classifies packets that a hook sees: computes a connection's [`Step`] from a [`Segment`] and the content
+//! of the maps.
 //!
 //! This is the only code that decides outcomes. Through [`World`] it runs in the kernel over BPF maps and
-//! in the tests over ordinary collections. It never decides about the packet itself; it only reports
-//! packets that may be a probe of the sentinel that leaves the node.
+//! in the tests over ordinary collections. It never decides whether a packet passes. It only reports
+//! packets that may be probes of the sentinel leaving the node, which the caller drops.
 //!
 //! Rules (for the findings see docs/internal/kernel-findings.md):
-//! - A connection is matched by its initial sequence number, never by its tuple. Its outcome belongs to the
-//!   connection and not to the sighting, so a SYN that crosses a bridge, its port and a VLAN is counted
+//! - A connection is matched by its initial sequence number, never by its tuple. Outcomes are counted per
+//!   connection and not per packet seen, so a SYN that crosses a bridge, its port and a VLAN is counted
 //!   once (finding 12).
 //! - Only a first SYN is evidence of misrouting or staleness. A repeated one follows the old conntrack
 //!   entry (finding 11).
-//! - Another tuple with a live initial sequence number makes both ambiguous (finding 13).
-//! - Forwarding is progress. Proof is an answer that is forwarded to the client, or a SYN that leaves for
-//!   an endpoint of this node by the device that the route specifies. An uplink or a tunnel may lead
-//!   nowhere (finding 10).
+//! - If two tuples have the same initial sequence number at the same time, both connections are ambiguous
+//!   (finding 13).
+//! - Forwarding alone is no proof, because an uplink or a tunnel may lead nowhere (finding 10). Proof is an
+//!   answer that is forwarded to the client, or a SYN that leaves for an endpoint of this node by the
+//!   device that the route specifies.
 //! - An apparent failure may be a copy of the packet, or part of a path that another program provides. So
 //!   it counts only if no answer arrives in time. Untranslated packets are evidence only at uplinks.
 //! - The sentinel's probes are followed and counted like all connections, but are no evidence of real
@@ -57,7 +59,7 @@ pub trait Connection {
     fn sent_to(&self, _peer: u16, _device: u32, _range: u32) {}
 }
 
-/// Inputs and actions of the rules. Small values are returned by value.
+/// Inputs and actions of the rules.
 pub trait World {
     /// See [`Connection`].
     type Connection: Connection;
@@ -66,7 +68,7 @@ pub trait World {
     /// Index of the device that the packet crosses.
     fn device(&self) -> u32;
     fn device_flags(&self) -> u32;
-    /// Whether `destination` is routed out of this device.
+    /// Whether the route to the segment's destination leaves by this device.
     fn route_names_device(&self, segment: &Segment) -> bool;
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue>;
     fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry>;
@@ -79,12 +81,13 @@ pub trait World {
     fn take_rate(&self, _service: u32) -> bool {
         true
     }
-    /// Marks a newly followed datagram, or a repeated connection, so that it passes the gate at every hook.
+    /// Marks a newly followed datagram, or the connection of a repeated SYN, so that it passes the gate at
+    /// every hook.
     fn mark(&self, _segment: &Segment) {}
     /// Marks the client of an answer, whose further answers need not pass the gate.
     fn mark_answered(&self, _answer: &Segment) {}
-    /// Watches for data after a sequence number: that of an answered connection's SYN, or that at the end
-    /// of its first data.
+    /// Watches for data after a sequence number. The number of an answered connection's SYN selects the
+    /// client's first data. The last number of that data selects the data that acknowledges it.
     fn watch(&self, _number: u32) {}
     /// Whether the frame is addressed to another host on the link (`PACKET_OTHERHOST`).
     fn is_for_other_host(&self) -> bool {
@@ -98,11 +101,11 @@ pub trait World {
     fn is_sampled(&self, _service: u32, _isn: u32) -> bool {
         true
     }
-    /// The connection with an initial sequence number. One without progress for some time may be missing:
-    /// it was reported as failed.
+    /// The connection with an initial sequence number. A connection without progress for some time may be
+    /// missing, because it was already reported as failed.
     fn connection(&self, key: &PendingKey) -> Option<Self::Connection>;
-    /// Starts to follow a connection. Returns false if another CPU was faster or there is no room, which
-    /// this counts itself.
+    /// Starts to follow a connection. Returns false if the connection is already followed, or if there is
+    /// no room. Lack of room is counted as a fault.
     fn follow(&self, key: &PendingKey, pending: &Pending) -> bool;
     fn count(&self, service: u32, class: u8, outcome: Outcome);
     fn prove(&self, family: u32, class: u8);
@@ -163,15 +166,16 @@ impl AnomalyParts<'_> {
     }
 }
 
-/// Processes a sighting. Returns whether a probe of the sentinel may leave the node untranslated. The
-/// caller must check that, since other clients may dial the sentinel's frontend too.
+/// Processes a packet that a hook sees. Returns whether it may be a probe of the sentinel that leaves the
+/// node untranslated. The caller must check whether it is a probe, since other clients may dial the
+/// sentinel's frontend too.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> bool {
     if segment.kind == Kind::Datagram {
         return false;
     }
     let key = key_of(segment);
-    // One lookup for all cases, like the steps below.
+    // One lookup for all cases, so that the compiled program contains it once.
     let known = match (world.connection(&key), segment.kind, direction) {
         (None, Kind::Syn, Direction::Ingress) => arrives(world, segment, &key),
         (None, Kind::Syn, Direction::Egress) => return leaves_unseen(world, segment, &key),
@@ -222,7 +226,7 @@ fn answered_key(segment: &Segment) -> PendingKey {
     }
 }
 
-/// An address as one number: arrays of bytes would be compared one by one, by a call.
+/// An address as one number, because the compiler compares arrays byte by byte, in a call.
 #[inline(always)]
 fn number(address: Address) -> u128 {
     u128::from_ne_bytes(address)
@@ -243,19 +247,20 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
     }
 }
 
-/// A SYN enters that seems to be new. Returns its connection if it is known all the same: it is repeated
-/// after its mark expired, or at another CPU.
+/// A SYN enters that has no mark of a followed connection. Returns its connection if there is one
+/// nevertheless: the SYN was repeated after the mark expired, or another CPU has just added the connection.
 #[inline(always)]
 fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W::Connection> {
     let to = frontend_key(segment.destination, segment.destination_port);
     let frontend = world.frontend(&to)?;
-    // IP drops a frame for another host (promiscuous mode, flooding), unless it enters by a bridge's port.
+    // Ignore a frame for another host (promiscuous mode, flooding) at an uplink, because IP drops it. A
+    // bridge forwards such a frame that enters by its port.
     let is_passing_by =
         world.is_for_other_host() && world.device_flags() & device_flag::UPLINK != 0;
     if is_passing_by || is_of_other_nodes(world, &frontend) {
         return None;
     }
-    // Probes are few, and the agent waits for each.
+    // Probes are never sampled, because they are few and the agent waits for each.
     let sampled = match frontend.flags & frontend_flag::SENTINEL {
         0 => world.sample(frontend.service, segment.isn),
         _ => Sampled::First,
@@ -270,7 +275,8 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
     let class = class_of(world, segment, &frontend);
     let mut pending = pending_of(world, segment, &frontend, class);
     if sampled == Sampled::MaybeAgain {
-        // A SYN that may follow an old conntrack entry is no evidence of misrouting or staleness.
+        // Counts as repeated: a SYN that may follow an old conntrack entry is no evidence of misrouting or
+        // staleness.
         pending.state = state::RETRANSMITTED;
     }
     if !world.follow(key, &pending) {
@@ -317,8 +323,8 @@ fn resolve<W: World>(
     Some((world.connection(&key)?, true))
 }
 
-/// Data of a connection: the client's first data, which is recognised by its sequence number, or data that
-/// acknowledges it, which finds the connection by an alias.
+/// A segment with data. The client's first data finds the connection by its sequence number. Data that
+/// acknowledges it finds the connection by an alias.
 #[inline(always)]
 fn data<W: World>(
     world: &W,
@@ -353,15 +359,17 @@ fn data<W: World>(
     is_known.then_some((connection, Sighting::new(kind, 0)))
 }
 
-/// Whether an endpoint that left was dialled from another node, whose agent reports that.
+/// Whether the address of an endpoint that left was dialled from another node. The agent of that node
+/// reports such a connection.
 #[inline(always)]
 pub(crate) fn is_of_other_nodes<W: World>(world: &W, frontend: &FrontendValue) -> bool {
     frontend.is_departed() && world.device_flags() & device_flag::UPLINK != 0
 }
 
-/// Class of a client. A connection that enters by an uplink is external, whatever its source. One that
-/// enters by a pod's device is a pod's if pods and external clients should get the same treatment: only
-/// kube-proxy knows the class of an address outside the Node's ranges.
+/// Class of a client. A connection that enters by an uplink is external, whatever its source. A connection
+/// that enters by a pod's device from an address outside the Node's ranges is a pod's if the same treatment
+/// is expected for pods and external clients. Otherwise it is external, because only kube-proxy knows to
+/// which class it assigns that address.
 #[inline(always)]
 pub(crate) fn class_of<W: World>(
     world: &W,
@@ -427,9 +435,11 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
         (segment.destination, segment.destination_port),
     );
     let same_device = fields.device == world.device();
-    // At another device it is the same packet further on: already translated (a bridge whose ports run
-    // netfilter), or with the node's address, turned back by a router or copied. `&` and `|` leave the
-    // verifier fewer paths than `&&` and `||`.
+    // At another device, the same packet may appear with other addresses. Its destination may be translated
+    // already (a bridge whose ports run netfilter). Its source may be the node's if a router returned or
+    // copied the packet. Only a packet with another client that is not the node, and with a frontend as its
+    // destination, is another connection there. `&` and `|` leave the verifier fewer paths than `&&` and
+    // `||`.
     let shared = if !same_device & !same_client {
         let to = frontend_key(segment.destination, segment.destination_port);
         world.source_class(&segment.source) != SourceClass::Host && world.frontend(&to).is_some()
@@ -447,7 +457,8 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
 fn leaves<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
     let sighting = departure(world, segment, connection.fields())?;
     let is_local = sighting.has(detail::PROVEN | detail::ASIDE);
-    // Policies always let a pod reach itself, so such an answer shows nothing about them.
+    // Exclude connections of a pod to itself: network policies always allow them, so an answer shows
+    // nothing about policies.
     let is_near = is_local & (number(segment.destination) != number(connection.fields().client));
     let peer = match is_near {
         true => NEAR,
@@ -459,8 +470,8 @@ fn leaves<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> 
     Some((connection, sighting))
 }
 
-/// Sighting of a followed packet that leaves, by its destination. An untranslated one is on its way, or a
-/// copy, at any device except an uplink.
+/// Classifies a followed packet that leaves, by its destination. An untranslated packet is a sighting only
+/// at an uplink. At any other device it is a copy, or will still be translated.
 #[inline(always)]
 pub(crate) fn departure<W: World>(
     world: &W,
@@ -513,8 +524,8 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
         return transition::Kind::Misdelivered;
     }
     // With an internal traffic policy Local, an endpoint on another node is always wrong. With an external
-    // one it may be right: kube-proxy sends pods of other nodes to all endpoints if it can distinguish them
-    // from clients outside.
+    // traffic policy Local it may be right: kube-proxy forwards connections of other nodes' pods to all
+    // endpoints, if it can distinguish these pods from clients outside.
     let cluster_ip = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
     if !local
         && ExpectedHandling::from_byte(fields.owed) == ExpectedHandling::LocalOnly
@@ -525,9 +536,10 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
     transition::Kind::ToEndpoint
 }
 
-/// A SYN leaves whose arrival was not seen, as for clients on the node itself. A cluster IP that leaves an
-/// uplink untranslated is leaked if its source is this node or one of its pods. Any other source may be a
-/// nested cluster with the same range (finding 17). Returns the same as [`observe`].
+/// A SYN leaves and its arrival was not seen, for example because its client is on the node itself. A SYN
+/// to a cluster IP that leaves by an uplink is leaked if its source is this node or one of its pods. Any
+/// other source may belong to a nested cluster with the same range (finding 17). Returns the same as
+/// [`observe`].
 #[inline(always)]
 fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bool {
     if world.device_flags() & device_flag::UPLINK == 0 {
@@ -547,7 +559,8 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bo
     {
         return of_sentinel;
     }
-    // SYNs that arrived and were not followed get here too, as do those of a source over its budget.
+    // A SYN that arrived also gets here if it was not followed, because the gate did not select it or its
+    // source was over its budget. The same limits apply again.
     if !of_sentinel && !world.is_sampled(frontend.service, segment.isn) {
         return false;
     }
@@ -569,7 +582,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bo
     of_sentinel
 }
 
-/// A SYN-ACK, RST or ICMP error.
+/// A SYN-ACK, RST or ICMP error about a followed connection.
 #[inline(always)]
 fn answered<W: World>(
     world: &W,
@@ -637,15 +650,17 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
     endpoint.is_some_and(|entry| entry.value.flags & endpoint_flag::LEFT == 0)
 }
 
-/// Whether a packet that leaves here is on its way to the client. It must leave by the device by which the
-/// client's packet entered, by the one that the route specifies, or by any uplink for a client outside. Its
-/// source must be the frontend, although a program behind this hook may still have to set it. So a copy at
-/// another device with the endpoint's source does not count, nor does an answer that its client could not
-/// recognise. For a pod, a route by an uplink does not count: the pod's route is gone, and this is the
-/// default route.
+/// Whether a packet that leaves here is on its way to the client. Its source must be the frontend, because
+/// the client would not recognise another one. It may be an endpoint if another program behind this hook
+/// may still translate it. The source of an ICMP error does not matter.
 ///
-/// A client outside may be answered by any device if the source is the frontend. The kernel sets that after
-/// it has selected the route, by rules for the endpoint's address, so a lookup may return another device.
+/// The packet must leave by the device by which the client's packet entered, or by the one that the route
+/// specifies. For a pod, a route by an uplink does not count: it is the default route, so the route to the
+/// pod is gone.
+///
+/// For a client outside, any uplink counts. Any other device counts too if the source is the frontend: the
+/// kernel selects the route by rules for the endpoint's address, before it sets the source to the frontend.
+/// So a route lookup here may return another device.
 #[inline(always)]
 pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     if number(fields.client) != number(segment.destination) {
@@ -677,7 +692,8 @@ fn is_probe(fields: &Pending) -> bool {
 /// Number of attempts to move a contended state before a fault is counted instead.
 pub const MAX_TRIES: usize = 4;
 
-/// Moves a connection's state. The CPU that moved it also counts.
+/// Updates a connection's state. Only the CPU that changed the state counts the outcome, so it is counted
+/// once.
 #[inline(always)]
 fn step<W: World>(
     world: &W,
@@ -727,9 +743,11 @@ fn account<W: World>(
     if fields.is_direct() {
         return;
     }
-    // A SYN that is repeated after it was forwarded follows the conntrack entry of the first one, even if
-    // all rules are gone (finding 11). A SYN that had been lost left no entry. An answer in time may belong
-    // to a SYN that the gate did not select before.
+    // A SYN that is repeated after it was forwarded is no proof: it follows the conntrack entry of the
+    // first one, even if all rules are gone (finding 11). It is proof if the first SYN was lost (`LATE`),
+    // because a lost SYN leaves no entry. It is also proof if the answer came in time, because the state
+    // may be `RETRANSMITTED` only because the gate might have ignored an earlier SYN
+    // ([`Sampled::MaybeAgain`]).
     let (again, slow) = (state::RETRANSMITTED, state::SLOW);
     let follows_former = step.state & (again | slow | state::LATE) == again | slow;
     if step.proof && !follows_former {

@@ -1,4 +1,4 @@
-//! Packets that the kernel drops, and their connections.
+//! Packets that the kernel drops: how they are parsed, matched with followed connections, and counted.
 //!
 //! The program at the tracepoint `skb:kfree_skb` receives packets of every kind from everywhere in the
 //! kernel. It only counts SYNs and SYN-ACKs of followed connections.
@@ -21,7 +21,7 @@ pub struct DropKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SkbLayout {
-    /// Of `head`. Zero if unknown: nothing is read then.
+    /// Of `head`. If it is unknown, this is zero and the program reads nothing.
     pub head: u32,
     /// Of `network_header`.
     pub network_header: u32,
@@ -34,13 +34,13 @@ pub struct SkbLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handshake {
     pub key: PendingKey,
-    /// Whether it is the answer to the SYN.
+    /// Whether it is the SYN-ACK.
     pub is_answer: bool,
 }
 
 impl Handshake {
-    /// Parses a packet that begins with its IP header. `None` unless it is a SYN or SYN-ACK, for later
-    /// fragments, and with IPv6 extension headers.
+    /// Parses a packet that begins with its IP header. Returns `None` for packets other than SYN and
+    /// SYN-ACK, for later fragments, and for packets with IPv6 extension headers.
     #[inline(always)]
     pub fn read(packet: &impl Bytes) -> Option<Self> {
         let [first] = packet.load::<1>(0)?;
@@ -84,8 +84,8 @@ impl Handshake {
         })
     }
 
-    /// Whether its drop counts: the connection must be forwarded, and the packet is not a copy of a SYN
-    /// whose answer reached the client.
+    /// Whether its drop counts. It counts only if the node is expected to forward the connection. A SYN
+    /// does not count if its answer already left for the client, because it is then only a copy.
     #[inline(always)]
     pub fn counts(&self, pending: &Pending) -> bool {
         let is_other = state::AMBIGUOUS | state::ALIAS | state::REJECTED;
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_syn_and_its_answer_are_of_one_connection() {
-        // With ECN flags, as many hosts set.
+        // With the ECN flags, which many hosts set.
         assert_eq!(read(&v4(0xc2, ISN, 0)), Some((ISN, 0, false)));
         assert_eq!(read(&v4(0x12, 7, ISN + 1)), Some((ISN, 0, true)));
         assert_eq!(read(&v6(0x02, ISN, 0)), Some((ISN, 1, false)));

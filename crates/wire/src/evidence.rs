@@ -3,8 +3,7 @@
 
 use crate::service::{Address, FAMILIES, Port, SOURCE_CLASSES, frontend_flag};
 
-/// Key of a connection: its family and the client's initial sequence number, which survives every address
-/// translation.
+/// Key of a connection: its family and the client's initial sequence number, which NAT does not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct PendingKey {
@@ -14,8 +13,8 @@ pub struct PendingKey {
     pub family: u32,
 }
 
-/// A pending connection. It is written once at the first sighting; only the state and the last three fields
-/// change.
+/// A pending connection. It is written at the first [sighting](crate::transition::Sighting). After that,
+/// only the state and the last three fields change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pending {
@@ -33,24 +32,24 @@ pub struct Pending {
     pub frontend: Address,
     /// [`SourceClass`](crate::service::SourceClass).
     pub class: u8,
-    /// [`ExpectedHandling`](crate::service::ExpectedHandling) to that class.
+    /// [`ExpectedHandling`](crate::service::ExpectedHandling) of that class.
     pub owed: u8,
     /// [`FrontendKind`](crate::service::FrontendKind).
     pub kind: u8,
     /// Bits of [`frontend_flag`].
     pub flags: u8,
     /// For a datagram, microseconds from its arrival to its first answer; for a connection, see
-    /// [`Self::peer`]. Zero before that.
+    /// [`Self::peer`]. Zero until known.
     pub note: u32,
-    /// Index of the device by which a connection's SYN last left for an endpoint of [`Self::peer`]. Zero
-    /// before that.
+    /// Index of the device by which the SYN last left for an endpoint on the node [`Self::peer`]. Zero
+    /// until it left.
     pub left_by: u32,
-    /// Range of that endpoint ([`range_of`]). Zero before that.
+    /// Range of that endpoint's address ([`range_of`]). Zero until the SYN left.
     pub range: u32,
 }
 
-/// Range of an address: the same number for a whole /24 or, in IPv6, a /120. Each node's pods have separate
-/// ranges, so one range has one route.
+/// A number for the range of an address: its /24 or, in IPv6, its /120. Pods of different nodes are in
+/// different ranges, so all addresses of a range have the same route.
 #[inline(always)]
 pub fn range_of(address: &Address) -> u32 {
     let number = u128::from_be_bytes(*address) >> 8;
@@ -59,7 +58,8 @@ pub fn range_of(address: &Address) -> u32 {
 }
 
 impl Pending {
-    /// Whether the address of an endpoint that left was dialled ([`DEPARTED`](frontend_flag::DEPARTED)).
+    /// Whether the client dialled the address of an endpoint that has left its slice
+    /// ([`DEPARTED`](frontend_flag::DEPARTED)).
     #[inline(always)]
     pub fn is_direct(&self) -> bool {
         self.flags & frontend_flag::DEPARTED != 0
@@ -81,7 +81,8 @@ pub mod state {
     pub const PROVEN: u32 = 1 << 1;
     /// An answer of the endpoint entered the node.
     pub const ANSWER_IN: u32 = 1 << 2;
-    /// An answer left for the client, as far as that can be seen.
+    /// An answer left for the client, or entered and passes no other hook on its way there
+    /// ([`LAST`](crate::transition::detail::LAST)).
     pub const ANSWER_OUT: u32 = 1 << 3;
     /// Refused by the node.
     pub const REFUSED: u32 = 1 << 4;
@@ -91,19 +92,20 @@ pub mod state {
     pub const MISROUTED: u32 = 1 << 6;
     /// Left for an endpoint that has left its slice.
     pub const STALE: u32 = 1 << 7;
-    /// Did not get through, and need not have.
+    /// Did not get through, and was not expected to.
     pub const REJECTED: u32 = 1 << 8;
-    /// The same SYN was repeated after its answer.
+    /// The client repeated its SYN although an answer had left for it.
     pub const ANSWER_NOT_DELIVERED: u32 = 1 << 9;
     /// The same SYN was repeated.
     pub const RETRANSMITTED: u32 = 1 << 10;
     /// Another connection has the same initial sequence number, so neither is evidence.
     pub const AMBIGUOUS: u32 = 1 << 11;
-    /// Alias of the connection whose initial sequence number `service` contains. A SYN with payload (TCP
-    /// fast open) may be acknowledged beyond it.
+    /// The entry is an alias: a second key of the connection whose initial sequence number `service`
+    /// contains. An answer that acknowledges a payload (TCP fast open, data) finds the connection by the
+    /// alias.
     pub const ALIAS: u32 = 1 << 12;
-    /// Got through after the loss window. It was reported as failed, and later events are no further
-    /// outcome.
+    /// Got through only after the loss window. It was already reported as failed, so later events count no
+    /// other outcome.
     pub const LATE: u32 = 1 << 13;
     /// Its first answer entered after the loss window, so the endpoint was slow.
     pub const SLOW: u32 = 1 << 14;
@@ -116,7 +118,7 @@ pub mod state {
     pub const DATA_THRICE: u32 = 1 << 17;
     /// The data left for an endpoint.
     pub const DATA_FORWARDED: u32 = 1 << 18;
-    /// Data that acknowledges it left for the client.
+    /// Data that acknowledges the client's data left for the client.
     pub const DATA_ANSWERED: u32 = 1 << 19;
 
     pub const ANSWERED: u32 = ANSWER_IN | ANSWER_OUT;
@@ -136,9 +138,9 @@ pub mod state {
 /// Outcomes that are counted per Service and source class. A connection is counted at most once under each,
 /// and the failures exclude one another.
 ///
-/// User space counts refused, leaked, misrouted and stale ones, once the loss window is over without an
-/// answer ([`failed`](crate::transition::failed)). It also counts lost ones, which are not in this list.
-/// The kernel counts all others.
+/// The agent counts refused, leaked, misrouted and stale connections, once the loss window is over without
+/// an answer ([`failed`](crate::transition::failed)). It also counts lost connections, which are not in
+/// this list. The eBPF programs count all other outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Outcome {
@@ -158,9 +160,9 @@ pub enum Outcome {
     Misrouted = 6,
     /// Left for an endpoint that has left its slice.
     Stale = 7,
-    /// The same SYN was repeated after its answer.
+    /// The client repeated its SYN although an answer had left for it.
     AnswerNotDelivered = 8,
-    /// Did not get through, and need not have.
+    /// Did not get through, and was not expected to.
     Rejected = 9,
     /// Repeated SYNs.
     Retransmitted = 10,
@@ -214,8 +216,8 @@ impl Default for ServiceCounts {
 pub const TOUCH_CHUNK: u32 = 16;
 pub const TOUCH_WORDS: usize = (crate::abi::MAX_SERVICES / TOUCH_CHUNK) as usize;
 
-/// One word per [`TOUCH_CHUNK`] Services, which is incremented with each count. A reader only reads the
-/// counts of chunks whose word changed. Words wrap.
+/// One word per [`TOUCH_CHUNK`] Services, which is incremented with each count. So a reader only has to
+/// read the counts of chunks whose word changed. Words wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Touched {
@@ -270,8 +272,8 @@ pub const UDP_PORT_WORDS: usize = 1 << 16 >> 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct UdpPorts {
-    /// One bit per port in its memory order: after a byte swap the verifier of Linux 6.1 forgets a number's
-    /// range.
+    /// One bit per port. The index is the port in network order, read as a number without a byte swap:
+    /// after a byte swap, the verifier of Linux 6.1 forgets a number's range.
     pub words: [u64; UDP_PORT_WORDS],
 }
 
@@ -301,7 +303,7 @@ impl UdpPorts {
 #[repr(C)]
 pub struct Budget {
     pub window: u64,
-    /// Connections used in it.
+    /// Connections counted in `window`.
     pub used: u32,
     pub padding: u32,
 }
@@ -330,7 +332,7 @@ pub enum Fault {
     Ambiguous = 8,
     /// Answered on this node by something other than an endpoint: a local proxy, a SYN proxy.
     AnsweredLocally = 9,
-    /// A connection's state changed too often at the same time.
+    /// A connection's state could not be updated, because other CPUs changed it at every attempt.
     Contended = 10,
     /// A datagram for a frontend had too little payload to be recognised.
     UdpNotMatchable = 11,

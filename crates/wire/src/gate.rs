@@ -1,34 +1,38 @@
 //! The sampling gate: which connections and datagrams are followed when there are many.
 //!
-//! Time is counted in windows of 65 to 131 ms, made of kernel ticks, which a program reads in a nanosecond
-//! ([`window_shift`]).
+//! Time is counted in windows of 65 to 131 ms. A window is a number of kernel ticks ([`window_shift`]),
+//! because a program reads the tick counter in a nanosecond.
 //!
-//! - *Connections*: up to [`WHOLE`] connections of a Service in a window are all followed, and beyond that
-//!   every second, fourth, eighth and so on. A hash of the initial sequence number decides, which is
-//!   independent of client and time. It decides only at the arrival. At every other hook a connection is
-//!   followed if it has an entry, and the lookup happens only if [`Marks`] has a mark for it.
-//! - *Data*: for a few answered connections at a time, those with a place in [`WatchedData`], the first
-//!   data of the client and the data that acknowledges it.
-//! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and at most [`TRIES_PER_WINDOW`] flows per
-//!   destination and window. At the other hooks a datagram is read if [`Marks`] has a mark for it. The mark
-//!   may be that of another (then the datagram is read in vain), but is never missing.
+//! - *Connections*: up to [`WHOLE`] new connections of a Service in a window are all followed. Above that,
+//!   one of two, four, eight and so on is followed. A hash of the initial sequence number selects it,
+//!   independently of client and time. The selection is made only when the SYN arrives. At every other hook
+//!   a connection is followed if the map has an entry for it. The map is read only if [`Marks`] has a mark
+//!   for the connection.
+//! - *Data*: the client's first data and the data that acknowledges it are followed, but only for the few
+//!   answered connections that have a place in [`WatchedData`].
+//! - *Datagrams*: the gate decides which are read, that is parsed in full. Of each flow, one datagram is
+//!   read in [`LOOKED_WINDOWS`], and at most [`TRIES_PER_WINDOW`] flows per destination and window. At the
+//!   other hooks a datagram is read if [`Marks`] has a mark for it. The mark of a followed datagram is
+//!   never missing. Another datagram may have the same mark, and is then read in vain.
 //!
 //! Two CPUs may change a value at once. A limit is then slightly exceeded, but no mark is missing.
 
 use crate::packet::Segment;
 use crate::udp::{DNS, Ports};
 
-/// Number of connections of a Service in a window up to which all are followed. Beyond that, between half
-/// as many and as many are: 120 to 490 a second. With half of this value, the time from a change of
-/// endpoints to the first connection after it was more than 5 % off a capture, at 120 a second.
+/// Number of connections of a Service in a window up to which all are followed. Above that, between half of
+/// this number and all of it are followed: 120 to 490 a second. With half of this number, the measured time
+/// from a change of endpoints to the first connection that followed it was wrong by more than 5 %, compared
+/// with a packet capture at 120 connections a second.
 pub const WHOLE: u32 = 32;
 /// Maximum shift: at least one connection in 4,096 is followed.
 const MOST_SHIFT: u32 = 12;
-/// Number of windows after which no SYN is repeated: at least 134 s.
+/// Number of windows for which the largest shift is remembered: at least 134 s, after which no client
+/// repeats a SYN.
 const MEMORY: u32 = 2_048;
 
-/// Ticks per window as a power of two, for the largest window of at most 2^17 µs. `tick_ns` is the time
-/// between two kernel ticks.
+/// Number of kernel ticks per window, as a power of two: the largest with a window of at most 2^27 ns.
+/// `tick_ns` is the time between two ticks.
 pub fn window_shift(tick_ns: u64) -> u32 {
     ((1 << 27) / tick_ns.clamp(1 << 17, 1 << 27)).ilog2()
 }
@@ -40,11 +44,12 @@ pub struct Rate {
     pub window: u32,
     /// New connections in this window.
     pub seen: u32,
-    /// Shift that resulted from the previous window.
+    /// Minimum shift in this window, by the connections of the previous window. One of 2^shift connections
+    /// is followed.
     pub shift: u32,
     /// Largest shift since `turned`.
     pub high: u32,
-    /// Largest shift in the period before that.
+    /// Largest shift in the period before `turned`.
     pub high_before: u32,
     /// Window in which the period of `high` began.
     pub turned: u32,
@@ -55,9 +60,10 @@ pub struct Rate {
 pub enum Sampled {
     /// Not followed.
     Out,
-    /// Followed, and it would have been at any time of the last two minutes.
+    /// Followed. It would have been followed at any time in the last two minutes, so this is its first SYN.
     First,
-    /// Followed, but it may repeat an earlier one that was not followed.
+    /// Followed. This SYN may repeat an earlier one that was not followed, because fewer were selected
+    /// then.
     MaybeAgain,
 }
 
@@ -72,7 +78,8 @@ fn shift_for(seen: u32) -> u32 {
     }
 }
 
-/// Hash of an initial sequence number. Clients choose the number and cannot know the result without `seed`.
+/// Hash of an initial sequence number. Clients choose that number, but cannot predict its hash without
+/// `seed`.
 #[inline(always)]
 pub fn number(isn: u32, seed: u64) -> u32 {
     let mixed = (u64::from(isn) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -80,7 +87,8 @@ pub fn number(isn: u32, seed: u64) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// Whether a number is chosen as one of 2^`shift`. It is then chosen with every smaller shift too.
+/// Whether a hash is selected with this shift, which selects one of 2^`shift`. A selected hash is also
+/// selected with every smaller shift.
 #[inline(always)]
 fn is_chosen(number: u32, shift: u32) -> bool {
     number & ((1 << (shift & 31)) - 1) == 0
@@ -132,31 +140,33 @@ impl Rate {
     }
 }
 
-/// Number of windows for which a followed datagram may still be answered: at least 4.3 s, longer than it is
-/// kept.
+/// Number of windows for which the marks of a followed datagram are valid: at least 4.3 s, longer than the
+/// map keeps its entry.
 pub const FOLLOWED_WINDOWS: u16 = 66;
-/// Number of windows in which a flow is read once: at least 1.5 s.
+/// Number of windows in which a flow that is not followed is read once: at least 1.5 s.
 pub const LOOKED_WINDOWS: u16 = 24;
 /// Maximum number of flows per destination that are read in a window, for each direction.
 pub const TRIES_PER_WINDOW: u32 = 128;
 
 const MARKS: usize = 1 << 16;
 const CONNECTIONS: usize = 1 << 11;
-/// Connections that share a word of [`Marks::connections`].
+/// Number of mark bits for each turn in a word of [`Marks::connections`].
 const SLOTS: u32 = 12;
 const SLOT_BITS: u32 = (1 << SLOTS) - 1;
-/// Windows of a turn as a power of two: at least 2.1 s.
+/// Number of windows in a turn, as a power of two: at least 2.1 s. A mark is valid until the end of the
+/// turn after its own.
 const TURN_SHIFT: u32 = 5;
 const ANSWERED: usize = 1 << 14;
 const TRIES: usize = 1 << 11;
 
-/// Marks of followed connections and datagrams: windows, indexed by hashes.
+/// Marks of followed connections and datagrams, indexed by hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Marks {
     /// [`ConnectionMark`]s by initial sequence number. A word contains, from the upper bits on, the number
-    /// of the turn, the marks of that turn, and the marks of the previous one. Under load, lines of a
-    /// larger table are rarely in a CPU's cache and cost 200 ns; 8 KiB mostly are.
+    /// of the turn, the marks of that turn, and the marks of the previous one. The table has only 8 KiB, so
+    /// it mostly stays in a CPU's cache. With a larger table, each access under load would cost a cache
+    /// miss of 200 ns.
     pub connections: [u32; CONNECTIONS],
     /// By the beginning of the payload: last window with a followed datagram.
     pub payloads: [u16; MARKS],
@@ -164,7 +174,7 @@ pub struct Marks {
     pub clients: [u16; MARKS],
     /// By flow: last window in which it was read.
     pub looked: [u16; MARKS],
-    /// Answered clients, whose answers need not be read.
+    /// Clients that got an answer, so that further answers need not be read.
     pub answered: [u32; ANSWERED],
     /// By destination: the window, and from bit 16 on the number of flows that were read in it.
     pub tries: [u32; TRIES],
@@ -202,11 +212,12 @@ pub struct Glance {
 pub enum Wanted {
     No = 0,
     Yes = 1,
-    /// Belongs to a flow for which there is no room.
+    /// No, because too many flows to this destination were read in this window.
     OverRate = 2,
 }
 
-/// A hash of which only the upper bits are used: one multiplication. `low` should vary most.
+/// A cheap hash, of one multiplication, of which only the upper bits may be used. `low` should be the value
+/// that varies most.
 #[inline(always)]
 fn spread(high: u32, low: u32) -> u64 {
     (u64::from(high) << 32 | u64::from(low)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -224,7 +235,7 @@ fn is_recent(stamp: u16, now: u16, windows: u16) -> bool {
     stamp != 0 && now.wrapping_sub(stamp) <= windows
 }
 
-/// The stamp of a window. Zero means never.
+/// The stamp of a window. It is never zero, because zero means that no stamp was set.
 #[inline(always)]
 fn stamp(now: u16) -> u16 {
     if now == 0 { 1 } else { now }
@@ -243,7 +254,8 @@ impl ConnectionMark {
     #[inline(always)]
     pub fn new(window: u32, isn: u32) -> Self {
         let hash = spread(0, isn);
-        // The top bits give the word, and those below, scaled to the number of slots, the bit.
+        // The top bits select the word. The 16 bits below them, scaled to the number of slots, select the
+        // bit.
         let slot = (((hash >> 37) as u32 & 0xffff) * SLOTS) >> 16;
         Self {
             place: (hash >> 53) as usize & (CONNECTIONS - 1),
@@ -252,8 +264,8 @@ impl ConnectionMark {
         }
     }
 
-    /// Whether a connection with this number may have an entry. If not, none was marked for at least a
-    /// turn, which is 2.1 s.
+    /// Whether a connection with this mark may have an entry. If not, none was marked for at least one turn
+    /// (2.1 s).
     #[inline(always)]
     pub fn is_in(self, word: u32) -> bool {
         self.marks(word) & (self.bit | self.bit << SLOTS) != 0
@@ -270,7 +282,7 @@ impl ConnectionMark {
     fn marks(self, word: u32) -> u32 {
         let latest = word >> SLOTS & SLOT_BITS;
         match self.turn.wrapping_sub(word >> (2 * SLOTS)) & 0xff {
-            // 0xff: another CPU was slightly ahead and is in the next turn.
+            // 0xff is -1: another CPU is slightly ahead and already in the next turn.
             0 | 0xff => word & (SLOT_BITS << SLOTS | SLOT_BITS),
             1 => latest,
             _ => 0,
@@ -301,7 +313,7 @@ fn client_at(hash: u64) -> usize {
     (hash >> 40) as usize & (MARKS - 1)
 }
 
-/// Index and value of an answered client; the value is never zero.
+/// Index and value of an answered client in [`Marks::answered`]. The value is never zero.
 #[inline(always)]
 fn answered_at(hash: u64) -> (usize, u32) {
     ((hash >> 48) as usize & (ANSWERED - 1), hash as u32 | 1)
@@ -336,7 +348,8 @@ impl Marks {
             && self.answered[place] != value
     }
 
-    /// Decides about a flow that is not followed: it is read if it was not read recently and there is room.
+    /// Decides about a datagram whose flow is not followed. It is read if the flow was not read recently
+    /// and the destination is below its limit.
     #[inline(always)]
     fn try_flow(&mut self, now: u16, at: &Glance, direction: u32) -> Wanted {
         let [s0, s1, d0, d1] = at.ports.to_ne_bytes();
@@ -400,14 +413,15 @@ fn of_client(address: [u8; 16], port: [u8; 2], service: [u8; 2], beginning: u32)
     client_hash(u32::from_ne_bytes([m, n, o, p]), port, service, beginning)
 }
 
-/// Number of connections whose data is watched.
+/// Number of places for watched sequence numbers.
 const WATCHED: usize = 1 << 9;
 /// Number of windows after which a place may be reused: at least 1.5 s, the time for which an answered
 /// connection is followed.
 const WATCHED_WINDOWS: u32 = 24;
 
-/// Sequence numbers after which data is watched, or which such data acknowledges. Every segment with data
-/// is compared with them, so a lookup is a single load.
+/// Sequence numbers of connections whose data is watched. A segment is read if the number before its
+/// sequence number, or before its acknowledgement number, is among them. Every segment with PSH needs two
+/// lookups, so a lookup is usually a single load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct WatchedData {

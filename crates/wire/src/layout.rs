@@ -9,8 +9,8 @@ use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointEntry, EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use crate::steer::SteerRule;
 
-/// Fails to compile unless the sizes of the fields add up to the size of the type. Then there is no
-/// padding, and every byte that crosses the boundary was written.
+/// Fails to compile unless the sizes of the fields add up to the size of the type. So the type has no
+/// padding, and no uninitialised byte crosses the kernel boundary.
 macro_rules! no_padding {
     ($type:ident, $size:expr, $($field:ident: $field_type:ty),+ $(,)?) => {
         const _: () = {

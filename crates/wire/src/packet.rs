@@ -1,10 +1,9 @@
-//! Parses bytes to the few packets that are evidence: a SYN, its SYN-ACK, its RST, and the ICMP error that
-//! a node sends instead.
+//! Parses bytes into the few packets that are evidence: SYN, SYN-ACK, RST, ICMP errors about a SYN, data,
+//! and UDP datagrams ([`udp`]).
 //!
-//! Every read is a checked read at an offset and generic over the source of the bytes. So the programs
-//! (`bpf_skb_load_bytes`) and the host tests (a slice) run the same function. Nothing here panics, whatever
-//! the bytes. For bytes that cannot be parsed the caller gets a [`Fault`] to count, and the packet passes
-//! unchanged.
+//! Every read is bounds-checked and generic over the source of the bytes ([`Bytes`]). So the eBPF programs
+//! (`bpf_skb_load_bytes`) and the host tests (a slice) run the same functions. No input makes them panic.
+//! For bytes that cannot be parsed they return a [`Fault`], which the caller counts.
 //!
 //! Length: one walk through the headers of a packet, in their order.
 
@@ -18,8 +17,9 @@ pub trait Bytes {
     fn length(&self) -> usize;
     /// `N` bytes at `offset`, or `None` if the packet is shorter.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
-    /// `N` words of four bytes at `offset` in memory order, or `None` if the packet is shorter. The BPF
-    /// target has no unaligned access, so copying by words takes a quarter of the instructions.
+    /// `N` words of four bytes at `offset` in memory order, or `None` if the packet is shorter. Addresses
+    /// are copied by words, because that takes a quarter of the instructions: the BPF target has no
+    /// unaligned access, so the compiler copies an array of bytes byte by byte.
     fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]>;
 }
 
@@ -78,9 +78,10 @@ pub struct Segment {
     pub destination: Address,
     pub kind: Kind,
     pub family: Family,
-    /// The client's initial sequence number: that of the SYN, the acknowledged one minus one, or the one
-    /// that ICMP quotes. For data, the sequence number minus one, which for the client's first data is the
-    /// SYN's. For a datagram, the hash of its payload.
+    /// The client's initial sequence number. For a SYN, its sequence number. For a SYN-ACK or RST, the
+    /// acknowledged number minus one. For an ICMP error, the quoted sequence number. For data, the sequence
+    /// number minus one, which is the initial one only for the client's first data. For a datagram, the
+    /// hash of its payload.
     pub isn: u32,
     /// Bytes of payload in a SYN (TCP fast open), datagram or data segment; else zero.
     pub payload: u32,
@@ -88,8 +89,8 @@ pub struct Segment {
     pub source_port: Port,
     /// Destination port; zero for ICMP.
     pub destination_port: Port,
-    /// For a datagram, its first four bytes, of which two are the id of a DNS message. For data, see
-    /// [`Self::acknowledged`]. Else zero.
+    /// For a datagram, the first four bytes of its payload, which begin with the two-byte id if it is a DNS
+    /// message. For data, the bytes of [`Self::acknowledged`]. Else zero.
     pub beginning: [u8; 4],
 }
 
@@ -111,7 +112,8 @@ const VLAN_LEN: usize = 4;
 const MAX_VLAN_TAGS: usize = 2;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-/// Maximum number of extension headers; RFC 8200 has fewer, once each.
+/// Maximum number of extension headers that the parser follows. It knows five kinds. By RFC 8200 each
+/// occurs once at most, and destination options twice.
 const MAX_EXTENSION_HEADERS: usize = 6;
 const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
@@ -119,10 +121,10 @@ const ICMPV6: u8 = 58;
 pub mod tcp_flag {
     /// The sender has no more data.
     pub const FIN: u8 = 0x01;
-    /// Synchronise sequence numbers.
+    /// Start of a connection: synchronise sequence numbers.
     pub const SYN: u8 = 0x02;
     pub const RST: u8 = 0x04;
-    /// End of a write by the sender, which nearly every message ends with.
+    /// Push: set on the last segment of a write, so at the end of nearly every message.
     pub const PSH: u8 = 0x08;
     /// Acknowledgement field is valid.
     pub const ACK: u8 = 0x10;
@@ -153,7 +155,8 @@ pub fn parse_plain<B: Bytes>(bytes: &B, link: Link) -> Option<Segment> {
             (ethertype, ETHERNET_LEN)
         }
         Link::None => {
-            // 20 bytes, which every IP header has: a check of one byte gives the verifier no information.
+            // Load 20 bytes, the shortest IP header, because the verifier learns nothing from a bounds
+            // check of one byte.
             let [first, ..]: [u32; 5] = bytes.words(0)?;
             match first.to_ne_bytes()[0] >> 4 {
                 4 => (ETHERTYPE_IPV4, 0),
@@ -216,8 +219,8 @@ fn words_at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u32; 
     bytes.words(offset).ok_or(Fault::Truncated)
 }
 
-/// A receiver drops a packet that is shorter than its network header claims. So it is no evidence, even if
-/// the relevant part is complete.
+/// Rejects a packet that is shorter than its network header claims. Its receiver drops it, so it is no
+/// evidence, even if the parsed part is complete.
 #[inline(always)]
 fn whole<B: Bytes>(bytes: &B, end: usize) -> Result<(), Fault> {
     if end > bytes.length() {
@@ -226,7 +229,7 @@ fn whole<B: Bytes>(bytes: &B, end: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// EtherType, and offset of the network header, with at most two VLAN tags.
+/// Returns the EtherType and the offset of the network header. Skips at most two VLAN tags.
 #[inline(always)]
 fn ethernet<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
     let mut ethertype = u16::from_be_bytes(at(bytes, ETHERNET_LEN - 2)?);
@@ -244,7 +247,7 @@ fn ethernet<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
     Ok((ethertype, offset))
 }
 
-/// Uses the version nibble instead of an EtherType if there is no link-layer header.
+/// Like [`ethernet`], for packets without a link-layer header: the IP version gives the EtherType.
 #[inline(always)]
 fn bare<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
     let [first] = at(bytes, 0)?;
@@ -293,7 +296,8 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
     let [payload_high, payload_low, next, _] = lengths.to_ne_bytes();
     let payload_len = usize::from(u16::from_be_bytes([payload_high, payload_low]));
     if payload_len == 0 && next == HOP_BY_HOP {
-        // A jumbogram (RFC 2675), which Linux makes of received segments (BIG TCP): data.
+        // A jumbogram (RFC 2675). Linux merges received segments into jumbograms (BIG TCP), so this is data
+        // in the middle of a connection.
         return Ok(None);
     }
     let wanted = [TCP, ICMPV6];
@@ -374,8 +378,8 @@ pub(crate) struct Ends {
 }
 
 /// The addresses in eight words of an IPv6 header. `None` if one of them is an IPv4-mapped address (RFC
-/// 4291, section 2.5.5.2). No network carries those, but in the maps they represent IPv4, so the packet
-/// would match an IPv4 frontend.
+/// 4291, section 2.5.5.2). No network carries such addresses, but the maps store IPv4 addresses in this
+/// form. So the packet would match an IPv4 frontend.
 #[inline(always)]
 pub(crate) fn ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3]: [u32; 8]) -> Option<Ends> {
     let is_mapped = |a: u32, b: u32, c: u32| a | b == 0 && c == 0xffff_u32.to_be();
@@ -449,8 +453,8 @@ fn tcp<B: Bytes>(
 /// Bytes of the ICMP header before the quoted packet.
 const ICMP_LEN: usize = 8;
 
-/// Destination unreachable, with the sequence number of the quoted SYN. "Fragmentation needed" is about
-/// later segments and is ignored.
+/// Parses "destination unreachable", which quotes the SYN with its sequence number. "Fragmentation needed"
+/// is ignored, because it concerns later segments.
 #[inline(always)]
 fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment>, Fault> {
     let [kind, code] = at(bytes, offset)?;

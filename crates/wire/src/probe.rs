@@ -1,6 +1,7 @@
 //! The sentinel's probes in the layout of the kernel's maps: their stages, and the source that the echo
-//! saw. The agent registers a probe before it sends it and deletes it when it is judged. The sentinel's
-//! programs only add stamps. The observer's programs drop probes that would leave the node.
+//! saw. The agent registers a probe in the map before it sends the probe, and deletes the entry once the
+//! probe is judged. The sentinel's programs add time stamps. The observer's programs drop probes that would
+//! leave the node.
 
 use crate::service::{Address, Port};
 
@@ -23,8 +24,8 @@ pub struct ProbeKey {
 
 pub const UDP: u8 = 17;
 
-/// Start of a UDP probe's payload. The token follows in network order, so [`DATA_LEN`] bytes must come
-/// back. TCP probes send the same as data.
+/// Start of a UDP probe's payload. The token follows in network order. The echo must return all
+/// [`DATA_LEN`] bytes. TCP probes send the same payload as data.
 pub const UDP_MAGIC: [u8; 8] = *b"pathprf1";
 /// Bytes of a probe's data: [`UDP_MAGIC`] and the token.
 pub const DATA_LEN: usize = UDP_MAGIC.len() + 4;
@@ -44,7 +45,9 @@ pub const fn token_of_echo(isn: u32) -> u32 {
     isn ^ ECHO_MASK
 }
 
-/// Stages of a probe's way, in order.
+/// Points at which a probe is stamped, in order. The sentinel has two veth pairs, one for its client and
+/// one for the echo (server). The near ends belong to the node's datapath; the agent and the echo use the
+/// far ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Stage {
@@ -87,8 +90,8 @@ pub const PHASES: usize = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Probe {
-    /// `CLOCK_MONOTONIC` nanoseconds by [`Phase`] and [`Stage`]. Zero if not seen; only the first time is
-    /// kept.
+    /// `CLOCK_MONOTONIC` nanoseconds by [`Phase`] and [`Stage`]. Zero if the stage was not reached. A
+    /// repeated packet does not change the time.
     pub stamps: [[u64; STAGES]; PHASES],
     /// The source that the echo saw, which differs from the sent one if the datapath masqueraded it.
     pub echo_source: Address,
@@ -101,11 +104,12 @@ pub struct Probe {
 }
 
 pub mod probe_flag {
-    /// Goes to the echo past the datapath. It is collected and dropped where it comes back into the node
-    /// (ingress of the server pair's near end).
+    /// Control probe: reaches the echo without using the datapath's rules. Its answer is reported and
+    /// dropped where it enters the node (ingress of the server pair's near end).
     pub const CONTROL: u32 = 1;
-    /// Dialled by `connect` on the host. The program that finds its socket's cookie registers it, or the
-    /// agent while it closes it.
+    /// Sent by the agent's `connect` on the host. The kernel selects its token, so the program that sees
+    /// the first SYN of the socket registers the probe. If no program saw the SYN, the agent registers the
+    /// probe when it closes the socket.
     pub const HOST: u32 = 1 << 1;
     /// Refused by a RST that reached the client.
     pub const REFUSED: u32 = 1 << 2;

@@ -73,7 +73,8 @@ impl SourceClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ExpectedHandling {
-    /// Any: it may be forwarded, dropped or rejected (source ranges, a policy without local endpoints).
+    /// No particular treatment: the connection may be forwarded, dropped or rejected (source ranges, a
+    /// policy Local without local endpoints).
     Nothing = 0,
     /// Forwarded to any endpoint of the Service.
     Forward = 1,
@@ -167,7 +168,7 @@ impl FrontendValue {
         self.flags & frontend_flag::DEPARTED != 0
     }
 
-    /// [`ExpectedHandling`] for a source class as a byte. A shift rather than an index selects it: an index
+    /// [`ExpectedHandling`] for a source class as a byte. The byte is selected by a shift, because an index
     /// into a value on the stack becomes pointer arithmetic that the verifier rejects.
     #[inline(always)]
     pub fn expected_handling(&self, class: SourceClass) -> u8 {
@@ -183,9 +184,10 @@ pub mod frontend_flag {
     /// The frontend is the sentinel's. Its connections are probes, which neither prove real traffic nor
     /// count for its delays.
     pub const SENTINEL: u8 = 2;
-    /// No frontend, but an endpoint that left its slice. Where sockets are translated, connections have the
-    /// endpoint's address from the start. A pod's connection to it is stale, or of a client that knows the
-    /// pod's address. It does not count unless it stays unanswered.
+    /// Not a frontend, but the address of an endpoint that left its slice. If the datapath translates at
+    /// the socket, as Cilium does, a connection has the endpoint's address from the start. So a pod's
+    /// connection to this address is either stale, or from a client that dials the pod's address itself. It
+    /// counts only if it stays unanswered.
     pub const DEPARTED: u8 = 4;
 }
 
@@ -205,7 +207,7 @@ pub struct EndpointKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct EndpointValue {
-    /// Bits of [`endpoint_flag`], and the number of the endpoint's node from [`PEER_SHIFT`] on.
+    /// Bits of [`endpoint_flag`]. The bits from [`PEER_SHIFT`] on are the number of the endpoint's node.
     pub flags: u32,
 }
 
@@ -224,8 +226,9 @@ pub struct EndpointEntry {
     /// Written by the agent.
     pub value: EndpointValue,
     pub padding: u32,
-    /// `CLOCK_MONOTONIC` time at which a new connection was first sent to it, or last if the endpoint has
-    /// left; zero until then. The programs write it, and the agent resets it to zero.
+    /// `CLOCK_MONOTONIC` time at which the first new connection was sent to the endpoint, or the last one
+    /// if the endpoint has left its slice. Zero if there was none. The programs write it, and the agent
+    /// resets it to zero.
     pub met_ns: u64,
 }
 
@@ -240,15 +243,15 @@ impl From<EndpointValue> for EndpointEntry {
 
 /// Position of a node's number in [`EndpointValue::flags`].
 pub const PEER_SHIFT: u32 = 16;
-/// Replaces the number of another node: the connection was sent to an endpoint of this node other than its
-/// client. Policies always allow connections of a pod to itself.
+/// Value in place of another node's number: the connection was sent to an endpoint on this node.
+/// Connections of a pod to itself do not get this value, because network policies always allow them.
 pub const NEAR: u16 = u16::MAX;
 
 pub mod endpoint_flag {
     /// The endpoint is a pod of this node.
     pub const LOCAL: u32 = 1;
-    /// The endpoint has left its slice. It is kept for a while, so that connections to it are recognised as
-    /// stale rather than misrouted.
+    /// The endpoint has left its slice. The entry is not removed at once, so that connections to it are
+    /// recognised as stale rather than misrouted.
     pub const LEFT: u32 = 2;
     /// The endpoint is of a UDP port.
     pub const UDP: u32 = 4;
@@ -257,10 +260,10 @@ pub mod endpoint_flag {
 pub mod device_flag {
     /// A default route leaves by this device.
     pub const UPLINK: u32 = 1;
-    /// Another program runs behind the observer here. It may translate packets that leave, and carry
-    /// packets that enter to a pod past the hooks of the pod's device (`bpf_redirect_peer`).
+    /// Another program runs behind the observer at this device. It may translate packets that leave. It may
+    /// also redirect packets that enter to a pod, past the hooks of the pod's device (`bpf_redirect_peer`).
     pub const FOREIGN: u32 = 2;
-    /// The other end is in another network namespace, and no default route leaves by it: packets that enter
-    /// are a pod's, whatever ranges the Node has.
+    /// The device's other end is in another network namespace, and no default route leaves by the device.
+    /// So packets that enter here are a pod's, even if their source is outside the Node's pod ranges.
     pub const PODS: u32 = 4;
 }

@@ -45,7 +45,7 @@ pub mod steer_flag {
     pub const OURS: u32 = 2;
 }
 
-/// A new connection at the time when the kernel looks up its listener.
+/// A new connection for which the kernel is about to select a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialled {
     pub source: Address,
@@ -63,7 +63,7 @@ impl SteerRule {
             && (self.flags & steer_flag::EVERYWHERE != 0 || self.address == dialled.destination)
     }
 
-    /// Whether connections of the node itself stay with another listener.
+    /// Whether connections of the node itself stay with another process that listens at the port.
     #[inline(always)]
     pub fn yields(&self) -> bool {
         self.flags & steer_flag::OURS == 0
@@ -71,9 +71,9 @@ impl SteerRule {
 }
 
 impl Dialled {
-    /// Whether the node dials itself: from a loopback address, or from the dialled address, which a node
-    /// uses to reach one of its addresses. No outside client can have that source: an answer to it never
-    /// leaves the node.
+    /// Whether the node itself is the client. Its source is then a loopback address, or equal to the
+    /// destination, because a node that dials one of its addresses also uses it as the source. No outside
+    /// client can use such a source, because the answer would never leave the node.
     #[inline(always)]
     pub fn is_own(&self) -> bool {
         self.source == self.destination || is_loopback(&self.source)
@@ -90,9 +90,9 @@ impl Dialled {
     }
 }
 
-/// Wildcard address of IPv4: a listener there has every IPv4 address.
+/// Wildcard address of IPv4. A listener bound to it accepts connections to every IPv4 address.
 pub const ANY_V4: Address = mapped([0; 4]);
-/// Wildcard address of IPv6: a listener there has every IPv6 address.
+/// Wildcard address of IPv6. A listener bound to it accepts connections to every IPv6 address.
 pub const ANY_V6: Address = [0; 16];
 const LOOPBACK_V6: Address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 

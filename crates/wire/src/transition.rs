@@ -1,4 +1,4 @@
-//! Transition of a connection's state by a sighting: pure, and the only writer of states.
+//! Computes a connection's next state from a sighting, without side effects.
 //!
 //! It does not depend on packets, maps or devices; `classify` passes it the sighting.
 
@@ -6,8 +6,9 @@ use crate::abi::{LOSS_WINDOW_NS, RETRANSMIT_NS};
 use crate::evidence::{Outcome, Pending, state};
 use crate::service::{ExpectedHandling, frontend_flag};
 
-/// A sighting of a followed connection. The bits are separate from the kind: inside it, a compiled program
-/// would have no value for bits that a kind lacks, and the verifier rejects that.
+/// A sighting: a packet of a followed connection, seen at a hook. The details are a field beside the kind
+/// rather than data of its variants. A variant without data would leave these bytes uninitialised in the
+/// compiled program, and the verifier rejects a read of such bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
     pub kind: Kind,
@@ -48,20 +49,23 @@ pub enum Kind {
 
 /// Bits of a sighting.
 pub mod detail {
-    /// [`ToEndpoint`](super::Kind::ToEndpoint): on this node, by the device that the route specifies.
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): the endpoint is on this node, and the packet leaves by the
+    /// device that the route specifies.
     pub const PROVEN: u32 = 1;
     /// [`AnswerIn`](super::Kind::AnswerIn): its source is a current endpoint of the Service.
     pub const FROM_ENDPOINT: u32 = 2;
     /// [`AnswerIn`](super::Kind::AnswerIn): it accepts the connection, rather than refusing it.
     pub const ACCEPTS: u32 = 4;
-    /// [`AnswerIn`](super::Kind::AnswerIn): it passes no other hook on its way to the client. The client is
-    /// on this node, or a program behind this hook may carry it past all others.
+    /// [`AnswerIn`](super::Kind::AnswerIn): it may pass no other hook on its way to the client. The client
+    /// is the node itself, or another program at this device may redirect the answer to a pod past all
+    /// other hooks.
     pub const LAST: u32 = 8;
     /// [`RefusalOut`](super::Kind::RefusalOut): by ICMP.
     pub const ICMP: u32 = 16;
-    /// [`ToEndpoint`](super::Kind::ToEndpoint): on this node, by another device than the route specifies.
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): the endpoint is on this node, but the packet leaves by
+    /// another device than the route specifies.
     pub const ASIDE: u32 = 32;
-    /// [`ToEndpoint`](super::Kind::ToEndpoint): no new connection was sent to it before.
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): no new connection was sent to this endpoint before.
     pub const UNMET: u32 = 64;
     /// [`ToEndpoint`](super::Kind::ToEndpoint): number of the endpoint's node, from
     /// [`PEER_SHIFT`](crate::service::PEER_SHIFT) on.
@@ -85,12 +89,12 @@ impl Sighting {
 pub struct Step {
     /// The new state, or the old one if nothing changes.
     pub state: u32,
-    /// Outcome that the CPU which moves the state counts once.
+    /// Outcome to count. Only the CPU that changes the state counts it, so it is counted once.
     pub outcome: Option<Outcome>,
     /// An apparent failure that is seen for the first time. An answer may still outweigh it, so it is
     /// counted only after the loss window ([`failed`]).
     pub doubt: Option<Outcome>,
-    /// Whether this proves the connection.
+    /// Whether the sighting proves that the datapath forwards the connection.
     pub proof: bool,
 }
 
@@ -120,12 +124,13 @@ pub enum Failed {
     Lost,
 }
 
-/// The failure of a connection, known after the loss window. `None` before that, and for a connection that
-/// got through or need not have.
+/// The failure of a connection, which is known after the loss window. `None` during the loss window, for a
+/// connection that got through, and for one that was not expected to.
 ///
-/// An apparent failure may be due to another program (a mirror, a router that turns the packet back, a
-/// second translator), so only a missing answer is conclusive. An endpoint on the node itself is
-/// responsible for its silence, since packets to it leave by no device.
+/// An apparent failure may be caused by another program (a mirror, a router that returns the packet, a
+/// second translator), so it counts only if no answer came. If the Service has an endpoint on the node
+/// itself, a connection without any other sighting is not reported as lost: packets to that endpoint leave
+/// by no device, so its silence may be the endpoint's fault.
 pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     let has = |bits: u32| fields.state & bits != 0;
     if age_ns <= LOSS_WINDOW_NS
@@ -161,8 +166,9 @@ fn is_through(state: u32) -> bool {
     state & state::ANSWER_OUT != 0 || (forwarded && !answered_in_time)
 }
 
-/// The transition. After the loss window a connection that had not got through was reported as failed.
-/// Later events are progress and may be proof, but do not count as another outcome.
+/// The effect of a sighting. A connection that has not got through by the end of the loss window is
+/// reported as failed. Later events still change its state and may be proof, but are not counted as another
+/// outcome.
 #[inline(always)]
 pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> Step {
     let late = age_ns > LOSS_WINDOW_NS;
@@ -179,7 +185,8 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
             state: old | state::AMBIGUOUS,
             ..stay
         },
-        // No stack retransmits so soon: a second program saw the same packet while links are exchanged.
+        // No stack retransmits so soon. The old and the new program both saw the same packet, while an
+        // agent replaces its predecessor's programs.
         Kind::Again if age_ns < RETRANSMIT_NS => stay,
         Kind::Again => again(old),
         // A copy of a misdelivered packet.
@@ -193,8 +200,9 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
             doubt(old, fields, state::LEAKED, Outcome::Leaked)
         }
         Kind::AnswerIn => {
-            // An answer from elsewhere to a connection that never left is not due to this node. But another
-            // program may have carried a misrouted connection to its endpoint.
+            // Ignore an answer that is not from an endpoint if the connection never left this node: the
+            // node did not cause it. But if the connection seemed to fail, another program may have carried
+            // it to its endpoint.
             let astray = sighting.has(detail::ACCEPTS) && old & state::FAILING != 0;
             if !sighting.has(detail::FROM_ENDPOINT) && !astray && old & through == 0 {
                 return stay;
@@ -210,9 +218,9 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
             let trusted = host || old & (through | state::FAILING) != 0;
             answer_step(old, state::ANSWER_OUT, trusted, told)
         }
-        // A RST here is the endpoint's refusal on its way back, so the datapath works. An ICMP error about
-        // a forwarded packet may come from any router behind: it is neither an answer of the endpoint and
-        // proof, nor a refusal by this node [10].
+        // The connection was forwarded, so a RST is the endpoint's refusal on its way back, and proves the
+        // datapath. An ICMP error may come from any router on the path to the endpoint. So it is neither
+        // proof nor a refusal by this node (finding 10).
         Kind::RefusalOut if old & through != 0 => {
             if sighting.has(detail::ICMP) {
                 return stay;
@@ -230,8 +238,8 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
     }
 }
 
-/// Data is followed after the connection was forwarded and answered, because this node must then forward
-/// its data too.
+/// Records data only of a connection that was forwarded and answered through this node, because the node
+/// must then forward its data too.
 #[inline(always)]
 fn data_step(old: u32, kind: Kind) -> u32 {
     const ESTABLISHED: u32 = state::FORWARDED | state::ANSWER_OUT;
@@ -248,13 +256,14 @@ fn data_step(old: u32, kind: Kind) -> u32 {
 }
 
 /// Whether data of the client entered three times and was never forwarded. A slow or hanging endpoint does
-/// not cause that, since its data is forwarded.
+/// not cause this, since data for it is still forwarded.
 pub fn is_data_lost(state: u32) -> bool {
     let seen = state & (state::DATA_THRICE | state::DATA_FORWARDED | state::DATA_ANSWERED);
     seen == state::DATA_THRICE && state & (state::AMBIGUOUS | state::ALIAS | state::REJECTED) == 0
 }
 
-/// An apparent failure. If the connection need not get through, it is no failure, which is known at once.
+/// The step for an apparent failure. If the connection was not expected to get through, it is counted as
+/// rejected at once.
 #[inline(always)]
 fn doubt(old: u32, fields: &Pending, bit: u32, outcome: Outcome) -> Step {
     if ExpectedHandling::from_byte(fields.owed).is_forward() {
@@ -310,8 +319,8 @@ fn to_endpoint_step(old: u32, proven: bool, told: bool) -> Step {
     }
 }
 
-/// `trusted`: the answer proves the datapath. An untrusted one has an unknown origin (a local proxy, a SYN
-/// proxy) and proves nothing.
+/// `trusted`: the answer proves the datapath. An untrusted answer comes from an unknown origin (a local
+/// proxy, a SYN proxy) and proves nothing. `told`: the connection was already reported as failed.
 #[inline(always)]
 fn answer_step(old: u32, bits: u32, trusted: bool, told: bool) -> Step {
     if old & state::REJECTED != 0 || old & bits == bits {

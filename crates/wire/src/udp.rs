@@ -1,13 +1,15 @@
-//! Classification of sightings of UDP datagrams, separate from [`classify`](crate::classify). Nothing here
-//! proves a path, reports an anomaly or uses a source's budget of connections.
+//! Classifies UDP datagrams that a hook sees, separately from TCP ([`classify`](crate::classify)).
+//! Datagrams never prove a path, are never reported as anomalies, and do not use a source's budget of
+//! connections.
 //!
 //! - A datagram is recognised by a hash of its payload ([`payload_hash`]), since it has no initial sequence
-//!   number. After translation nothing distinguishes two clients that send the same payload at the same
-//!   time. The later datagram is not followed and counts as ambiguous.
-//! - One datagram of a flow is followed at a time. A flow is identified by its client, and on port 53 also
-//!   by the message's id, so that one socket can have several pending queries. An answer finds its datagram
-//!   by the flow, and the bulk of a flow costs one lookup.
-//! - The number of followed datagrams is limited per time; further ones are only counted.
+//!   number. If two clients send the same payload at the same time, their datagrams cannot be distinguished
+//!   after NAT. So the later one is not followed and counts as ambiguous.
+//! - Only one datagram of a flow is followed at a time. A flow is identified by the client's address and
+//!   port. On port 53 the message's id is part of the flow too, so that one socket can have several pending
+//!   queries. The map has a second entry for the flow, by which an answer finds its datagram. All other
+//!   datagrams of the flow cost only this lookup.
+//! - Followed datagrams are limited per time window. Those above the limit are only counted.
 //!
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
@@ -26,15 +28,16 @@ use crate::transition::{Kind, Sighting, advance, detail};
 /// Whether each of a datagram's ports belongs to a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// The source port does, so it may be an answer.
+    /// The source port belongs to a Service, so the datagram may be an answer.
     pub from: bool,
-    /// The destination port does, so it may be for a frontend, or on its way to an endpoint.
+    /// The destination port belongs to a Service, so the datagram may be for a frontend, or on its way to
+    /// an endpoint.
     pub to: bool,
 }
 
-/// Bit in the family of a flow's key, which separates flows from payloads.
+/// Bit in [`PendingKey::family`] that marks the key of a flow. Keys without it are of payloads.
 const FLOW: u32 = 1 << 8;
-/// Port whose messages begin with an id (RFC 1035, section 4.1.1).
+/// The DNS port. Its messages begin with an id (RFC 1035, section 4.1.1).
 pub(crate) const DNS: u16 = 53;
 
 #[inline(always)]
@@ -45,7 +48,8 @@ pub fn key_of(segment: &Segment) -> PendingKey {
     }
 }
 
-/// The key of the flow between a client and a Service; `tag` is the message's.
+/// The key of the flow between a client and a Service. `tag` is the DNS message's id; it is ignored on
+/// other ports.
 #[inline(always)]
 pub fn flow_key(client: (&Address, Port), service: Port, tag: [u8; 2], family: u32) -> PendingKey {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *client.0;
@@ -69,7 +73,7 @@ pub fn flow_key(client: (&Address, Port), service: Port, tag: [u8; 2], family: u
     }
 }
 
-/// The id of a message, if it has one.
+/// The first two bytes of the payload, which are the id of a DNS message.
 #[inline(always)]
 fn tag_of(segment: &Segment) -> [u8; 2] {
     let [high, low, _, _] = segment.beginning;
@@ -80,7 +84,7 @@ pub fn is_flow(key: &PendingKey) -> bool {
     key.family & FLOW != 0
 }
 
-/// Processes a sighting.
+/// Processes a datagram that a hook sees.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment, ports: Ports) {
     let mut seen = None;
@@ -135,8 +139,8 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     }
     if let Some(other) = world.connection(&key) {
         world.fault(Fault::UdpAmbiguous);
-        // If the other one was forwarded, its flow identifies it from now on. If not, nothing is known
-        // about it.
+        // If the first datagram was already forwarded, its flow is enough to find its answer. If not, it
+        // becomes ambiguous, because the payload no longer identifies it.
         let unmoved = other.state() & state::PROGRESS == 0;
         return unmoved.then_some((other, Sighting::new(Kind::Shared, 0)));
     }
@@ -186,7 +190,7 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     Some((datagram, sighting))
 }
 
-/// A datagram leaves whose arrival was not seen: the same rules as for connections in `classify`.
+/// A datagram leaves and its arrival was not seen. The rules are the same as for connections in `classify`.
 #[inline(always)]
 fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     let Some(frontend) = world.frontend(&frontend_key(segment)) else {
@@ -208,12 +212,12 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     }
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
-    // It needs no flow: neither its answer nor another hook is of interest.
+    // Add no entry for its flow: neither its answer nor its appearance at other hooks matters.
     world.follow(&key_of(segment), &pending);
 }
 
-/// Sighting of a possible answer in a followed flow. After the first answer, the rest of the flow costs one
-/// lookup.
+/// Classifies a datagram that may be an answer in a followed flow. After the first answer, other datagrams
+/// of the flow cost one lookup.
 #[inline(always)]
 fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> Seen<W> {
     let flow = world.connection(&flow_key(
@@ -254,7 +258,8 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     Some((datagram, Sighting::new(Kind::AnswerOut, 0)))
 }
 
-/// Moves a datagram's state. The CPU that moved it also counts.
+/// Updates a datagram's state. Only the CPU that changed the state counts the outcome, so it is counted
+/// once.
 #[inline(always)]
 fn step<W: World>(world: &W, datagram: &W::Connection, sighting: Sighting) {
     let fields = datagram.fields();

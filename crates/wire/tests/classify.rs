@@ -217,7 +217,8 @@ fn a_pod_is_known_by_its_device(
     assert_eq!(outcome(&node, service, expected, Outcome::Arrived), 1);
 }
 
-/// The same for a pod that dials a removed endpoint. From outside, no forwarding is expected there.
+/// A pod whose address is outside the Node's pod ranges dials a removed endpoint. Clients outside are not
+/// expected to be forwarded there.
 #[rstest]
 #[case::by_its_device(device_flag::PODS, Some(Failed::Stale))]
 #[case::by_any_other(0, None)]
@@ -235,7 +236,7 @@ fn a_pod_that_dials_an_endpoint_that_left_is_known_by_its_device(
     assert_eq!(failed.collect::<Vec<_>>(), Vec::from_iter(expected));
 }
 
-/// These are connections of other nodes' pods.
+/// Such connections come from pods of other nodes, whose agents report them.
 #[test]
 fn connections_from_an_uplink_to_a_removed_endpoint_are_not_followed() {
     let node = Node::new(Family::V4);

@@ -45,7 +45,8 @@ fn a_quiet_service_is_followed_whole(#[case] each: u32) {
     assert!(decisions.iter().all(|one| *one == Sampled::First));
 }
 
-/// Half of [`WHOLE`] to all of it is followed at any rate, give or take the hash.
+/// At any higher rate, between half of [`WHOLE`] and all of it is followed, except for deviations of the
+/// hash.
 #[rstest]
 #[case(100)]
 #[case(1_300)]
@@ -56,7 +57,7 @@ fn a_busy_service_is_sampled(#[case] each: u32) {
     assert!((WHOLE / 4..=WHOLE * 2).contains(&of), "{of}");
 }
 
-/// Even its first window is bounded.
+/// The number of followed connections is bounded even in the first window of a burst.
 #[test]
 fn a_sudden_rush() {
     let of = followed(&busy(&mut Rate::default(), NOW, 1, 50_000));
@@ -72,7 +73,8 @@ fn two_windows_after_a_rush_all_connections_are_followed() {
     assert_eq!(followed(&later), FEW);
     let again = later.iter().filter(|one| **one == Sampled::MaybeAgain);
     assert!(again.count() as u32 > FEW / 2, "{later:?}");
-    // 134 s are 1,023 to 2,047 windows, and the shift is kept for at most twice 2,048.
+    // 134 s are 1,023 to 2,047 windows. The largest shift is remembered for 2,048 windows at least and
+    // twice as many at most.
     let much_later = busy(&mut rate, NOW + 2_040, 2, FEW);
     assert!(much_later.contains(&Sampled::MaybeAgain), "{much_later:?}");
     busy(&mut rate, NOW + 2_100, 1, 1);
@@ -196,8 +198,8 @@ const FROM: Ports = Ports {
 };
 
 proptest! {
-    /// A followed datagram is read wherever it leaves, with any addresses and among any others. So is its
-    /// answer, until it is marked as answered.
+    /// A followed datagram is read wherever it leaves, with any addresses and among any other datagrams.
+    /// Its answer is read too, until the client is marked as answered.
     #[test]
     fn what_is_followed_is_read_everywhere(
         client: u32, id: u32, now: u16, after in 0..=FOLLOWED_WINDOWS, node: u32, dns: bool,
@@ -311,7 +313,7 @@ fn marks_of_the_turn_before_stay() {
     assert!(at(8, 1).is_in(second) && at(8, isn).is_in(second));
     let third = at(9, isn).set_in(second);
     assert!(!at(9, 1).is_in(third) && at(9, isn).is_in(third));
-    // Another processor is slightly ahead.
+    // Another CPU is slightly ahead.
     let behind = at(8, 1).set_in(at(9, isn).set_in(0));
     assert!(at(8, isn).is_in(behind) && at(9, isn).is_in(behind) && at(9, 1).is_in(behind));
     // The turn's number has 8 bits.

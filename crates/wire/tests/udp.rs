@@ -8,7 +8,8 @@ use rstest::rstest;
 
 /// Maximum number of datagrams followed per second (`abi::UDP_PER_WINDOW` in 134 ms).
 const RATE: usize = 953;
-/// Number of datagrams at that rate in 1.5 s, for which an answered one is followed.
+/// Number of datagrams that are followed at the same time: at that rate, each for the 1.5 s of an answered
+/// one.
 const FOLLOWED: usize = RATE * 3 / 2;
 const QUESTIONS: usize = 400_000;
 
@@ -73,7 +74,7 @@ impl Random {
     }
 }
 
-/// The share of queries at the full rate that have the hash of another one that is still followed.
+/// Share of queries, at the full rate, whose hash equals that of another query that is still followed.
 fn share_of_collisions(names: &[String]) -> f64 {
     let mut random = Random(0x5eed);
     let mut followed = VecDeque::new();
@@ -100,7 +101,8 @@ fn share_of_collisions(names: &[String]) -> f64 {
     f64::from(collided) / QUESTIONS as f64
 }
 
-/// At most the collisions of IDs alone, by the birthday problem of 16 bits. Different names give fewer.
+/// There are at most as many collisions as there are equal 16-bit ids (birthday problem). Equal ids with
+/// different names do not collide.
 #[test]
 fn dns_at_the_full_rate() {
     let by_ids = FOLLOWED as f64 / 65_536.0;

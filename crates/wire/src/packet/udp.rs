@@ -1,5 +1,5 @@
-//! Parses bytes to a UDP datagram, and hashes the beginning of its payload, which identifies it after its
-//! addresses were translated.
+//! Parses bytes into a UDP datagram, and hashes the beginning of its payload. The hash identifies the
+//! datagram after NAT has changed its addresses.
 
 use super::{
     Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ends, IPV4_LEN, IPV6_LEN, Kind, Link, Segment, bare,
@@ -10,13 +10,16 @@ use crate::service::{Family, UDP};
 
 const UDP_LEN: usize = 8;
 
-/// Maximum number of payload bytes in the hash; of shorter payloads, the whole words.
+/// Number of payload bytes that are hashed. Of a shorter payload, only whole words of four bytes are
+/// hashed.
 pub const HASHED: usize = 32;
-/// Minimum length of a payload: shorter ones are too often equal. No DNS message is shorter.
+/// Minimum payload of a datagram that is followed. Shorter payloads are too often equal. Every DNS message
+/// is long enough.
 pub const MATCHABLE: u32 = 8;
 
-/// Parses the datagram at the start of `bytes`. Returns it with the offset of its payload. `isn` is zero;
-/// see [`payload_hash`]. [`parse`](super::parse) reports faults before the UDP header.
+/// Parses the datagram at the start of `bytes`. Returns it with the offset of its payload. Its `isn` is
+/// zero: the caller sets it to the [`payload_hash`]. Faults in the headers before UDP are not reported
+/// here, but by [`parse`](super::parse).
 #[inline(always)]
 pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>, Fault> {
     let Some((ends, offset)) = network(bytes, link) else {
@@ -52,8 +55,9 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>
     Ok(Some((segment, offset + UDP_LEN)))
 }
 
-/// Addresses of a datagram (see [`ipv6_ends`]), and the offset of its UDP header. `None` for other
-/// protocols, later fragments and headers that cannot be followed.
+/// Addresses of a datagram, and the offset of its UDP header. The addresses are `None` if one is
+/// IPv4-mapped ([`ipv6_ends`]). The result is `None` for other protocols, later fragments and headers that
+/// cannot be parsed.
 #[inline(always)]
 fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Option<Ends>, usize)> {
     let (ethertype, offset) = match link {
@@ -92,8 +96,8 @@ fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Option<Ends>, usize)> {
     }
 }
 
-/// Hash of a payload's length and its first [`HASHED`] bytes. It has no key: whoever wants two equal hashes
-/// can send the same datagram twice.
+/// Hash of a payload's length and its first [`HASHED`] bytes. It needs no secret key: an attacker who wants
+/// two equal hashes can simply send the same datagram twice.
 #[inline(always)]
 pub fn payload_hash<B: Bytes>(bytes: &B, offset: usize, length: u32) -> Option<u32> {
     let mut hash = Hash::new(u64::from(length));
@@ -117,7 +121,7 @@ pub fn payload_hash<B: Bytes>(bytes: &B, offset: usize, length: u32) -> Option<u
     Some(hash.finish())
 }
 
-/// A hash that spreads neighbouring values: multiplications as in `budget`.
+/// A hash that spreads neighbouring values, by multiplications like those in `budget`.
 pub(crate) struct Hash(u64);
 
 impl Hash {

@@ -1,8 +1,8 @@
 //! The echo's answer to a probe's packet, written in place. The echo program runs this over packets, and
 //! the host tests over slices.
 //!
-//! Checksums are updated by difference and never computed, because a packet from the node itself has an
-//! unfinished one (CHECKSUM_PARTIAL). Swapped addresses and ports do not change a checksum.
+//! Checksums are updated by difference and never computed, because the checksum of a packet from the node
+//! itself may be unfinished (CHECKSUM_PARTIAL). Swapping addresses or ports does not change a checksum.
 
 use super::packet::{IPV4_ADDRESSES, IPV6_ADDRESSES, Kind, ProbePacket};
 use super::{DATA_LEN, echo_isn};
@@ -53,7 +53,7 @@ pub fn answer<W: Wire>(wire: &W, packet: &ProbePacket) -> Option<()> {
     replace(wire, at, 8, acknowledged.to_be())?;
     let [lengths]: [u32; 1] = wire.words(at + 12)?;
     let [units, _, window_high, window_low] = lengths.to_ne_bytes();
-    // Without the ECN bits, which mean something else in an answer.
+    // Clear the ECN bits, because they have another meaning in an answer.
     let answered = [units & 0xf0, flags, window_high, window_low];
     replace(wire, at, 12, u32::from_ne_bytes(answered))?;
     blank_options(wire, at, packet.header_len as usize)

@@ -1,7 +1,7 @@
-//! Parses bytes to a packet of a probe. The sentinel's programs run this over packets, and the host tests
-//! over slices.
+//! Parses bytes into a packet of a probe. The sentinel's programs run this on packets, and the host tests
+//! on slices.
 //!
-//! Only the formats that the agent, the echo and the node's stack use for probes are known: Ethernet
+//! Only the formats that the agent, the echo and the node's stack use for probes are accepted: Ethernet
 //! without tags, IPv4 without options or IPv6 without extension headers, no fragments, TCP, UDP, and ICMP
 //! errors about them. All other packets are rejected. Nothing here panics, whatever the bytes.
 
@@ -18,7 +18,7 @@ pub enum Kind {
     SynAck,
     /// Data with magic and token, in either direction.
     Data,
-    /// A RST that answers the SYN or the data, or that closes a connection without an answer.
+    /// A RST that refuses the SYN or the data, or by which the client abandons an unanswered connection.
     Reset,
     /// An ICMP error about the SYN or the data.
     Unreachable,
@@ -92,8 +92,8 @@ pub fn parse<B: Bytes>(bytes: &B) -> Option<ProbePacket> {
 }
 
 impl ProbePacket {
-    /// Key of the probe that a reset of the client closes. Its sequence number is the one after an
-    /// unanswered SYN.
+    /// Key of the probe that the client abandons by this RST. If its SYN was not answered, the RST has the
+    /// sequence number after that of the SYN.
     #[inline(always)]
     pub fn closes(&self) -> Option<ProbeKey> {
         let token = self.sequence.wrapping_sub(1);
@@ -131,7 +131,8 @@ struct Network {
     protocol: u8,
     /// Offset of the transport header.
     transport: usize,
-    /// Number of bytes from there on according to the header; the packet has as many.
+    /// Number of bytes from the transport header on, according to the IP header. The packet is at least as
+    /// long.
     length: usize,
 }
 
@@ -216,7 +217,8 @@ fn tcp<B: Bytes>(bytes: &B, network: &Network) -> Option<ProbePacket> {
         SYN_ACK if payload == 0 => (Kind::SynAck, acknowledged.wrapping_sub(1)),
         // Refuses a SYN, and acknowledges it.
         RST_ACK => (Kind::Reset, acknowledged.wrapping_sub(1)),
-        // Refuses data: uses the number that the data acknowledged (RFC 9293, section 3.5.2).
+        // Refuses data: its sequence number is the one that the data acknowledged (RFC 9293, section
+        // 3.5.2).
         tcp_flag::RST => (Kind::Reset, token_of_echo(sequence.wrapping_sub(1))),
         tcp_flag::ACK if payload == DATA_LEN => {
             (Kind::Data, token_at(bytes, network.transport + header_len)?)
@@ -285,8 +287,9 @@ fn icmp<B: Bytes>(bytes: &B, network: &Network) -> Option<ProbePacket> {
     let token = match protocol {
         TCP => {
             let sequence = u32::from_be_bytes(bytes.load(quoted + 4)?);
-            // Only eight bytes of the packet must be quoted (RFC 792). Without more, it is taken for the
-            // SYN, whose sequence number is the token.
+            // RFC 792 guarantees only eight quoted bytes of the TCP header, which do not include the flags.
+            // Without the flags, the quoted packet is assumed to be the SYN, whose sequence number is the
+            // token.
             match bytes.load::<1>(quoted + 13) {
                 Some([flags]) if flags & tcp_flag::SYN == 0 => sequence.wrapping_sub(1),
                 _ => sequence,

@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// The recorded time of a connection to an endpoint of the Service `web`.
+    /// The recorded time of a connection to an endpoint of [`WEB`](scenario::WEB).
     pub fn met(&self, at: std::net::SocketAddr) -> u64 {
         self.endpoints.borrow()[&endpoint(scenario::WEB, at)].met_ns
     }
@@ -137,7 +137,7 @@ impl Node {
         }
     }
 
-    /// All results, with connections that have failed by the end of time.
+    /// All results, including the failures of connections as if every loss window were over.
     pub fn seen(&self) -> Seen {
         let mut seen = self.seen.borrow().clone();
         for (fields, state) in self.connections() {

@@ -1,7 +1,7 @@
 //! Sequences of packets with the results that the observer must give. `tests/classify.rs` runs them through
 //! the rules over ordinary collections, and `tests/kernel` of node-tests through the compiled programs.
-//! Both must give the same results. Numbers in brackets are kernel findings; each has a negative control
-//! beside it.
+//! Both must give the same results. Numbers in brackets refer to docs/internal/kernel-findings.md. Each
+//! such scenario has a negative control beside it.
 //!
 //! Length: data; one scenario after the other.
 
@@ -30,7 +30,8 @@ pub enum Device {
     Bridge,
     /// The device in the routes to the pods of this node.
     Pods,
-    /// A flagged pod device: another program there may redirect packets past all other hooks.
+    /// A pod's device with the flag `FOREIGN`: another program there may redirect packets past all other
+    /// hooks.
     Redirecting,
     /// A tunnel, the device in the routes to some pods of other nodes.
     Overlay,
@@ -211,12 +212,12 @@ impl Stage {
         scenario(name).syn_in(Client, self.pod, self.web)
     }
 
-    /// The same, and its SYN is forwarded to a pod of this node.
+    /// Like [`dialled`](Self::dialled), and the SYN is forwarded to a pod of this node.
     fn forwarded(&self, name: &'static str) -> Scenario {
         self.dialled(name).syn_out(Pods, self.pod, self.here)
     }
 
-    /// The same, and the pod's answer is forwarded too.
+    /// Like [`forwarded`](Self::forwarded), and the pod's answer is forwarded too.
     fn answered(&self, name: &'static str) -> Scenario {
         self.forwarded(name)
             .answer_in(Pods, self.here, self.pod)
@@ -318,7 +319,7 @@ impl Scenario {
         self
     }
 
-    /// The same for a lost connection, whose SYN or answer was not forwarded.
+    /// Like [`seen`](Self::seen), for a lost connection, whose SYN or answer was not forwarded.
     fn lost(self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
         let mut lost = self.seen(service, class, outcomes);
         lost.seen.failed.push((service, class, Failed::Lost));
@@ -533,7 +534,8 @@ fn expected_handling(s: &Stage) -> Vec<Scenario> {
             .reset_out(Client, s.no_local, s.pod)
             .seen(NO_LOCAL, Pod, &[Arrived, Refused])
             .reported(Refused, 0, None),
-        // The source may be a pod of another node, for which this is allowed: neither proof nor failure.
+        // This is neither proof nor failure, because the source may be a pod of another node, for which it
+        // is allowed.
         scenario("policy Local: from outside to another node [15]")
             .syn_in(Uplink, s.outside, s.local)
             .syn_out(Overlay, s.outside, s.tunnelled)
