@@ -4,6 +4,7 @@
 //! fault and a similar text that is allowed. A rule must not guess: it accepts ambiguous text.
 
 mod code;
+mod comments;
 mod deps;
 mod docs;
 mod files;
@@ -38,7 +39,8 @@ impl Violation {
 
 type Check = fn(&Tree, &mut Vec<Violation>);
 
-const CHECKS: [Check; 17] = [
+const CHECKS: [Check; 18] = [
+    comments::plain,
     deps::core,
     deps::modules,
     deps::crates,
