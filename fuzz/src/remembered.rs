@@ -1,5 +1,5 @@
-//! An arbitrary state file is refused, or the agent continues from it at any time of the clock, gives a
-//! reason, and writes the same state again.
+//! An arbitrary state file is either refused or restored. A restored state is unchanged after it is written
+//! and read again. At any clock time, the agent continues from it with a verdict that gives a reason.
 
 use std::time::Duration;
 

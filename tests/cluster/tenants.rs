@@ -193,8 +193,9 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
     scene.clients.clear();
 }
 
-/// A pod dials a silent endpoint from one source port. After the endpoint is removed, the pod's SYNs keep the
-/// old conntrack entry alive and still go to this endpoint. Another pod uses a Service of another namespace.
+/// A pod dials a silent endpoint, always from the same source port. After the endpoint is removed, the pod's
+/// SYNs keep the old conntrack entry alive and still go to this endpoint. This must not make the node stale.
+/// Meanwhile another pod connects to a working Service of another namespace.
 fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
                   tcp dport 8080 drop\n}\n}\n";

@@ -278,8 +278,8 @@ impl Name {
     }
 }
 
-/// Whether any process has bound the name of this program. If connecting to it is denied, the name exists
-/// too.
+/// Whether any process has bound the abstract socket of this mark and program ([`Name`]). A connection that
+/// is denied also shows that the socket exists.
 fn is_borne(mark: &str, program: u32) -> bool {
     let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(mark, program)?);
     match asked() {

@@ -25,8 +25,8 @@ const IPTABLES_CHAIN: Name<'static> = Name::Chain {
 };
 const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
-/// By [`Family`]: whether a legacy table existed at the last check that found a proxy which does not use it.
-/// Static, since the whole process reads the same kernel.
+/// For each [`Family`]: whether a legacy nat table existed when another proxy was last found. While this is
+/// true, a legacy table does not count as kube-proxy's ([`is_proxy`]). Static, because there is one kernel.
 static LEGACY_OF_OTHERS: [AtomicBool; FAMILIES] = [const { AtomicBool::new(false) }; FAMILIES];
 
 /// Proxies that currently program Service routing, by [`Family`]. Each is recognised by a chain, a table

@@ -104,8 +104,8 @@ impl Maps {
         failed
     }
 
-    /// Checks that the plan deleted no entry that it put again. Deletions of removed endpoints are not
-    /// checked, because their id may have another Service now.
+    /// Checks that no entry that the plan deleted or retired is back in the maps. `DeleteEndpoint` is not
+    /// checked: Service ids are reused, so its key may belong to another Service by now.
     fn assert_no_hole(&self, plan: &[MapChange]) {
         for change in plan {
             let stands = match change {

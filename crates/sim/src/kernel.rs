@@ -60,8 +60,8 @@ pub(super) struct Kernel {
     pending_reports: PendingReports,
     successes: Successes,
     lost_data: Vec<LostData>,
-    /// Whether this agent has swept before. Its first sweep ignores losses, because the previous agent
-    /// reported them.
+    /// Whether `sweep` has run since this agent started. The first run returns no failed connections, because
+    /// the previous agent reported them.
     swept: bool,
     /// Endpoints whose times in `met` the agent reads.
     pub(super) asked: Vec<EndpointKey>,

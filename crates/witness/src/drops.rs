@@ -134,8 +134,8 @@ impl DropLedger {
             let Some(info) = directory.service(count.service) else {
                 continue;
             };
-            // Such a drop is no loss: pathproof's programs drop every probe at the end of its path, and at an
-            // uplink.
+            // pathproof's own tc programs drop probes on purpose: at the end of their path, and before an
+            // untranslated probe leaves the node by an uplink. Such a drop is no loss.
             if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
                 continue;
             }

@@ -188,8 +188,8 @@ impl<'a> Case<'a> {
         let answered = self.evidence.remote;
         let astray = self.ledger.peers.astray(self.family);
         let used = self.namespaces_in_use();
-        // A node with several uplinks may select one by source address, which is no fault. So a connection
-        // counts only if it left by an uplink instead of a tunnel or bridge.
+        // A node with several uplinks may select one by source address, which is no fault. So connections
+        // count only if they left by an uplink, while answered ones left by a tunnel or bridge.
         let is_uplink = |device: &str| self.inputs.uplinks.iter().any(|uplink| **uplink == *device);
         let counts = |usual: &str, astray: &Astray| {
             let namespaces: BTreeSet<&str> = (astray.services.values())

@@ -1,5 +1,6 @@
-//! The failing witnesses of a family: groups of clients whose Services worked before. Each has a scope: a
-//! cause that is limited to one scope cannot make a witness of another scope fail.
+//! The failing witnesses of a family: groups of clients whose Services worked before. Each group is one
+//! [`Scope`]: pods of this node, the pod probe, or clients outside. An innocent cause that affects only one
+//! scope, such as a network policy for pods, does not explain failures in another scope.
 //!
 //! Nothing here decides; [`decision`](super::decision) does.
 

@@ -77,8 +77,8 @@ pub enum Rotators {
     One,
     /// The rotator is killed when the first fault begins. The next one waits for the lease to expire.
     Killed,
-    /// The rotator is killed as soon as it has written its first count of the fault, which lacks most
-    /// nodes.
+    /// The rotator is killed as soon as it has written its first count of nodes since the fault began. Most
+    /// failing nodes are not in that count yet.
     KilledCounting,
     /// Two rotators write at the same time. The second one receives conditions late.
     Two {

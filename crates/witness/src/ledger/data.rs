@@ -59,9 +59,9 @@ impl DataLedger {
         self.clients.push(client);
     }
 
-    /// Records that the data of a connection was not forwarded. This counts only if data of this class went
-    /// both ways before: otherwise a program may forward all data past the hooks. A run ends after `pause`
-    /// without a loss.
+    /// Records that the data of a connection was not forwarded. This counts only if data of this source class
+    /// went both ways before: otherwise a program may forward all data past the hooks. A loss that comes more
+    /// than `pause` after the previous one starts a new run ([`DataLoss`]).
     pub(crate) fn lose(
         &mut self,
         lost: &LostData,

@@ -109,8 +109,8 @@ impl Failing {
 
 /// Failures to add.
 pub(crate) struct NewFailures {
-    /// Arrival of the first one, to compare with the last success. If only counts are known, the latest
-    /// time at which it can have arrived.
+    /// Arrival of the first failed connection, to compare with the Service's last success. If only counts are
+    /// known, the latest time at which that connection can have arrived.
     pub(crate) arrived: Mono,
     /// Start of the run that they may begin: the arrival, or when they were noticed if only counts are known.
     pub(crate) since: Mono,

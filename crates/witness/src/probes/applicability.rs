@@ -77,10 +77,12 @@ impl SentinelLedger {
         self.conflict(lane).map(|conflict| &conflict.service)
     }
 
-    /// Whether a probe is void because another Service uses its frontend. After a conflict a lane must pass
-    /// first, because the rules follow with a delay. A conflict only adds rules, so it does not explain a
-    /// probe to a cluster IP that leaves untranslated. Nor does it turn off forwarding or fill the connection
-    /// table.
+    /// Whether a probe is void because another Service uses its frontend. After such a conflict ends, probes
+    /// stay void until one passes, because the proxy updates its rules with a delay.
+    ///
+    /// A conflict only adds rules, so these failures are never void: forwarding is off, or the connection
+    /// table is full. A probe to a cluster IP that leaves untranslated is not void either, unless the other
+    /// Service's rules leave its destination unchanged ([`LaneConflict::loops`]).
     pub(super) fn voids_by_conflict(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
         let conflict = self.conflict(lane);
         let (has_conflict, loops) = (

@@ -89,8 +89,8 @@ impl Run {
         self.failures >= limits.probe_failures
     }
 
-    /// Whether most of the last failures have a cause that only the datapath explains. A failure from the
-    /// time when a fault began may have another cause.
+    /// Whether most of the last failures have a cause that only a fault of the datapath explains, and no
+    /// packet filter does. The first failures of a fault may have another cause, so a majority is enough.
     pub fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
             cause.is_unambiguous()

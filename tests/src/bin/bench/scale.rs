@@ -1,6 +1,6 @@
-//! `cargo xtask bench scale`: the agent at the size that the design promises. Measures the memory of the
-//! process and of its maps, and the time from start to a verdict that includes all Services. The peer in the
-//! same run is the agent with an empty view.
+//! `cargo xtask bench scale`: the agent with as many Services and endpoints as the design promises. Measures
+//! the memory of the process and of its maps, and the time from start to a verdict that includes all
+//! Services. The peer in the same run is the agent in a cluster without Services (an empty view).
 
 use std::path::Path;
 
