@@ -92,7 +92,7 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         needs.made.extend(folders.flatten().map(Path::to_owned));
     }
     if let Some(dir) = &config.kept.state_dir {
-        let _ = fs::create_dir_all(dir);
+        let _ = crate::files::make_private(dir);
         needs.written.push(dir.clone());
     }
     search(&mut needs, &named, notes);

@@ -1,6 +1,9 @@
 //! Writes files atomically, although two agents may write at once and each may be killed. It must
 //! not know what the files mean.
 
+use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
@@ -19,12 +22,26 @@ pub(crate) fn part(file: &Path) -> PathBuf {
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Writes a file atomically; `fresh` is the temporary path.
+/// Makes a folder that only its owner can read. kubelet creates the folder of a pod with mode 0755.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o700))
+}
+
+/// Writes a file atomically, for its owner alone; `fresh` is the temporary path.
 pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let written = fs::write(fresh, bytes).and_then(|()| fs::rename(fresh, path));
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options
+        .open(fresh)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(fresh, path));
     written.inspect_err(|_| {
         // Remove a partial file: it is useless and takes space.
         let _ = fs::remove_file(fresh);

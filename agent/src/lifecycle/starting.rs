@@ -5,10 +5,16 @@
 //! and remove the old one while the kernel still verifies the new one's programs. That takes
 //! minutes on a node without a free processor.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 use std::{io, thread};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::files;
 
 /// File name in the state folder.
 const FILE: &str = "starting";
@@ -37,24 +43,38 @@ impl Starting {
 /// If several agents start at once, only the first has the lock. That is enough to show that an
 /// agent starts. A request to `/agent/startupz` holds the lock for a moment.
 fn lock(dir: &Path) -> io::Result<File> {
-    fs::create_dir_all(dir)?;
+    files::make_private(dir)?;
     let file = File::options()
         .create(true)
         .append(true)
+        .mode(0o600)
         .open(dir.join(FILE))?;
     for _ in 0..TRIES {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+        match set(&file, libc::F_WRLCK) {
+            Err(Errno::EAGAIN) => thread::sleep(PAUSE),
             tried => return Ok(tried.map(|()| file)?),
         }
     }
     Err(io::ErrorKind::WouldBlock.into())
 }
 
+/// Locks the file for as long as this descriptor is open. Unlike `flock`, an exclusive lock needs a descriptor
+/// that can write: a process that can only read the folder must not look like a starting agent.
+fn set(file: &File, kind: i32) -> nix::Result<()> {
+    let whole = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&whole)).map(drop)
+}
+
 /// Whether an agent with this state folder is starting. Concurrent callers do not count.
 pub fn is_any_starting(state_dir: &Path) -> bool {
     let file = File::open(state_dir.join(FILE));
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    file.is_ok_and(|file| set(&file, libc::F_RDLCK) == Err(Errno::EAGAIN))
 }
 
 /// Removes the lock file.
@@ -67,7 +87,23 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    /// Such as a pod that has /run of the node read-only.
+    #[test]
+    fn a_process_that_can_only_read_does_not_look_like_a_starting_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Starting::begin(Some(dir.path())));
+        let stranger = File::open(dir.path().join(FILE)).unwrap();
+        stranger.lock().unwrap();
+        assert!(set(&stranger, libc::F_WRLCK).is_err());
+        set(&stranger, libc::F_RDLCK).unwrap();
+        assert!(!is_any_starting(dir.path()));
+        let folder = fs::metadata(dir.path()).unwrap();
+        assert_eq!(folder.permissions().mode() & 0o777, 0o700);
+    }
 
     #[test]
     fn an_agent_is_starting_until_it_has_started() {
