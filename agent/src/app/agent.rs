@@ -120,14 +120,15 @@ impl Agent {
     pub(super) fn follow_view(&mut self, update: Update) {
         self.follow_successor();
         let changes = update.changes.len();
-        self.feed(Event::View(ViewUpdate {
+        self.feed(Event::View(Box::new(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
             silent: update.problems.iter().any(|problem| problem.is_silence),
             ignored: update.ignored,
             unknown_frontends: update.unknown_frontends,
+            missing_node: update.missing_node,
             changes: update.changes,
             received: Some(clock::wall()),
-        }));
+        })));
         if changes > 0 {
             self.output.metrics.retain(self.node.planner());
         }
@@ -459,13 +460,15 @@ impl Agent {
     }
 
     fn cluster(&self) -> report::ClusterReport {
-        let state = self.node.view_state();
-        let unjudged = self.node.planner().quota_problems();
+        let node = &self.node;
+        let state = node.view_state();
+        let unjudged = node.planner().quota_problems();
         report::ClusterReport {
             source: self.config.source.to_string(),
-            synced: self.node.view().is_synced(),
+            synced: node.view().is_synced(),
             changed: state.changed,
-            problems: state.problems.iter().cloned().chain(unjudged).collect(),
+            problems: node.view_problems().cloned().chain(unjudged).collect(),
+            missing_node: node.missing_node().cloned(),
             ignored: state.ignored,
         }
     }

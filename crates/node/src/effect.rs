@@ -128,6 +128,9 @@ pub struct PersistedState {
     pub verdict: LastVerdict,
     /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
+    /// Name of that Node; empty if an older agent did not store it.
+    #[serde(default)]
+    pub node: String,
     #[serde(default)]
     pub brake: BrakeMemory,
     /// The switches as last read.
@@ -223,7 +226,7 @@ pub struct DesiredDevices {
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    #[error("the cluster view has a problem; the last good view stays in use: {0}")]
+    #[error("the cluster view has a problem: {0}")]
     ViewProblem(String),
     #[error("the observer's maps cannot be read: {0}")]
     Unreadable(String),

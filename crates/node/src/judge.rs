@@ -107,7 +107,10 @@ impl Judge {
             Some(known) => (
                 Ledger::restore(limits, known.ledger, start.observer.continues, now),
                 Damping::restore(dwell, known.damping),
-                known.eligibility,
+                match known.node == settings.node || known.node.is_empty() {
+                    true => known.eligibility,
+                    false => Eligibility::NeverSeen,
+                },
             ),
         };
         let rereads = settings.rereads;
@@ -467,6 +470,7 @@ impl Judge {
                 switches: self.switches.clone(),
                 verdict,
                 eligibility: self.eligibility.clone(),
+                node: self.settings.node.clone(),
                 written: self.now,
                 boot: Some([self.waits, self.served]),
             },

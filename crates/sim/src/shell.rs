@@ -163,11 +163,11 @@ impl SimNode {
         };
         agent.knows_silence = true;
         self.feed(
-            Event::View(ViewUpdate {
+            Event::View(Box::new(ViewUpdate {
                 problems: vec!["the API server does not answer".to_owned()],
                 silent: true,
                 ..ViewUpdate::default()
-            }),
+            })),
             now,
         );
     }
@@ -388,8 +388,8 @@ impl SimNode {
 }
 
 fn view_of(changes: Vec<Change>) -> Event {
-    Event::View(ViewUpdate {
+    Event::View(Box::new(ViewUpdate {
         changes,
         ..ViewUpdate::default()
-    })
+    }))
 }
