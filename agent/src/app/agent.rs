@@ -23,6 +23,7 @@ use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::Sighting;
 use tokio::sync::watch;
 
+use super::changes::Changes;
 use super::open_count::OpenCount;
 use super::probing::Probing;
 use super::{Loaded, settings};
@@ -69,6 +70,7 @@ pub(super) struct Output {
     pub(super) hardening: report::HardeningReport,
     pub(super) answers: watch::Sender<Arc<Answers>>,
     pub(super) report: watch::Sender<Option<Arc<Report>>>,
+    changes: Changes,
     started: Mono,
     faults: Option<[u64; FAULTS]>,
     memory: Memory,
@@ -106,6 +108,7 @@ impl Agent {
                 hardening: report::HardeningReport::default(),
                 answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
                 report: watch::Sender::new(None),
+                changes: Changes::default(),
                 started,
                 faults: None,
                 memory,
@@ -343,18 +346,9 @@ impl Agent {
     }
 
     fn publish(&mut self, update: VerdictUpdate) {
-        let VerdictUpdate {
-            verdict,
-            answers,
-            changed,
-        } = update;
-        if changed {
-            tracing::info!(
-                state = verdict.state.name(),
-                eligibility = verdict.eligibility.name(),
-                reason = %verdict.reason(),
-                "the verdict changed"
-            );
+        let VerdictUpdate { verdict, answers } = update;
+        for line in self.output.changes.lines(&verdict, &answers) {
+            line.write(&self.config.node_name);
         }
         let report = Arc::new(self.assemble(verdict, &answers));
         self.output.answers.send_replace(Arc::new(answers));

@@ -154,8 +154,6 @@ pub struct VerdictUpdate {
     pub verdict: Verdict,
     /// Answers of the health port.
     pub answers: Answers,
-    /// Whether state, cause, or the reason for Unknown changed.
-    pub changed: bool,
 }
 
 /// Services that fail for outside clients, one entry for each family.

@@ -385,7 +385,6 @@ impl Judge {
         self.served |= is_booting && !self.waits && boot::has_served(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
-        let changed = self.last.is_none_or(|last| verdict.differs(&last));
         let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
         self.statuses = statuses;
         self.last = Some(LastVerdict::of(&verdict));
@@ -396,7 +395,6 @@ impl Judge {
         effects.push(Effect::Publish(Box::new(VerdictUpdate {
             verdict,
             answers,
-            changed,
         })));
     }
 
