@@ -47,6 +47,7 @@ use crate::sentinel::devices::{DeviceError, remove};
 use crate::{clock, port, state};
 
 mod agent;
+mod changes;
 mod check;
 mod open_count;
 mod probing;

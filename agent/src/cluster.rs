@@ -38,6 +38,8 @@ pub struct Update {
     pub ignored: u64,
     /// A Service with external IPs that was left out: the addresses that it uses are unknown.
     pub unknown_frontends: Option<ObjectName>,
+    /// Why no Node is known, a sentence; only once the view is complete.
+    pub missing_node: Option<String>,
 }
 
 /// Something in a source that could not be used as it is.

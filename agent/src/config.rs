@@ -10,11 +10,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pathproof_facts::cluster::ObjectName;
+use pathproof_facts::switches::Enforcement;
 use pathproof_judge::eligibility::{PRESETS, TaintError, TerminatingTaints};
 use pathproof_wire::service::FAMILIES;
 use thiserror::Error;
 use values::dns_name;
 pub(crate) use values::{OrNone, PortRange};
+
+use crate::http::bind::BindAddress;
 
 mod options;
 mod rotate;
@@ -230,12 +233,20 @@ impl Config {
         })
     }
 
-    /// Logs every value, once, at start.
+    /// Logs the settings that decide what the agent serves, once, at start.
     pub fn log(&self) {
+        let listens = |address: &OrNone<BindAddress>| match address {
+            Some(address) => address.to_string(),
+            None => "none".to_owned(),
+        };
+        let sentinel = self.sentinel.as_ref();
         tracing::info!(
             node = %self.node_name,
             cluster_view = %self.source,
-            configuration = ?self,
+            healthz = listens(&self.healthz.address),
+            admin = listens(&self.admin.address),
+            audit_only = self.healthz.enforcement == Enforcement::Audit,
+            sentinel = sentinel.map(|sentinel| sentinel.service.to_string()),
             "configuration"
         );
     }

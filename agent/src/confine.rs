@@ -50,7 +50,8 @@ pub fn confine_rotator(api: &ApiArgs) {
 fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
     let (mut report, loader) = hardening::confine(needs);
     report.missing.extend(notes);
-    tracing::info!(?report, "dropped unneeded privileges");
+    let kept = report.capabilities.join(", ");
+    tracing::info!(kept, "dropped unneeded privileges");
     for missing in &report.missing {
         tracing::warn!(%missing, "some unneeded privileges could not be dropped");
     }

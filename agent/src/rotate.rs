@@ -10,7 +10,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -90,7 +90,7 @@ struct Rotator {
     candidate: Candidate,
     rotation: Rotation,
     leases: Api<Lease>,
-    services: Api<Service>,
+    services: Api<slices::SentinelService>,
     slices: Api<EndpointSlice>,
     labelled: Api<Node>,
     client: Client,
@@ -113,7 +113,7 @@ impl Rotator {
             candidate: Candidate::new(me),
             rotation: Rotation::new(config.interval),
             leases: Api::namespaced(client.clone(), namespace),
-            services: Api::namespaced(client.clone(), namespace),
+            services: slices::services(client, namespace),
             slices: Api::namespaced(client.clone(), namespace),
             labelled: Api::all(client.clone()),
             client: client.clone(),
@@ -208,7 +208,11 @@ impl Rotator {
         let number = nodes.number();
         let rotates = self.rotation.is_due(number, now);
         let counted = nodes.publish(rotates, clock::wall(), now);
-        let wanted = slices::wanted(service, &self.config, counted.map(|count| count.text()));
+        let wanted = slices::wanted(
+            service.spec,
+            &self.config,
+            counted.map(|count| count.text()),
+        );
         let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
         let plan = self.rotation.plan(&wanted, &seen, number, now);
         self.write(&wanted, &plan).await?;

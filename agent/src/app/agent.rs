@@ -23,6 +23,7 @@ use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::Sighting;
 use tokio::sync::watch;
 
+use super::changes::Changes;
 use super::open_count::OpenCount;
 use super::probing::Probing;
 use super::{Loaded, settings};
@@ -69,6 +70,7 @@ pub(super) struct Output {
     pub(super) hardening: report::HardeningReport,
     pub(super) answers: watch::Sender<Arc<Answers>>,
     pub(super) report: watch::Sender<Option<Arc<Report>>>,
+    changes: Changes,
     started: Mono,
     faults: Option<[u64; FAULTS]>,
     memory: Memory,
@@ -106,6 +108,7 @@ impl Agent {
                 hardening: report::HardeningReport::default(),
                 answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
                 report: watch::Sender::new(None),
+                changes: Changes::default(),
                 started,
                 faults: None,
                 memory,
@@ -120,14 +123,15 @@ impl Agent {
     pub(super) fn follow_view(&mut self, update: Update) {
         self.follow_successor();
         let changes = update.changes.len();
-        self.feed(Event::View(ViewUpdate {
+        self.feed(Event::View(Box::new(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
             silent: update.problems.iter().any(|problem| problem.is_silence),
             ignored: update.ignored,
             unknown_frontends: update.unknown_frontends,
+            missing_node: update.missing_node,
             changes: update.changes,
             received: Some(clock::wall()),
-        }));
+        })));
         if changes > 0 {
             self.output.metrics.retain(self.node.planner());
         }
@@ -342,18 +346,9 @@ impl Agent {
     }
 
     fn publish(&mut self, update: VerdictUpdate) {
-        let VerdictUpdate {
-            verdict,
-            answers,
-            changed,
-        } = update;
-        if changed {
-            tracing::info!(
-                state = verdict.state.name(),
-                eligibility = verdict.eligibility.name(),
-                reason = %verdict.reason(),
-                "the verdict changed"
-            );
+        let VerdictUpdate { verdict, answers } = update;
+        for line in self.output.changes.lines(&verdict, &answers) {
+            line.write(&self.config.node_name);
         }
         let report = Arc::new(self.assemble(verdict, &answers));
         self.output.answers.send_replace(Arc::new(answers));
@@ -459,13 +454,15 @@ impl Agent {
     }
 
     fn cluster(&self) -> report::ClusterReport {
-        let state = self.node.view_state();
-        let unjudged = self.node.planner().quota_problems();
+        let node = &self.node;
+        let state = node.view_state();
+        let unjudged = node.planner().quota_problems();
         report::ClusterReport {
             source: self.config.source.to_string(),
-            synced: self.node.view().is_synced(),
+            synced: node.view().is_synced(),
             changed: state.changed,
-            problems: state.problems.iter().cloned().chain(unjudged).collect(),
+            problems: node.view_problems().cloned().chain(unjudged).collect(),
+            missing_node: node.missing_node().cloned(),
             ignored: state.ignored,
         }
     }

@@ -242,6 +242,9 @@ fn result(report: &Report) -> (CheckResult, String) {
         Some(Why::ObserverBlind | Why::NotSampled | Why::ViewNotSynced)
     );
     let unknown = |sentence: String| (CheckResult::Unknown, sentence);
+    if let Some(missing) = &report.cluster.missing_node {
+        return unknown(missing.clone());
+    }
     let said = &sentinel.sentence;
     match sentinel.state {
         _ if unread => return unknown(verdict.reason()),

@@ -186,6 +186,12 @@ fn problems(report: &Report) -> Vec<String> {
     problems.extend(report.publish.problems().map(str::to_owned));
     problems.extend(report.hardening.missing.iter().cloned());
     problems.extend(report.cluster.problems.iter().cloned());
+    let missing = report.cluster.missing_node.iter();
+    problems.extend(
+        missing
+            .filter(|why| !report.cluster.problems.contains(why))
+            .cloned(),
+    );
     problems
 }
 

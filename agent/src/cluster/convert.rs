@@ -73,6 +73,15 @@ impl Converter {
         }
     }
 
+    /// Reports that no Node has the agent's name. `known` names those that the source has.
+    pub(super) fn missing_node(&self, known: &str) -> String {
+        let name = &self.node_name;
+        format!(
+            "no Node is named {name}, so a taint or deletion that announces its removal would not be \
+             seen; set --node-name to this node's name in `kubectl get nodes`{known}"
+        )
+    }
+
     /// Returns `None` for other Nodes, for headless, ExternalName and foreign-proxied Services, and for
     /// slices of domain names or without a Service.
     pub(super) fn facts(&mut self, object: Object) -> Converted {

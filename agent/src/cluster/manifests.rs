@@ -6,7 +6,7 @@
 //! file by name counts.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +19,7 @@ use std::{io, thread};
 use pathproof_facts::cluster::Change;
 
 use super::convert::Converter;
-use super::facts::{ObjectFacts, compare};
+use super::facts::{Kind, ObjectFacts, compare};
 use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
 use crate::input;
@@ -50,6 +50,9 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Maximum number of files: each object of such a cluster may have a separate one.
 const MAX_FILES: usize = 65_536;
 
+/// Number of other Nodes that are named if the agent's is missing.
+const NODES_NAMED: usize = 5;
+
 /// Hash of an object's kind and name, so that 10,000 names are not stored twice. 64 bits with a random
 /// key are unique among a million objects.
 type Key = u64;
@@ -63,6 +66,8 @@ struct File {
     objects: BTreeMap<Key, (Place, ObjectFacts)>,
     problems: Vec<Problem>,
     ignored: u64,
+    /// Names of Nodes other than the agent's.
+    other_nodes: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -163,6 +168,10 @@ impl Manifests {
             .objects
             .extract_if(.., |key, _| !first.contains_key(key));
         changes.extend(gone.map(|(_, facts)| facts.gone()));
+        let is_node = |facts: &ObjectFacts| matches!(facts, ObjectFacts::Node(_));
+        if !self.objects.values().any(is_node) {
+            update.missing_node = Some(converter.missing_node(&other_nodes(&self.files)));
+        }
         changes
     }
 
@@ -267,9 +276,8 @@ impl Manifests {
                     return;
                 }
             };
-            let key = self
-                .hasher
-                .hash_one(object.kind().identity(object.metadata()));
+            let (kind, name) = (object.kind(), object.metadata().name.clone());
+            let key = self.hasher.hash_one(kind.identity(object.metadata()));
             let mut converter = self
                 .converter
                 .lock()
@@ -290,6 +298,7 @@ impl Manifests {
                 Ok(None) => {
                     file.ignored += 1;
                     dropped.insert(key);
+                    file.other_nodes.extend(name.filter(|_| kind == Kind::Node));
                 }
                 Err(invalid) => {
                     let why = format!("{invalid}; its last good version stays in use");
@@ -321,6 +330,24 @@ impl Manifests {
             path.display()
         ))];
         file
+    }
+}
+
+/// The Nodes of all files, as the end of a sentence.
+fn other_nodes(files: &BTreeMap<OsString, File>) -> String {
+    let names: BTreeSet<&String> = files.values().flat_map(|file| &file.other_nodes).collect();
+    let named: Vec<&str> = names
+        .iter()
+        .take(NODES_NAMED)
+        .map(|name| name.as_str())
+        .collect();
+    let text = match &named[..] {
+        [] => "no Node".to_owned(),
+        named => named.join(", "),
+    };
+    match names.len() - named.len() {
+        0 => format!("; the manifests have {text}"),
+        more => format!("; the manifests have {text} and {more} more"),
     }
 }
 

@@ -1,3 +1,4 @@
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +11,6 @@ use rstest::rstest;
 
 use super::*;
 use crate::http::AllowList;
-use crate::http::bind::BindAddress;
 
 fn around() -> Surroundings {
     Surroundings {
@@ -35,6 +35,23 @@ fn resolve_in(options: &[&str], around: &Surroundings) -> Result<Config, String>
     let line = Line::try_parse_from(["pathproof"].iter().chain(options));
     let line = line.map_err(|error| error.to_string())?;
     Config::resolve(&line.run, around).map_err(|error| error.to_string())
+}
+
+/// The line is for people: no Debug format of Rust.
+#[test]
+fn the_configuration_is_logged_in_words() {
+    let (mut log, write) = std::io::pipe().unwrap();
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(Arc::new(write));
+    let logging = tracing::subscriber::set_default(lines.finish());
+    resolve(&["--node-name=node-1"]).unwrap().log();
+    drop(logging);
+    let mut text = String::new();
+    log.read_to_string(&mut text).unwrap();
+    let expected = "configuration node=node-1 cluster_view=folder /cluster healthz=\"all addresses, port 10256\" \
+                    admin=\"127.0.0.1:19256\" audit_only=false sentinel=\"pathproof/pathproof-sentinel\"\n";
+    assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]

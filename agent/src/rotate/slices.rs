@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, NotUsed, Object};
+use kube::{Api, Client};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::fleet_report::FLEET;
 use pathproof_facts::node_context::address;
@@ -76,8 +78,21 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     }
 }
 
-pub(super) fn wanted(service: Service, config: &RotateConfig, fleet: Option<String>) -> Wanted {
-    let spec = service.spec.unwrap_or_default();
+/// The sentinel's Service without its status: an API server accepts a condition with a null time, which
+/// the typed object refuses.
+pub(super) type SentinelService = Object<Option<ServiceSpec>, NotUsed>;
+
+pub(super) fn services(client: &Client, namespace: &str) -> Api<SentinelService> {
+    let kind = ApiResource::erase::<Service>(&());
+    Api::namespaced_with(client.clone(), namespace, &kind)
+}
+
+pub(super) fn wanted(
+    spec: Option<ServiceSpec>,
+    config: &RotateConfig,
+    fleet: Option<String>,
+) -> Wanted {
+    let spec = spec.unwrap_or_default();
     let ips = spec.cluster_ips.or(spec.cluster_ip.map(|ip| vec![ip]));
     let ips = ips.into_iter().flatten().filter_map(|ip| ip.parse().ok());
     let held: Vec<Family> = ips.map(|ip| Family::of(&address(&ip))).collect();

@@ -39,6 +39,21 @@ async fn slices_are_made_and_move_together() {
     assert_eq!(rotator.said, None);
 }
 
+/// The API server accepts it, so it must not stop the rotation for ever.
+#[tokio::test]
+async fn the_services_condition_may_have_a_null_time() {
+    let server = Server::start().await;
+    let mut service = server.store().objects[SERVICE].clone();
+    service["status"] = json!({"conditions": [
+        {"type": "T", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": null},
+    ]});
+    server.store().put(SERVICE, service);
+    let mut rotator = server.rotator("a", Duration::ZERO).await;
+    rotator.look().await;
+    assert_eq!(rotator.said, None);
+    assert_eq!(server.generations(), [20_001; 4]);
+}
+
 #[tokio::test]
 async fn many_nodes_slow_the_rotation_down() {
     let server = Server::start().await;

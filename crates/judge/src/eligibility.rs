@@ -47,7 +47,9 @@ impl fmt::Display for Eligibility {
             Eligibility::Tainted { taint } => {
                 write!(f, "the node is about to be removed: taint {taint}")
             }
-            Eligibility::NeverSeen => f.write_str("the Node object was not received yet"),
+            Eligibility::NeverSeen => {
+                f.write_str("the node's eligibility is unknown: no Node object was received")
+            }
         }
     }
 }

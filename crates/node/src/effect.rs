@@ -129,6 +129,9 @@ pub struct PersistedState {
     pub verdict: LastVerdict,
     /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
+    /// Name of that Node; empty if an older agent did not store it.
+    #[serde(default)]
+    pub node: String,
     #[serde(default)]
     pub brake: BrakeMemory,
     /// The switches as last read.
@@ -152,8 +155,6 @@ pub struct VerdictUpdate {
     pub verdict: Verdict,
     /// Answers of the health port.
     pub answers: Answers,
-    /// Whether state, cause, or the reason for Unknown changed.
-    pub changed: bool,
 }
 
 /// Services that fail for outside clients, one entry for each family.
@@ -226,7 +227,7 @@ pub struct DesiredDevices {
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    #[error("the cluster view has a problem; the last good view stays in use: {0}")]
+    #[error("the cluster view has a problem: {0}")]
     ViewProblem(String),
     #[error("the observer's maps cannot be read: {0}")]
     Unreadable(String),

@@ -31,7 +31,7 @@ pub enum Event {
     /// The cluster view or a problem of its source changed. A recording has [`Event::Facts`] and
     /// [`Event::Services`] instead, because a view may be 40 MB.
     #[serde(skip)]
-    View(ViewUpdate),
+    View(Box<ViewUpdate>),
     /// Content of the maps that a former agent left: the result of
     /// [`MapEffect::Read`](super::effect::MapEffect).
     #[serde(skip)]
@@ -104,6 +104,8 @@ pub struct ViewUpdate {
     /// A Service with external IPs that the source left out for lack of memory, so its frontends are
     /// unknown.
     pub unknown_frontends: Option<ObjectName>,
+    /// Why the source has no object of this node, a sentence.
+    pub missing_node: Option<String>,
 }
 
 /// The part of the cluster view that the judge needs.

@@ -107,7 +107,10 @@ impl Judge {
             Some(known) => (
                 Ledger::restore(limits, known.ledger, start.observer.continues, now),
                 Damping::restore(dwell, known.damping),
-                known.eligibility,
+                match known.node == settings.node || known.node.is_empty() {
+                    true => known.eligibility,
+                    false => Eligibility::NeverSeen,
+                },
             ),
         };
         let rereads = settings.rereads;
@@ -384,7 +387,6 @@ impl Judge {
         self.served |= is_booting && !self.waits && boot::has_served(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
-        let changed = self.last.is_none_or(|last| verdict.differs(&last));
         let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
         self.statuses = statuses;
         self.last = Some(LastVerdict::of(&verdict));
@@ -395,7 +397,6 @@ impl Judge {
         effects.push(Effect::Publish(Box::new(VerdictUpdate {
             verdict,
             answers,
-            changed,
         })));
     }
 
@@ -470,6 +471,7 @@ impl Judge {
                 switches: self.switches.clone(),
                 verdict,
                 eligibility: self.eligibility.clone(),
+                node: self.settings.node.clone(),
                 written: self.now,
                 boot: Some([self.waits, self.served]),
             },

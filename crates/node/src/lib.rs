@@ -34,7 +34,7 @@ use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::ClusterView;
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::drain::{DrainView, Outsiders, ProbeRanges};
-use pathproof_judge::eligibility::TerminatingTaints;
+use pathproof_judge::eligibility::{Eligibility, TerminatingTaints};
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_plan::Planner;
 use pathproof_plan::expect::conflicts::SentinelConflicts;
@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use view_planner::ViewPlanner;
 pub use view_planner::ViewState;
 
-use crate::effect::{Effect, Effects, PersistedState, WriteEffect};
+use crate::effect::{Effect, Effects, Notice, PersistedState, WriteEffect};
 use crate::event::{Event, Service};
 use crate::record::Recorder;
 
@@ -99,6 +99,8 @@ pub struct Node {
     recorder: Option<Recorder>,
     /// The Services behind ids, in a replay.
     recorded: Option<BTreeMap<u32, ServiceInfo>>,
+    /// The missing Node object was logged.
+    logged_missing: bool,
 }
 
 impl Node {
@@ -109,6 +111,7 @@ impl Node {
             judge: Judge::new(settings, start),
             recorder: Some(Recorder::default()),
             recorded: None,
+            logged_missing: false,
         }
     }
 
@@ -119,6 +122,7 @@ impl Node {
             judge,
             recorder: None,
             recorded: Some(BTreeMap::new()),
+            logged_missing: false,
         }
     }
 
@@ -142,6 +146,12 @@ impl Node {
             }
         }
         self.steer_ports(now, &mut effects);
+        if !self.logged_missing
+            && let Some(problem) = self.overdue_node().cloned()
+        {
+            self.logged_missing = true;
+            effects.push(Effect::Log(Notice::ViewProblem(problem)));
+        }
         effects
     }
 
@@ -218,6 +228,26 @@ impl Node {
     /// State of the view apart from its objects.
     pub fn view_state(&self) -> &ViewState {
         &self.view_planner.state
+    }
+
+    /// Why the node's eligibility is unknown although the view is complete. A Node that was deleted is known.
+    pub fn missing_node(&self) -> Option<&String> {
+        let unknown = self.judge.eligibility == Eligibility::NeverSeen && self.view().is_synced();
+        let missing = self.view_state().missing_node.as_ref();
+        missing.filter(|_| unknown).map(|(why, _)| why)
+    }
+
+    /// The missing Node, after the time in which the kubelet of a booting node creates it.
+    fn overdue_node(&self) -> Option<&String> {
+        let (_, since) = self.view_state().missing_node.as_ref()?;
+        let waited = self.judge.now.since(*since);
+        self.missing_node()
+            .filter(|_| waited >= self.judge.settings.limits.boot_deadline)
+    }
+
+    /// Problems of the view, a sentence each.
+    pub fn view_problems(&self) -> impl Iterator<Item = &String> {
+        self.view_state().problems.iter().chain(self.overdue_node())
     }
 
     /// Content of the expectation maps, and the Services behind ids.

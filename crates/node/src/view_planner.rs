@@ -39,6 +39,8 @@ pub struct ViewState {
     /// Number of object changes so far.
     pub changes: u64,
     unknown_frontends: Option<ObjectName>,
+    /// Why the source has no object of this node, and since when.
+    pub(super) missing_node: Option<(String, Mono)>,
 }
 
 /// The last search of the view for the sentinel's addresses.
@@ -106,7 +108,7 @@ impl ViewPlanner {
     /// Handles the view's part of an event, and returns the event that the judge needs.
     pub(super) fn take(&mut self, event: Event, now: Mono, effects: &mut Effects) -> Option<Event> {
         match event {
-            Event::View(update) => self.follow(update, now, effects),
+            Event::View(update) => self.follow(*update, now, effects),
             Event::Installed(installed) => {
                 if std::mem::take(&mut self.unread_maps) {
                     self.planner = planner(self.rule.as_ref(), &self.own_ports);
@@ -194,6 +196,9 @@ impl ViewPlanner {
         let before = self.silent_since.filter(|_| update.silent);
         self.silent_since = before.or(update.silent.then_some(now));
         self.state.unknown_frontends = update.unknown_frontends;
+        let before = self.state.missing_node.take();
+        let since = before.map_or(now, |(_, since)| since);
+        self.state.missing_node = update.missing_node.map(|why| (why, since));
         if update.changes.is_empty() {
             return;
         }

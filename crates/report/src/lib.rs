@@ -282,6 +282,10 @@ pub struct ClusterReport {
     pub problems: Vec<String>,
     /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
+    /// Why the node's eligibility is unknown although the view is complete. It becomes one of the problems
+    /// if it lasts longer than a kubelet needs to create its Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_node: Option<String>,
 }
 
 impl Report {

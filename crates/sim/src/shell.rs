@@ -162,11 +162,11 @@ impl SimNode {
         };
         agent.knows_silence = true;
         self.feed(
-            Event::View(ViewUpdate {
+            Event::View(Box::new(ViewUpdate {
                 problems: vec!["the API server does not answer".to_owned()],
                 silent: true,
                 ..ViewUpdate::default()
-            }),
+            })),
             now,
         );
     }
@@ -387,8 +387,8 @@ impl SimNode {
 }
 
 fn view_of(changes: Vec<Change>) -> Event {
-    Event::View(ViewUpdate {
+    Event::View(Box::new(ViewUpdate {
         changes,
         ..ViewUpdate::default()
-    })
+    }))
 }

@@ -45,6 +45,16 @@ fn a_proven_node_is_sound_only_if_every_tcp_path_passes() {
     assert_eq!(checked(&report).result, CheckResult::Unknown);
 }
 
+/// Taints and a deletion of the Node would not be seen.
+#[test]
+fn a_node_without_an_object_is_unknown() {
+    let mut report = sample::proven();
+    report.cluster.missing_node = Some("no Node is named here".to_owned());
+    let checked = checked(&report);
+    assert_eq!(checked.result, CheckResult::Unknown);
+    assert_eq!(checked.sentence, "no Node is named here");
+}
+
 #[test]
 fn without_a_sentinel_nothing_is_known() {
     let report = sample::degraded();

@@ -59,6 +59,17 @@ fn an_agent_without_listener_would_answer() {
 }
 
 #[test]
+fn a_missing_node_is_shown_once() {
+    let mut report = sample::proven();
+    let missing = "no Node is named here".to_owned();
+    report.cluster.missing_node = Some(missing.clone());
+    let early = page(&report);
+    report.cluster.problems.push(missing);
+    assert_eq!(page(&report), early);
+    assert_eq!(early.matches("No Node is named here").count(), 1, "{early}");
+}
+
+#[test]
 fn a_report_survives_json() {
     for report in [sample::proven(), sample::broken(), sample::blind()] {
         let text = serde_json::to_string(&report).unwrap();

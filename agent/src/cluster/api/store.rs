@@ -180,9 +180,13 @@ impl Store {
         if self.is_whole() && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
         }
+        let node = &self.resources[Kind::Node as usize];
+        // An unreadable Node exists, and is a problem of its own.
+        let is_missing = self.is_synced && node.objects.is_empty() && node.wrong.is_empty();
         let now = Update {
             problems: self.problems(),
             unknown_frontends: self.budget.unknown_frontends.clone(),
+            missing_node: is_missing.then(|| self.converter.missing_node("")),
             ..Update::default()
         };
         if changes.is_empty() && self.told == now {

@@ -18,6 +18,7 @@ mod memory;
 mod objects;
 mod requests;
 pub(super) mod server;
+mod zero_values;
 
 use server::{Answer, Script, Server};
 

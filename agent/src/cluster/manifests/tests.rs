@@ -367,3 +367,33 @@ fn a_folder_that_holds_too_much_keeps_its_last_view() {
     let said = &world.problems()[0];
     assert!(said.contains("more than 5 manifests or 256 MiB"), "{said}");
 }
+
+/// The agent's Node is called `here`.
+#[test]
+fn a_missing_node_is_reported_with_the_others() {
+    let node =
+        |name: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n---\n");
+    let nodes = |names: &[&str]| names.iter().map(|name| node(name)).collect::<String>();
+    let words = "no Node is named here, so a taint or deletion that announces its removal would not be \
+                 seen; set --node-name to this node's name in `kubectl get nodes`; the manifests have ";
+    let mut world = World::new();
+    for (names, others) in [
+        (&[][..], Some("no Node")),
+        (&["node-1"], Some("node-1")),
+        (&["e", "d", "c", "b", "a"], Some("a, b, c, d, e")),
+        (
+            &["g", "f", "e", "d", "c", "b", "a"],
+            Some("a, b, c, d, e and 2 more"),
+        ),
+        (&["a", "here"], None),
+        (&["a"], Some("a")),
+    ] {
+        world.write("a.yaml", &format!("{}{}", nodes(names), service("a")));
+        world.services();
+        let expected = others.map(|others| format!("{words}{others}"));
+        assert_eq!(world.last.missing_node, expected, "{names:?}");
+    }
+    world.write("b.yaml", &nodes(&["here"]));
+    world.services();
+    assert_eq!(world.last.missing_node, None, "it is in another file");
+}

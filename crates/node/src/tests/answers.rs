@@ -10,6 +10,7 @@ use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::Wall;
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::eligibility::{Eligibility, TerminatingTaints};
+use pathproof_judge::verdict::LastVerdict;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass;
 use rstest::rstest;
@@ -229,10 +230,16 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
 #[test]
 fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     let mut scene = Scene::probed();
-    assert!(!scene.later(250).idle().verdict_update().changed);
-    assert!(!scene.view(vec![tainted(&[TAINT])]).verdict_update().changed);
-    assert!(scene.leak(PATHS[0]).verdict_update().changed, "suspect");
-    assert!(!scene.idle().verdict_update().changed);
+    let differs = |effects: Effects, last: LastVerdict| {
+        let verdict = &effects.verdict_update().verdict;
+        verdict.differs(&last)
+    };
+    let proven = scene.node.judge().last.unwrap();
+    assert!(!differs(scene.later(250).idle(), proven));
+    assert!(!differs(scene.view(vec![tainted(&[TAINT])]), proven));
+    assert!(differs(scene.leak(PATHS[0]), proven), "suspect");
+    let suspect = scene.node.judge().last.unwrap();
+    assert!(!differs(scene.idle(), suspect));
 }
 
 /// Feeds outcomes of clients outside to `web`; returns the Services that fail while the node works.

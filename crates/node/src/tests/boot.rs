@@ -39,10 +39,10 @@ fn booted(now: Mono, probe: Option<bool>) -> Node {
 }
 
 fn view_of(changes: Vec<Change>) -> Event {
-    Event::View(ViewUpdate {
+    Event::View(Box::new(ViewUpdate {
         changes,
         ..ViewUpdate::default()
-    })
+    }))
 }
 
 /// The node with these addresses, and an IPv6 Service.

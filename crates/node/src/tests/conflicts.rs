@@ -340,10 +340,10 @@ fn conflicts_are_known_by_their_owner() {
 fn claims_that_are_not_known_accuse_nobody() {
     let mut scene = scene();
     let unknown = |scene: &mut Scene, rival: Option<&str>| {
-        scene.feed(Event::View(ViewUpdate {
+        scene.feed(Event::View(Box::new(ViewUpdate {
             unknown_frontends: rival.map(|name| ObjectName::new("shop", name)),
             ..ViewUpdate::default()
-        }));
+        })));
     };
     unknown(&mut scene, Some("claim"));
     scene.rest(10_000);

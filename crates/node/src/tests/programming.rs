@@ -32,11 +32,11 @@ fn triggered(endpoints: &[&str], seconds: i64) -> Event {
     };
     let mut facts = Arc::unwrap_or_clone(facts);
     facts.triggered = Some(Wall(RECEIVED.0 - seconds * 1_000_000_000));
-    Event::View(ViewUpdate {
+    Event::View(Box::new(ViewUpdate {
         changes: vec![Change::Slice(Arc::new(facts))],
         received: Some(RECEIVED),
         ..ViewUpdate::default()
-    })
+    }))
 }
 
 /// The endpoints that are read from now on.

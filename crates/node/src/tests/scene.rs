@@ -135,18 +135,18 @@ impl Scene {
     }
 
     pub(super) fn view(&mut self, changes: Vec<Change>) -> Effects {
-        self.feed(Event::View(ViewUpdate {
+        self.feed(Event::View(Box::new(ViewUpdate {
             changes,
             ..ViewUpdate::default()
-        }))
+        })))
     }
 
     /// Whether the source of the view is silent.
     pub(super) fn source(&mut self, silent: bool) -> Effects {
-        self.feed(Event::View(ViewUpdate {
+        self.feed(Event::View(Box::new(ViewUpdate {
             silent,
             ..ViewUpdate::default()
-        }))
+        })))
     }
 
     pub(super) fn check(&mut self) -> Effects {

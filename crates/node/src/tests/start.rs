@@ -1,7 +1,10 @@
 //! The start: the order of the effects, and what waits for what.
 
 use pathproof_facts::cause::{State, Why};
+use pathproof_facts::cluster::Change;
+use pathproof_judge::eligibility::Eligibility;
 use pathproof_plan::Installed;
+use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
@@ -18,8 +21,6 @@ fn a_verdict_precedes_everything_else() {
         (verdict.state, verdict.why),
         (State::Unknown, Some(Why::NotSampled))
     );
-    assert!(effects.verdict_update().changed, "there was none before");
-    assert!(!scene.feed(Event::Tick).verdict_update().changed);
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn problems_of_the_view_are_logged_once_each() {
             ignored: 3,
             ..ViewUpdate::default()
         };
-        let effects = scene.feed(Event::View(update));
+        let effects = scene.feed(Event::View(Box::new(update)));
         let logged = effects.notices().into_iter().map(|notice| match notice {
             Notice::ViewProblem(problem) => problem.clone(),
             other => panic!("{other:?}"),
@@ -182,5 +183,99 @@ fn an_agent_that_starts_on_a_sound_node() {
     }
     let effects = scene.at(PROBED).idle();
     assert_eq!(effects.told(), (State::Proven, [200, 200]));
-    assert!(effects.verdict_update().changed && effects.has("remember"));
+    assert!(effects.has("remember"));
+}
+
+const MISSING: &str = "no Node is named here";
+
+/// A delivery of a source that has no object of this node.
+fn without_node(changes: Vec<Change>) -> Event {
+    Event::View(Box::new(ViewUpdate {
+        changes,
+        missing_node: Some(MISSING.to_owned()),
+        ..ViewUpdate::default()
+    }))
+}
+
+fn no_node() -> Vec<Change> {
+    let mut changes = cluster();
+    changes.retain(|change| !matches!(change, Change::Node(_)));
+    changes
+}
+
+/// The missing Node, the problems of the view, and the lines that the last event logged.
+fn missing(scene: &mut Scene, event: Event) -> (bool, usize, usize) {
+    let effects = scene.feed(event);
+    let of_view = |notice: &&&Notice| matches!(notice, Notice::ViewProblem(_));
+    let logged = effects.notices().iter().filter(of_view).count();
+    let node = &scene.node;
+    (
+        node.missing_node().is_some(),
+        node.view_problems().count(),
+        logged,
+    )
+}
+
+/// `--node-name` names a Node that does not exist. A kubelet that starts creates its Node seconds later.
+#[test]
+fn a_missing_node_is_a_problem_after_two_minutes() {
+    let mut scene = Scene::new();
+    assert_eq!(
+        missing(&mut scene, Event::Tick),
+        (false, 0, 0),
+        "not synced"
+    );
+    assert_eq!(missing(&mut scene, without_node(no_node())), (true, 0, 0));
+    scene.feed(Event::Installed(Installed::default()));
+    scene.at(119_000);
+    assert_eq!(missing(&mut scene, without_node(Vec::new())), (true, 0, 0));
+    scene.at(120_000);
+    assert_eq!(missing(&mut scene, Event::Check), (true, 1, 1));
+    assert_eq!(
+        missing(&mut scene, Event::Check),
+        (true, 1, 0),
+        "logged once"
+    );
+    let effects = scene.feed(Event::Tick);
+    assert_eq!(
+        effects.verdict_update().verdict.eligibility,
+        Eligibility::NeverSeen
+    );
+    assert_eq!(effects.statuses(), [200, 200], "kube-proxy answers 200 too");
+    scene.view(vec![tainted(&[])]);
+    assert_eq!(missing(&mut scene, Event::Check), (false, 0, 0));
+    assert_eq!(
+        scene.feed(Event::Tick).verdict_update().verdict.eligibility,
+        Eligibility::Eligible
+    );
+}
+
+#[test]
+fn a_deleted_node_is_not_missing() {
+    let mut scene = Scene::new();
+    scene.synced();
+    scene.at(300_000);
+    let gone = without_node(vec![Change::NodeGone]);
+    assert_eq!(missing(&mut scene, gone), (false, 0, 0));
+}
+
+/// The former agent's eligibility is that of the Node that it knew.
+#[rstest]
+#[case::of_another_node("other", Eligibility::NeverSeen)]
+#[case::of_this_node("here", Eligibility::Eligible)]
+#[case::of_an_older_agent("", Eligibility::Eligible)]
+fn the_remembered_eligibility_is_that_of_a_name(#[case] name: &str, #[case] expected: Eligibility) {
+    let mut before = Scene::new();
+    before.synced();
+    before.later(1_000).feed(Event::Tick);
+    let mut after = before.heir(500, |_, start| {
+        start.persisted.as_mut().unwrap().node = name.to_owned();
+    });
+    after.feed(without_node(no_node()));
+    let effects = after.feed(Event::Tick);
+    assert_eq!(effects.verdict_update().verdict.eligibility, expected);
+    assert_eq!(
+        after.node.missing_node().is_some(),
+        expected == Eligibility::NeverSeen
+    );
 }

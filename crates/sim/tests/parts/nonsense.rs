@@ -477,7 +477,7 @@ fn topologies() -> impl Strategy<Value = topology::TopologyFacts> {
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let successor = select(vec![Successor::None, Successor::Observes, Successor::Plans]);
     prop_oneof![
-        4 => view().prop_map(Event::View),
+        4 => view().prop_map(|view| Event::View(Box::new(view))),
         1 => installed().prop_map(Event::Installed),
         1 => prop::collection::vec(full(), 0..4).prop_map(Event::Full),
         1 => (time(), prop::option::of(changes())).prop_map(|(at, found)| Event::Reread(at, found)),

@@ -274,3 +274,36 @@ fn the_heaviest_namespace_loses_services() {
     assert_eq!(store.budget.relief(), None);
     assert_eq!(store.budget.total(), 0);
 }
+
+/// The agent watches only its own Node, so it can name no other.
+#[test]
+fn a_missing_node_is_reported_once_the_view_is_complete() {
+    let mut store = Store::new("here");
+    for kind in [Kind::Node, Kind::Service] {
+        store.take(Event::ListBegins(kind));
+        store.take(Event::ListEnds(kind));
+    }
+    assert_eq!(store.update(), None, "slices are not listed yet");
+    store.take(Event::ListBegins(Kind::Slice));
+    store.take(Event::ListEnds(Kind::Slice));
+    let missing = store.update().unwrap().missing_node.unwrap();
+    assert!(
+        missing.starts_with("no Node is named here, so "),
+        "{missing}"
+    );
+    assert!(missing.ends_with("in `kubectl get nodes`"), "{missing}");
+    store.take(node("1"));
+    assert_eq!(store.update().unwrap().missing_node, None);
+    let unreadable = there(
+        Kind::Node,
+        &json!({"metadata": {"name": "here"}, "spec": 1}),
+    );
+    let store = &mut synced(vec![unreadable]);
+    store.take(service("a", "10.0.0.1"));
+    let update = store.update().unwrap();
+    assert_eq!(
+        update.missing_node, None,
+        "it exists: {:?}",
+        update.problems
+    );
+}

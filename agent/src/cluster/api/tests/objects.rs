@@ -9,7 +9,7 @@ use crate::cluster::api::wire::object;
 use crate::cluster::convert::Converter;
 use crate::cluster::facts::{Kind, ObjectFacts};
 
-fn convert(kind: Kind, value: &Value) -> Result<Option<ObjectFacts>, String> {
+pub(super) fn convert(kind: Kind, value: &Value) -> Result<Option<ObjectFacts>, String> {
     let raw = serde_json::value::to_raw_value(value).unwrap();
     match object(kind, &raw).0 {
         Event::There(object) => {

@@ -147,6 +147,7 @@ prop_compose! {
             silent,
             ignored,
             unknown_frontends: (ignored % 2 == 1).then(|| ObjectName::new("shop", "claim")),
+            missing_node: (ignored % 3 == 1).then(|| "no Node is named here".to_owned()),
         }
     }
 }
