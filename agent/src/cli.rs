@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::args::{Args, Command, DocsArgs, DocsPage, Output, Plugin};
 use crate::causes::chain;
+use crate::cluster::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
 use crate::{args, metrics};
@@ -73,7 +74,7 @@ impl Exit {
             {
                 return Exit::Permission;
             }
-            configuration |= error.is::<ConfigError>();
+            configuration |= error.is::<ConfigError>() || error.is::<ClientError>();
             // An address or port that is not available needs another setting; a temporary shortage does not.
             let bind = error.downcast_ref::<BindError>();
             configuration |= bind.is_some_and(|error| {

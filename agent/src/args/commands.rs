@@ -7,6 +7,7 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches, Parser,
     Subcommand, ValueEnum,
 };
+use pathproof_facts::time::Wall;
 use pathproof_judge::drain;
 
 use super::{CHECK_CODES, DRAIN_CODES};
@@ -58,8 +59,8 @@ pub struct WhyArgs {
     pub admin: AdminPort,
 
     /// Explain a past moment, such as 2026-11-23T04:05:06Z, from a recording
-    #[arg(long, value_name = "TIME")]
-    pub at: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub at: Option<Wall>,
 
     /// Recording for --at [default: the first one in the state folder that reaches that time]
     #[arg(long, value_name = "FILE", requires = "at")]

@@ -23,7 +23,7 @@ const SCHEMA: u32 = 2;
 const STAGE: usize = 30;
 
 pub fn run(said: &WhyArgs) -> Exit {
-    let report = match &said.at {
+    let report = match said.at {
         Some(at) => recording::report_at(at, said),
         None => fetch::report(&said.admin.address, fetch::PEOPLE)
             .map(|(report, _)| report)

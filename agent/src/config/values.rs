@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::address;
+use pathproof_facts::time::Wall;
 use pathproof_judge::eligibility::is_dns_name;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
@@ -128,6 +129,11 @@ pub(super) fn directory(text: &str) -> Result<OrNone<PathBuf>, &'static str> {
         text if text.starts_with('/') => Ok(Some(text.into())),
         _ => Err("give an absolute path, one that begins with '/', or none"),
     }
+}
+
+/// A moment, as [`Wall`] prints it.
+pub(crate) fn time(text: &str) -> Result<Wall, &'static str> {
+    Wall::parse(text.trim()).ok_or("give a time with its zone, for example 2026-11-23T04:05:06Z")
 }
 
 pub(super) fn url(text: &str) -> Result<String, &'static str> {
