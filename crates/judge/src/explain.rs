@@ -134,7 +134,7 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
     Some(drop_reason(&dropped.reason))
 }
 
-/// Example: `the kernel's drop reason is NO_SOCKET: nothing listens there`.
+/// Example: `the kernel's drop reason is XDP: an XDP program drops it`.
 fn drop_reason(reason: &str) -> String {
     let meaning = drops::meaning(reason).map_or_else(String::new, |text| format!(": {text}"));
     format!("the kernel's drop reason is {reason}{meaning}")
