@@ -16,7 +16,7 @@ use crate::causes::chain;
 use crate::cluster::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
-use crate::{args, metrics};
+use crate::{REVISION, args, metrics};
 
 pub mod check;
 pub mod drain;
@@ -132,9 +132,11 @@ fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
 /// `pathproof version`.
 pub fn version(output: Output) -> Exit {
     let version = env!("CARGO_PKG_VERSION");
-    let document = json!({ "version": version, "abi": ABI_VERSION });
+    let document = json!({ "version": version, "revision": REVISION, "abi": ABI_VERSION });
     show(output, &document, |_| {
-        format!("pathproof {version} (layouts shared with the kernel: {ABI_VERSION})\n")
+        format!(
+            "pathproof {version} (revision {REVISION}, layouts shared with the kernel: {ABI_VERSION})\n"
+        )
     })
 }
 

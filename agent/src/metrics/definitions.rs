@@ -225,8 +225,8 @@ definitions! {
         "Writes to the API server by kind (condition, event) and result; absent for kinds that are not published and for failures that did not occur";
 
     /// Agent
-    Gauge "pathproof_build_info" ["version", "abi"] = Turn(read::build),
-        "Always 1; the labels are the agent's version and the version of its kernel data layouts";
+    Gauge "pathproof_build_info" ["version", "revision", "abi"] = Turn(read::build),
+        "Always 1; the labels are the agent's version, the commit that it was built from, and the version of its kernel data layouts";
     Gauge "process_start_time" in Seconds []
         = Value(|report| Some(report.agent.started.as_nanosecond() as f64 / 1e9)),
         "Start time of the agent, as Unix time";
