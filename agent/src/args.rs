@@ -66,6 +66,9 @@ pub enum Command {
     /// Show the verdict of a running agent
     Status(StatusArgs),
     /// Explain the verdict of a running agent, and list what to check next
+    ///
+    /// Set PATHPROOF_DOCS_URL to the URL of a copy of docs/operations.md, here or when building, and links
+    /// lead there.
     Why(WhyArgs),
     /// Save the events of the last minutes from a running agent, for a bug report
     Record(RecordArgs),

@@ -16,7 +16,7 @@ use pathproof_judge::verdict::{FamilyVerdict, PathState, Verdict};
 use pathproof_report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
-use super::page::{Style, Text, counted, grouped, sentence};
+use super::page::{Style, Text, address, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
@@ -156,9 +156,9 @@ fn udp_troubles(report: &Report) -> Vec<String> {
         let (counts, all) = (parts::counts(&failures), grouped(service.outcomes.arrived));
         let family = names::of_family(service.family);
         let text = format!(
-            "{} on {family}: {counts} of {all} datagrams; they do not affect the verdict \
-             (docs/operations.md#udp)",
-            service.service
+            "{} on {family}: {counts} of {all} datagrams; they do not affect the verdict ({})",
+            service.service,
+            address("docs/operations.md#udp")
         );
         (!failures.is_empty()).then_some(text)
     });
