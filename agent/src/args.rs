@@ -193,6 +193,16 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_time_is_a_wrong_setting_and_its_form_is_shown() {
+        let why = ["pathproof", "why", "--at", "yesterday"];
+        let error = Args::try_parse_from(why).unwrap_err().to_string();
+        assert!(
+            error.contains("'yesterday' for '--at <TIME>': give a time"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn the_definitions_are_sound() {
         Args::command().debug_assert();
     }
