@@ -22,7 +22,7 @@ Proves on real packets that a Kubernetes node routes Service traffic, and answer
 /livez accordingly.
 
 It never changes, drops or delays a packet of another program. It does not judge applications: a node that forwards \
-correctly to a broken application is sound.";
+correctly to a broken application is healthy.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
@@ -101,10 +101,10 @@ pub enum Command {
     Echo(EchoArgs),
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
-    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
-    /// first (broken, stale or recovering), then nodes in doubt (degraded, suspect, unknown,
-    /// starting, or with an outdated condition), nodes that are being removed, and sound nodes.
-    /// Nodes that do not run Linux have no agent, and are listed last.
+    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists nodes that are not ready
+    /// first (broken, stale or recovering), then unknown nodes (degraded, suspect, unknown, starting, or
+    /// with an outdated condition), nodes that are being removed, and healthy nodes. Nodes that do not run
+    /// Linux have no agent, and are listed last.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces

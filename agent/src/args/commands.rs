@@ -11,7 +11,7 @@ use pathproof_facts::time::Wall;
 use pathproof_judge::drain;
 
 use super::{CHECK_CODES, DRAIN_CODES};
-use crate::config::values::{device_prefix, dns_name};
+use crate::config::values::{device_prefix, dns_name, time};
 use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 
 /// Format of what a command prints.
@@ -369,9 +369,9 @@ pub struct FleetArgs {
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
     pub selector: Option<String>,
 
-    /// Show only nodes that are sick, in doubt or being removed
-    #[arg(long, help_heading = LIST)]
-    pub sick: bool,
+    /// Show only nodes that are not ready, unknown or being removed
+    #[arg(long, alias = "sick", help_heading = LIST)]
+    pub unhealthy: bool,
 }
 
 /// One node.

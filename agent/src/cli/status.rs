@@ -167,14 +167,19 @@ fn udp_troubles(report: &Report) -> Vec<String> {
 
 /// The program that translates each path, unless it is only kube-proxy and fully observed.
 fn datapath(topology: &DatapathTopology) -> Vec<String> {
-    let mut lines = topology.notes.clone();
+    let mut paths: Vec<(String, String)> = Vec::new();
     for path in topology.paths.iter().filter(|path| path.seen != Seen::Full) {
+        let family = names::of_family(path.family);
+        let text = format!("{}: {}", names::of_path(path.path), path.sentence);
         // The families differ if kube-proxy serves only one of them.
-        let line = format!("{}: {}", names::of_path(path.path), path.sentence);
-        if !lines.contains(&line) {
-            lines.push(line);
+        match paths.iter_mut().find(|(_, known)| *known == text) {
+            Some((families, _)) => *families = format!("{families} and {family}"),
+            None => paths.push((family.to_owned(), text)),
         }
     }
+    let paths = paths.into_iter();
+    let mut lines = topology.notes.clone();
+    lines.extend(paths.map(|(families, text)| format!("{families} {text}")));
     lines
 }
 

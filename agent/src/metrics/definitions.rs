@@ -188,7 +188,7 @@ definitions! {
     Counter "pathproof_conntrack_full_drops" [] = Value(read::conntrack_full_drops),
         "Packets of new connections that the kernel dropped since the agent started because the conntrack table was full; drops between two readings may be missed";
     Counter "pathproof_conntrack_events" ["event"] = Turn(read::conntrack_events),
-        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on sound nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
+        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on healthy nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
 
     /// Cluster view and expectations
     Gauge "pathproof_view_synced" [] = Value(|report| Some(flag(report.cluster.synced))),
