@@ -14,6 +14,7 @@ use pathproof_facts::text::{json, styled};
 use pathproof_facts::time::HumanDuration;
 use pathproof_judge::verdict::{FamilyVerdict, PathState, Verdict};
 use pathproof_report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
+use pathproof_wire::service::SourceClass;
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
 use super::page::{Style, Text, address, counted, grouped, sentence};
@@ -167,19 +168,20 @@ fn udp_troubles(report: &Report) -> Vec<String> {
 
 /// The program that translates each path, unless it is only kube-proxy and fully observed.
 fn datapath(topology: &DatapathTopology) -> Vec<String> {
-    let mut paths: Vec<(String, String)> = Vec::new();
+    // The families differ if kube-proxy serves only one of them.
+    let mut known: Vec<(SourceClass, &str, String)> = Vec::new();
     for path in topology.paths.iter().filter(|path| path.seen != Seen::Full) {
         let family = names::of_family(path.family);
-        let text = format!("{}: {}", names::of_path(path.path), path.sentence);
-        // The families differ if kube-proxy serves only one of them.
-        match paths.iter_mut().find(|(_, known)| *known == text) {
-            Some((families, _)) => *families = format!("{families} and {family}"),
-            None => paths.push((family.to_owned(), text)),
+        let same = |known: &&mut (_, &str, _)| (known.0, known.1) == (path.path, &*path.sentence);
+        match known.iter_mut().find(same) {
+            Some((.., families)) => *families = format!("{families} and {family}"),
+            None => known.push((path.path, &path.sentence, family.to_owned())),
         }
     }
-    let paths = paths.into_iter();
     let mut lines = topology.notes.clone();
-    lines.extend(paths.map(|(families, text)| format!("{families} {text}")));
+    lines.extend(known.into_iter().map(|(path, sentence, families)| {
+        format!("{} ({families}): {sentence}", names::of_path(path))
+    }));
     lines
 }
 
