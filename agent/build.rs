@@ -12,7 +12,7 @@ mod sources;
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use sources::{FOLDERS, OBJECT, PROVENANCE, REBUILD, STALE};
 
@@ -57,6 +57,7 @@ fn prepare() -> Result<(), String> {
             println!("cargo::warning={STALE}; before a test on a real kernel run: {REBUILD}");
         }
     }
+    println!("cargo::rustc-env=PATHPROOF_REVISION={}", revision(root));
     println!("cargo::rustc-env=PATHPROOF_BPF_OBJECT={}", object.display());
     println!("cargo::rustc-env=PATHPROOF_BPF_SHA256={sha256}");
     println!(
@@ -64,6 +65,34 @@ fn prepare() -> Result<(), String> {
         recorded(&text, "rustc")?
     );
     Ok(())
+}
+
+/// The commit, with a mark if files differ from it: of the environment, or of a clone. A build that is not
+/// optimised is not shipped, and has none, so that a commit does not build it again.
+fn revision(root: &Path) -> String {
+    const VARIABLE: &str = "PATHPROOF_REVISION";
+    println!("cargo::rerun-if-env-changed={VARIABLE}");
+    let git = |arguments: &str| {
+        let mut git = Command::new("git");
+        git.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0");
+        let said = git.args(arguments.split(' ')).output().ok()?;
+        let text = String::from_utf8(said.stdout).ok()?.trim().to_owned();
+        (said.status.success() && !text.is_empty()).then_some(text)
+    };
+    let of_clone = || {
+        // Each commit and checkout appends to this file. The mark depends on the sources.
+        let log = git("rev-parse --path-format=absolute --git-path logs/HEAD")?;
+        for path in [&*log, "src", "../crates"] {
+            println!("cargo::rerun-if-changed={path}");
+        }
+        git("describe --always --abbrev=12 --exclude=* --dirty")
+    };
+    let is_shipped = std::env::var("PROFILE").as_deref() != Ok("debug");
+    let given = std::env::var(VARIABLE).ok();
+    given
+        .filter(|given| !given.is_empty())
+        .or_else(|| is_shipped.then(of_clone).flatten())
+        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Watches everything whose change can make the object outdated.

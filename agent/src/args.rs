@@ -22,7 +22,7 @@ Proves on real packets that a Kubernetes node routes Service traffic, and answer
 /livez accordingly.
 
 It never changes, drops or delays a packet of another program. It does not judge applications: a node that forwards \
-correctly to a broken application is sound.";
+correctly to a broken application is healthy.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
@@ -66,6 +66,9 @@ pub enum Command {
     /// Show the verdict of a running agent
     Status(StatusArgs),
     /// Explain the verdict of a running agent, and list what to check next
+    ///
+    /// Set PATHPROOF_DOCS_URL to the URL of a copy of docs/operations.md, here or when building, and links
+    /// lead there.
     Why(WhyArgs),
     /// Save the events of the last minutes from a running agent, for a bug report
     Record(RecordArgs),
@@ -98,10 +101,10 @@ pub enum Command {
     Echo(EchoArgs),
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
-    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
-    /// first (broken, stale or recovering), then nodes in doubt (degraded, suspect, unknown,
-    /// starting, or with an outdated condition), nodes that are being removed, and sound nodes.
-    /// Nodes that do not run Linux have no agent, and are listed last.
+    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists nodes that are not ready
+    /// first (broken, stale or recovering), then unknown nodes (degraded, suspect, unknown, starting, or
+    /// with an outdated condition), nodes that are being removed, and healthy nodes. Nodes that do not run
+    /// Linux have no agent, and are listed last.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces
@@ -187,6 +190,16 @@ mod tests {
                 "--{long}"
             );
         }
+    }
+
+    #[test]
+    fn a_wrong_time_is_a_wrong_setting_and_its_form_is_shown() {
+        let why = ["pathproof", "why", "--at", "yesterday"];
+        let error = Args::try_parse_from(why).unwrap_err().to_string();
+        assert!(
+            error.contains("'yesterday' for '--at <TIME>': give a time"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -13,9 +13,10 @@ use serde_json::json;
 
 use crate::args::{Args, Command, DocsArgs, DocsPage, Output, Plugin};
 use crate::causes::chain;
+use crate::cluster::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
-use crate::{args, metrics};
+use crate::{REVISION, args, metrics};
 
 pub mod check;
 pub mod drain;
@@ -73,7 +74,7 @@ impl Exit {
             {
                 return Exit::Permission;
             }
-            configuration |= error.is::<ConfigError>();
+            configuration |= error.is::<ConfigError>() || error.is::<ClientError>();
             // An address or port that is not available needs another setting; a temporary shortage does not.
             let bind = error.downcast_ref::<BindError>();
             configuration |= bind.is_some_and(|error| {
@@ -131,9 +132,11 @@ fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
 /// `pathproof version`.
 pub fn version(output: Output) -> Exit {
     let version = env!("CARGO_PKG_VERSION");
-    let document = json!({ "version": version, "abi": ABI_VERSION });
+    let document = json!({ "version": version, "revision": REVISION, "abi": ABI_VERSION });
     show(output, &document, |_| {
-        format!("pathproof {version} (layouts shared with the kernel: {ABI_VERSION})\n")
+        format!(
+            "pathproof {version} (revision {REVISION}, layouts shared with the kernel: {ABI_VERSION})\n"
+        )
     })
 }
 

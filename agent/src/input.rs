@@ -1,6 +1,6 @@
 //! Reads files that other programs write: once, and up to a size limit.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -16,16 +16,21 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The path cannot be read, is another kind of file, has more than `limit` bytes, or is not UTF-8.
 pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, String)> {
+    let regular = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(metadata),
+        false => {
+            let error = "it is not a regular file: replace it by one";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, error))
+        }
+    };
+    // Opening alone may act on a device. The file may be replaced before it is opened.
+    regular(fs::metadata(path)?)?;
     let mut options = File::options();
     let file = options
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        let error = "it is not a regular file: replace it by one";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
-    }
+    let metadata = regular(file.metadata()?)?;
     if metadata.len() > limit {
         return Err(too_large(metadata.len(), limit));
     }
@@ -53,8 +58,8 @@ fn too_large(size: u64, limit: u64) -> io::Error {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::sync::mpsc;
+    use std::thread;
     use std::time::Duration;
-    use std::{fs, thread};
 
     use super::*;
 

@@ -2,6 +2,9 @@
 //!
 //! docs/internal/architecture.md has the map of the modules.
 
+/// The commit that this program was built from, with a mark if files differed from it; or `unknown`.
+pub const REVISION: &str = env!("PATHPROOF_REVISION");
+
 pub mod app;
 pub mod args;
 pub mod causes;

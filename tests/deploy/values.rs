@@ -397,7 +397,7 @@ fn alerts(values: &Value) -> String {
 }
 
 /// Alerts that would always or never fire with this configuration are omitted. The runbook's address is a
-/// value.
+/// value, which `pathproof why` uses too.
 #[test]
 fn alerts_follow_the_values() {
     needs!(Tool::Helm.installed());
@@ -431,4 +431,8 @@ fn alerts_follow_the_values() {
         "{text}"
     );
     assert!(text.contains("\"release\":\"prometheus\""), "{text}");
+    let objects = Chart::with(values).render().expect("the chart");
+    let agent = of_kind(&objects, "DaemonSet").to_string();
+    let variable = json!({ "name": "PATHPROOF_DOCS_URL", "value": runbooks }).to_string();
+    assert!(agent.contains(&variable), "{agent}");
 }

@@ -37,7 +37,7 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     scene.wait_codes(503, 503);
     scene.wait_condition("False");
     let page = lister.tell(&[]);
-    assert!(page.starts_with("SICK  1 node: 1 sick"), "{page}");
+    assert!(page.starts_with("NOT READY  1 node: 1 not ready"), "{page}");
     let why = asker.tell(&["why", NODE_NAME]);
     let head = format!("BROKEN  {NODE_NAME} ");
     assert!(why.starts_with(&head) && why.contains("\nlost "), "{why}");

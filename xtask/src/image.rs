@@ -140,7 +140,7 @@ fn buildah(arch: Arch, archive: &Path) -> Result<()> {
         .args(["--timestamp", &created()])
         .arg(format!("--platform=linux/{}", arch.name()))
         .arg(format!("--build-arg=VERSION={VERSION}"))
-        .arg(format!("--build-arg=REVISION={}", revision()))
+        .arg(format!("--build-arg=REVISION={}", revision(40)))
         .arg("--file=deploy/image/Dockerfile");
     let tag = format!("--tag=docker-archive:{}:{REFERENCE}", archive.display());
     run::run(buildah.arg(tag).arg(folder()))
@@ -180,9 +180,9 @@ fn folder() -> PathBuf {
 }
 
 /// The commit, with a mark if files differ from it; "unknown" outside a clone.
-fn revision() -> String {
-    let describe = "describe --always --abbrev=40 --exclude=* --dirty";
-    git(describe).unwrap_or_else(|| "unknown".to_owned())
+fn revision(digits: u8) -> String {
+    let describe = format!("describe --always --abbrev={digits} --exclude=* --dirty");
+    git(&describe).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// The only time in an image or archive, in seconds: `SOURCE_DATE_EPOCH` if it is set

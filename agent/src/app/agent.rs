@@ -350,7 +350,11 @@ impl Agent {
         for line in self.output.changes.lines(&verdict, &answers) {
             line.write(&self.config.node_name);
         }
-        let report = Arc::new(self.assemble(verdict, &answers));
+        let mut report = self.assemble(verdict, &answers);
+        if let Some(before) = &*self.output.report.borrow() {
+            report.keep_names(before);
+        }
+        let report = Arc::new(report);
         self.output.answers.send_replace(Arc::new(answers));
         self.output.report.send_replace(Some(Arc::clone(&report)));
         self.output.metrics.update(self.snapshot(report));
@@ -430,26 +434,19 @@ impl Agent {
     }
 
     fn sighting(&self, sighting: &Sighting) -> report::SightingReport {
-        let info = self.node.planner().service(sighting.service);
-        let service = info.map_or_else(
-            || format!("service id {}", sighting.service),
-            |info| info.label(),
-        );
+        let service = self.node.planner().service(sighting.service);
+        let service = service.map(|info| info.label());
         let observer = self.observer.as_ref();
         let device = observer.and_then(|observer| observer.device_name(sighting.device));
-        let device = device.map_or_else(
-            || format!("interface {}", sighting.device),
-            ToOwned::to_owned,
-        );
         report::SightingReport {
             at: sighting.at,
-            service,
+            service: service.unwrap_or_else(|| format!("service id {}", sighting.service)),
             path: sighting.class,
             failure: sighting.failure,
             client: sighting.client,
             frontend: sighting.frontend,
             destination: sighting.destination,
-            device,
+            device: device.map_or_else(|| format!("interface {}", sighting.device), str::to_owned),
         }
     }
 

@@ -7,10 +7,11 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches, Parser,
     Subcommand, ValueEnum,
 };
+use pathproof_facts::time::Wall;
 use pathproof_judge::drain;
 
 use super::{CHECK_CODES, DRAIN_CODES};
-use crate::config::values::{device_prefix, dns_name};
+use crate::config::values::{device_prefix, dns_name, time};
 use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 
 /// Format of what a command prints.
@@ -58,8 +59,8 @@ pub struct WhyArgs {
     pub admin: AdminPort,
 
     /// Explain a past moment, such as 2026-11-23T04:05:06Z, from a recording
-    #[arg(long, value_name = "TIME")]
-    pub at: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub at: Option<Wall>,
 
     /// Recording for --at [default: the first one in the state folder that reaches that time]
     #[arg(long, value_name = "FILE", requires = "at")]
@@ -368,9 +369,9 @@ pub struct FleetArgs {
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
     pub selector: Option<String>,
 
-    /// Show only nodes that are sick, in doubt or being removed
-    #[arg(long, help_heading = LIST)]
-    pub sick: bool,
+    /// Show only nodes that are not ready, unknown or being removed
+    #[arg(long, alias = "sick", help_heading = LIST)]
+    pub unhealthy: bool,
 }
 
 /// One node.

@@ -5,6 +5,8 @@ use clap::CommandFactory as _;
 use super::Args;
 
 const PREFIX: &str = "PATHPROOF_";
+/// URL of a copy of docs/operations.md, when the program was built or when it runs.
+pub(crate) const DOCS_URL: &str = "PATHPROOF_DOCS_URL";
 
 /// Returns the first of these variables that has the prefix but is not a setting of any command:
 /// the operator would wrongly expect an effect.
@@ -17,9 +19,9 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
         .get_subcommands()
         .flat_map(|one| one.get_arguments());
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
-    // The first is for debugging the BPF programs; only builds with debug assertions read the others.
-    let of_developers = |name: &str| {
-        name == "PATHPROOF_EBPF_LOG"
+    // The second is for debugging the BPF programs; only builds with debug assertions read the others.
+    let without_option = |name: &str| {
+        [DOCS_URL, "PATHPROOF_EBPF_LOG"].contains(&name)
             || (cfg!(debug_assertions)
                 && ["PATHPROOF_TEST_SETTLED_MS", "PATHPROOF_TEST_BOOT_MS"].contains(&name))
     };
@@ -27,7 +29,7 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
         name.starts_with(PREFIX)
             && !settings.contains(&&**name)
             && !is_of_a_service(name)
-            && !of_developers(name)
+            && !without_option(name)
     })
 }
 
@@ -52,6 +54,7 @@ mod tests {
     #[case::misspelt("PATHPROOF_ENFORCE", true)]
     #[case::removed("PATHPROOF_PORT_TAKEOVERS", true)]
     #[case::a_setting("PATHPROOF_ENFORCEMENT", false)]
+    #[case::of_printed_links("PATHPROOF_DOCS_URL", false)]
     #[case::of_the_rotator("PATHPROOF_INTERVAL", false)]
     #[case::of_a_service("PATHPROOF_SENTINEL_SERVICE_HOST", false)]
     #[case::of_its_port("PATHPROOF_SENTINEL_SERVICE_PORT_HTTP", false)]

@@ -38,7 +38,7 @@ pub fn run(said: &FleetArgs, now: Wall) -> Exit {
             let nodes = kubectl::nodes(said);
             return super::end(nodes.map(|nodes| {
                 let rows = rows(&nodes, now);
-                let list = List::of(&rows, said.sick, now);
+                let list = List::of(&rows, said.unhealthy, now);
                 super::show(said.output, &list, |colour| list.page(program(), colour))
             }));
         }
@@ -80,10 +80,10 @@ struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// `sick_alone` omits nodes that are proven and not leaving, and nodes that have no agent by design.
-    fn of(rows: &'a [Row], sick_alone: bool, now: Wall) -> Self {
+    /// `unhealthy_alone` omits nodes that are proven and not leaving, and nodes that have no agent by design.
+    fn of(rows: &'a [Row], unhealthy_alone: bool, now: Wall) -> Self {
         let is_well = |row: &&Row| matches!(row.group, Group::Sound | Group::NotLinux);
-        let shown = rows.iter().filter(|row| !(sick_alone && is_well(row)));
+        let shown = rows.iter().filter(|row| !(unhealthy_alone && is_well(row)));
         Self {
             schema: SCHEMA,
             written: now.timestamp(),
@@ -93,7 +93,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// The list as a page: a summary, then the nodes, the sick ones first. `program` is the name by
+    /// The list as a page: a summary, then the nodes, the worst first. `program` is the name by
     /// which the program was called.
     fn page(&self, program: &str, colour: bool) -> String {
         let mut out = Text::new(colour);
@@ -150,7 +150,7 @@ impl<'a> List<'a> {
         let hidden = self.summary.nodes - self.nodes.len();
         if hidden > 0 {
             let nodes = counted(hidden as u64, "other node");
-            note(&format!("{nodes} hidden (--sick)"));
+            note(&format!("{nodes} hidden (--unhealthy)"));
         }
         match self.nodes.first() {
             None if hidden == 0 => note("no node matches: check --selector and --context"),
@@ -168,15 +168,15 @@ impl<'a> List<'a> {
 fn head(out: &mut Text, tally: &Tally) {
     let (style, badge) = match tally {
         Tally { nodes: 0, .. } => (Style::Unsure, "NO NODES"),
-        Tally { sick: 1.., .. } => (Style::Bad, "SICK"),
-        Tally { doubtful: 1.., .. } => (Style::Warn, "IN DOUBT"),
-        _ => (Style::Good, "SOUND"),
+        Tally { sick: 1.., .. } => (Style::Bad, "NOT READY"),
+        Tally { doubtful: 1.., .. } => (Style::Warn, "UNKNOWN"),
+        _ => (Style::Good, "HEALTHY"),
     };
     let parts = [
-        (tally.sick, "sick"),
-        (tally.doubtful, "in doubt"),
+        (tally.sick, "not ready"),
+        (tally.doubtful, "unknown"),
         (tally.leaving, "leaving"),
-        (tally.sound, "sound"),
+        (tally.sound, "healthy"),
         (tally.not_linux, "not Linux"),
     ];
     let mut rest = String::new();
@@ -218,10 +218,10 @@ fn cells(row: &Row, now: Wall) -> Cells {
 
 fn of_group(group: Group) -> (&'static str, &'static str, Style) {
     match group {
-        Group::Sick => ("sick", "✗", Style::Bad),
-        Group::Doubtful => ("in doubt", "!", Style::Warn),
+        Group::Sick => ("not ready", "✗", Style::Bad),
+        Group::Doubtful => ("unknown", "!", Style::Warn),
         Group::Leaving => ("leaving (being removed)", "○", Style::Plain),
-        Group::Sound => ("sound", "●", Style::Good),
+        Group::Sound => ("healthy", "●", Style::Good),
         Group::NotLinux => ("not Linux", "-", Style::Faint),
     }
 }

@@ -6,6 +6,8 @@ use pathproof_facts::cause::State;
 use pathproof_facts::text::visible;
 use pathproof_report::SentinelCondition;
 
+use crate::args::variables::DOCS_URL;
+
 /// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;
 /// Column where the text of a section begins.
@@ -188,6 +190,20 @@ impl Text {
     }
 }
 
+/// Address of a section of docs/operations.md.
+pub(super) fn address(section: &str) -> String {
+    let now = std::env::var(DOCS_URL).ok();
+    let built = option_env!("PATHPROOF_DOCS_URL");
+    address_below(now.as_deref().into_iter().chain(built), section)
+}
+
+fn address_below<'a>(mut bases: impl Iterator<Item = &'a str>, section: &str) -> String {
+    match (bases.find(|base| !base.is_empty()), section.split_once('#')) {
+        (Some(base), Some((_, anchor))) => format!("{base}#{anchor}"),
+        _ => format!("{section} of pathproof's source"),
+    }
+}
+
 /// A number with separated thousands.
 pub(super) fn grouped(number: u64) -> String {
     let mut text = number.to_string();
@@ -269,6 +285,18 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(counted(1, "file"), "1 file");
         assert_eq!(counted(1_000, "file"), "1,000 files");
+    }
+
+    #[rstest::rstest]
+    #[case(&[], "docs/operations.md#udp of pathproof's source")]
+    #[case(&["", "https://x/operations"], "https://x/operations#udp")]
+    #[case(&["https://now", "https://built"], "https://now#udp")]
+    fn a_section_has_an_address_that_a_binary_alone_can_reach(
+        #[case] bases: &[&str],
+        #[case] expected: &str,
+    ) {
+        let bases = bases.iter().copied();
+        assert_eq!(address_below(bases, "docs/operations.md#udp"), expected);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use pathproof_judge::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 use pathproof_report::{PortWay, Report};
 use pathproof_witness::drops::{DropWatch, meaning as drop_meaning};
 
-use super::page::{Style, TEXT, Text, counted, grouped, sentence};
+use super::page::{Style, TEXT, Text, address, counted, grouped, sentence};
 
 const SERVICES_SHOWN: usize = 8;
 /// Fill level in percent from which the connection table is shown.
@@ -185,7 +185,7 @@ impl Text {
                     self.put(Style::Unsure, command).line();
                 }
             }
-            self.more(Style::Faint, &remedy.page);
+            self.more(Style::Faint, &address(&remedy.page));
         }
     }
 

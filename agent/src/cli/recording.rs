@@ -28,8 +28,6 @@ pub(super) enum Problem {
     File(PathBuf, #[source] std::io::Error),
     #[error("{}: {}", .0.display(), .1)]
     Recording(PathBuf, #[source] RecordingError),
-    #[error("--at: {0:?} is not a time; give one such as 2026-11-23T04:05:06Z")]
-    Time(String),
     #[error(
         "no recording in {} covers {}: the agent writes one when /healthz changes; save one from a \
          running agent with `pathproof record`, and give it with --recording",
@@ -73,8 +71,7 @@ pub fn run_replay(args: &ReplayArgs) -> Exit {
 }
 
 /// The report of a past moment, from the recording that contains it.
-pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
-    let at = Wall::parse(text).ok_or_else(|| Problem::Time(text.to_owned()))?;
+pub(super) fn report_at(at: Wall, args: &WhyArgs) -> Result<Report, Problem> {
     let path = match &args.recording {
         Some(path) => path.clone(),
         None => recorded(&args.state_dir, at)?,

@@ -14,9 +14,10 @@ use pathproof_facts::text::{json, styled};
 use pathproof_facts::time::HumanDuration;
 use pathproof_judge::verdict::{FamilyVerdict, PathState, Verdict};
 use pathproof_report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
+use pathproof_wire::service::SourceClass;
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
-use super::page::{Style, Text, counted, grouped, sentence};
+use super::page::{Style, Text, address, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
@@ -156,9 +157,9 @@ fn udp_troubles(report: &Report) -> Vec<String> {
         let (counts, all) = (parts::counts(&failures), grouped(service.outcomes.arrived));
         let family = names::of_family(service.family);
         let text = format!(
-            "{} on {family}: {counts} of {all} datagrams; they do not affect the verdict \
-             (docs/operations.md#udp)",
-            service.service
+            "{} on {family}: {counts} of {all} datagrams; they do not affect the verdict ({})",
+            service.service,
+            address("docs/operations.md#udp")
         );
         (!failures.is_empty()).then_some(text)
     });
@@ -167,14 +168,20 @@ fn udp_troubles(report: &Report) -> Vec<String> {
 
 /// The program that translates each path, unless it is only kube-proxy and fully observed.
 fn datapath(topology: &DatapathTopology) -> Vec<String> {
-    let mut lines = topology.notes.clone();
+    // The families differ if kube-proxy serves only one of them.
+    let mut known: Vec<(SourceClass, &str, String)> = Vec::new();
     for path in topology.paths.iter().filter(|path| path.seen != Seen::Full) {
-        // The families differ if kube-proxy serves only one of them.
-        let line = format!("{}: {}", names::of_path(path.path), path.sentence);
-        if !lines.contains(&line) {
-            lines.push(line);
+        let family = names::of_family(path.family);
+        let same = |known: &&mut (_, &str, _)| (known.0, known.1) == (path.path, &*path.sentence);
+        match known.iter_mut().find(same) {
+            Some((.., families)) => *families = format!("{families} and {family}"),
+            None => known.push((path.path, &path.sentence, family.to_owned())),
         }
     }
+    let mut lines = topology.notes.clone();
+    lines.extend(known.into_iter().map(|(path, sentence, families)| {
+        format!("{} ({families}): {sentence}", names::of_path(path))
+    }));
     lines
 }
 

@@ -13,7 +13,7 @@ use pathproof_report::{AnswersReport, Report, SentinelCondition, SentinelReport}
 use pathproof_wire::service::Family;
 use serde::Serialize;
 
-use super::page::{Style, TEXT, Text, grouped, sentence};
+use super::page::{Style, TEXT, Text, address, grouped, sentence};
 use super::{Exit, fetch, parts, recording};
 use crate::args::WhyArgs;
 
@@ -23,7 +23,7 @@ const SCHEMA: u32 = 2;
 const STAGE: usize = 30;
 
 pub fn run(said: &WhyArgs) -> Exit {
-    let report = match &said.at {
+    let report = match said.at {
         Some(at) => recording::report_at(at, said),
         None => fetch::report(&said.admin.address, fetch::PEOPLE)
             .map(|(report, _)| report)
@@ -329,7 +329,7 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
         SentinelCondition::Absent => "docs/operations.md#install-the-sentinel",
         _ => "docs/operations.md#the-sentinel-is-off",
     };
-    out.more(Style::Faint, page);
+    out.more(Style::Faint, &address(page));
 }
 
 #[cfg(test)]

@@ -186,7 +186,8 @@ impl Manifests {
             let name = entry?.file_name();
             if is_manifest(&name) {
                 match fs::metadata(self.folder.join(&name)) {
-                    Ok(metadata) if metadata.is_file() => {
+                    // A pipe, socket or device is a problem of that file when it is read.
+                    Ok(metadata) if !metadata.is_dir() => {
                         bytes += metadata.len().min(MAX_FILE);
                         present.insert(name, Some(stamp(&metadata)));
                     }
@@ -325,8 +326,12 @@ impl Manifests {
             io::ErrorKind::FileTooLarge => ": split it into several files",
             _ => "",
         };
+        let effect = match file.objects.is_empty() {
+            true => "it is skipped",
+            false => "its last good content stays in use",
+        };
         file.problems = vec![Problem::new(format!(
-            "{}: cannot be read ({error}){remedy}; its last good content stays in use",
+            "{}: cannot be read ({error}){remedy}; {effect}",
             path.display()
         ))];
         file

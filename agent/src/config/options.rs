@@ -258,7 +258,7 @@ pub struct HealthzArgs {
     /// 15 minutes. A node that is being removed always answers 503. The rotator (`pathproof rotate`) counts
     /// failing nodes by their conditions, also if they are in audit mode. If no count was ever published,
     /// the brake is off.
-    #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
+    #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent)]
     pub fleet_brake: u32,
 }
 

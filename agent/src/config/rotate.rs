@@ -100,7 +100,7 @@ pub struct RotateConfig {
         long,
         value_name = "PERCENT",
         default_value = "20",
-        value_parser = percent(),
+        value_parser = percent,
         help_heading = WITHDRAWAL
     )]
     pub withdraw_share: u32,

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::TypedValueParser;
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::address;
+use pathproof_facts::time::Wall;
 use pathproof_judge::eligibility::is_dns_name;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
@@ -91,9 +91,14 @@ pub(super) fn port_range(text: &str) -> Result<OrNone<PortRange>, &'static str> 
         .ok_or("give FIRST-LAST, for example 30000-32767, or none")
 }
 
-/// 0 to 100.
-pub(super) fn percent() -> impl TypedValueParser<Value = u32> {
-    clap::value_parser!(u32).range(0..=100)
+/// 0 to 100, with or without the sign.
+pub(super) fn percent(text: &str) -> Result<u32, &'static str> {
+    let text = text.trim();
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end().parse();
+    number
+        .ok()
+        .filter(|percent| *percent <= 100)
+        .ok_or("give a percentage from 0 to 100, for example 20 or 20%")
 }
 
 /// `0`, or a duration of at most `most` minutes.
@@ -124,6 +129,11 @@ pub(super) fn directory(text: &str) -> Result<OrNone<PathBuf>, &'static str> {
         text if text.starts_with('/') => Ok(Some(text.into())),
         _ => Err("give an absolute path, one that begins with '/', or none"),
     }
+}
+
+/// A moment, as [`Wall`] prints it.
+pub(crate) fn time(text: &str) -> Result<Wall, &'static str> {
+    Wall::parse(text.trim()).ok_or("give a time with its zone, for example 2026-11-23T04:05:06Z")
 }
 
 pub(super) fn url(text: &str) -> Result<String, &'static str> {
@@ -318,6 +328,19 @@ mod tests {
     #[case("30000-32767-")]
     fn no_ranges_of_ports(#[case] text: &str) {
         assert!(port_range(text).is_err());
+    }
+
+    #[rstest]
+    #[case("20", Some(20))]
+    #[case(" 20 % ", Some(20))]
+    #[case("100%", Some(100))]
+    #[case("0", Some(0))]
+    #[case("101", None)]
+    #[case("20%%", None)]
+    #[case("-1", None)]
+    #[case("", None)]
+    fn percentages_with_and_without_the_sign(#[case] text: &str, #[case] expected: Option<u32>) {
+        assert_eq!(percent(text).ok(), expected);
     }
 
     #[rstest]

@@ -33,10 +33,13 @@ pub enum LoadError {
         remedy: &'static str,
         source: Box<EbpfError>,
     },
-    /// CAP_PERFMON is missing, so loading is not tried. Without it the verifier rejects the pointer
-    /// arithmetic that reading packets needs, but only after most of a minute.
-    #[error("{}: {}", NO_PRIVILEGES.0, NO_PRIVILEGES.1)]
-    NotTrusted,
+    /// The kernel would refuse the object for lack of these capabilities: without CAP_PERFMON the verifier
+    /// rejects the pointer arithmetic that reading packets needs, but only after most of a minute.
+    #[error(
+        "the kernel does not load the observer without {0}: run as root, or as uid 0 with every capability \
+         of docs/capabilities.md"
+    )]
+    Unprivileged(String),
     /// The object lacks a program or map that this agent was built for.
     #[error("the eBPF object has no {kind} {name}: run cargo xtask build-ebpf")]
     Missing {
@@ -65,7 +68,7 @@ impl LoadError {
     pub fn is_permission(&self) -> bool {
         match self {
             Self::Refused { lack, .. } => *lack == NO_PRIVILEGES.0,
-            Self::NotTrusted => true,
+            Self::Unprivileged(_) => true,
             Self::Missing { .. } => false,
         }
     }
@@ -73,7 +76,7 @@ impl LoadError {
 
 const NO_PRIVILEGES: (&str, &str) = (
     "the kernel refused the observer for lack of privileges",
-    "run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
+    "no capability is missing: check for a user namespace, a seccomp profile, SELinux or AppArmor",
 );
 const NO_MEMORY: (&str, &str) = (
     "not enough memory for the observer",
@@ -168,9 +171,7 @@ pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
 ) -> Result<Ebpf, LoadError> {
-    if !is_trusted() {
-        return Err(LoadError::NotTrusted);
-    }
+    check_capabilities(|one| caps::has_cap(None, CapSet::Effective, one).unwrap_or(true))?;
     let mut ebpf = match insist(|| create(pins, capacities)) {
         // Pinned maps can be unusable: their layout differs from its version number, or a crash
         // left them incomplete. Then counting restarts with new maps.
@@ -335,11 +336,16 @@ fn codes<'a>(error: Cause<'a>) -> impl Iterator<Item = (i32, bool)> + 'a {
     })
 }
 
-/// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. True if unknown, so that an
-/// error does not wrongly name privileges.
-fn is_trusted() -> bool {
-    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
-    has(Capability::CAP_PERFMON) || has(Capability::CAP_SYS_ADMIN)
+/// Names the capabilities for loading that are missing. CAP_SYS_ADMIN includes two of them.
+fn check_capabilities(has: impl Fn(Capability) -> bool) -> Result<(), LoadError> {
+    use Capability::{CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN};
+    let lacks = |one: &Capability| !has(*one) && (*one == CAP_NET_ADMIN || !has(CAP_SYS_ADMIN));
+    let needed = [CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN].into_iter();
+    let missing: Vec<String> = needed.filter(lacks).map(|one| one.to_string()).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(LoadError::Unprivileged(missing.join(", "))),
+    }
 }
 
 #[cfg(test)]
@@ -365,6 +371,20 @@ mod tests {
             Err(refused(libc::E2BIG))
         });
         assert!(no.is_err() && tries == 1, "{tries} tries");
+    }
+
+    #[rstest::rstest]
+    #[case(&[Capability::CAP_BPF, Capability::CAP_NET_ADMIN], "CAP_PERFMON:")]
+    #[case(&[Capability::CAP_SYS_ADMIN], "CAP_NET_ADMIN:")]
+    #[case(&[], "CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN:")]
+    fn only_missing_capabilities_are_named(#[case] held: &[Capability], #[case] named: &str) {
+        let error = check_capabilities(|one| held.contains(&one)).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains(&format!("without {named} run as root")),
+            "{said}"
+        );
+        assert!(error.is_permission());
     }
 
     #[test]

@@ -188,7 +188,7 @@ definitions! {
     Counter "pathproof_conntrack_full_drops" [] = Value(read::conntrack_full_drops),
         "Packets of new connections that the kernel dropped since the agent started because the conntrack table was full; drops between two readings may be missed";
     Counter "pathproof_conntrack_events" ["event"] = Turn(read::conntrack_events),
-        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on sound nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
+        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on healthy nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
 
     /// Cluster view and expectations
     Gauge "pathproof_view_synced" [] = Value(|report| Some(flag(report.cluster.synced))),
@@ -225,8 +225,8 @@ definitions! {
         "Writes to the API server by kind (condition, event) and result; absent for kinds that are not published and for failures that did not occur";
 
     /// Agent
-    Gauge "pathproof_build_info" ["version", "abi"] = Turn(read::build),
-        "Always 1; the labels are the agent's version and the version of its kernel data layouts";
+    Gauge "pathproof_build_info" ["version", "revision", "abi"] = Turn(read::build),
+        "Always 1; the labels are the agent's version, the commit that it was built from, and the version of its kernel data layouts";
     Gauge "process_start_time" in Seconds []
         = Value(|report| Some(report.agent.started.as_nanosecond() as f64 / 1e9)),
         "Start time of the agent, as Unix time";

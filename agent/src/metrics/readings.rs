@@ -243,7 +243,10 @@ pub(super) fn unjudged_services(turn: &Snapshot, to: &mut Samples<'_>) {
 
 pub(super) fn build(turn: &Snapshot, to: &mut Samples<'_>) {
     let agent = &turn.report.agent;
-    to.add(&[&agent.version, &agent.abi.to_string()], 1.0);
+    to.add(
+        &[&agent.version, crate::REVISION, &agent.abi.to_string()],
+        1.0,
+    );
 }
 
 /// Clock ticks a second in /proc/self/stat: USER_HZ, 100 on every architecture that Linux has.

@@ -337,7 +337,14 @@ fn values_are_those_of_the_report() {
         ),
         ("pathproof_observer_reattached_total", 3.0),
         ("pathproof_expected_services", 121.0),
-        (r#"pathproof_build_info{version="0.1.0",abi="1"}"#, 1.0),
+        (
+            concat!(
+                r#"pathproof_build_info{version="0.1.0",revision=""#,
+                env!("PATHPROOF_REVISION"),
+                r#"",abi="1"}"#
+            ),
+            1.0,
+        ),
     ] {
         let shown = value(&page, series).unwrap_or(f64::NAN);
         assert!((shown - expected).abs() < 1e-6, "{series}: {shown}\n{page}");

@@ -74,7 +74,12 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
         let because = uncounted(finding, *because, verdict.at);
         return format!("{}; {because}", reason(finding, verdict));
     }
+    let mut families = verdict.families.iter();
     let words = Words {
+        has_evidence: families.any(|family| {
+            Some(family.family) == finding.family
+                && family.last_proof.max(family.last_failure).is_some()
+        }),
         finding,
         limits: &verdict.limits,
         now: verdict.at,
@@ -134,7 +139,7 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
     Some(drop_reason(&dropped.reason))
 }
 
-/// Example: `the kernel's drop reason is NO_SOCKET: nothing listens there`.
+/// Example: `the kernel's drop reason is XDP: an XDP program drops it`.
 fn drop_reason(reason: &str) -> String {
     let meaning = drops::meaning(reason).map_or_else(String::new, |text| format!(": {text}"));
     format!("the kernel's drop reason is {reason}{meaning}")
@@ -152,6 +157,8 @@ fn conntrack(table: &Table) -> String {
 /// A finding, and the numbers for its sentence.
 struct Words<'a> {
     finding: &'a Finding,
+    /// Whether anything succeeded or failed in its family, as far as is known.
+    has_evidence: bool,
     limits: &'a Limits,
     now: Mono,
 }
@@ -379,6 +386,10 @@ impl Words<'_> {
             (Rule::SentinelAltered, _) => {
                 let how = said.map_or(String::new(), |how| format!(": {how}"));
                 return format!("the sentinel's Service or EndpointSlices were changed{how}");
+            }
+            // The agent may be younger than the proof age.
+            _ if !self.has_evidence => {
+                "no new connection to a Service succeeded or failed yet".to_owned()
             }
             _ => format!("no new connection to a Service within {age}"),
         };

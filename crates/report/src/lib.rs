@@ -216,7 +216,7 @@ impl OutcomeCounts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SightingReport {
     pub at: Mono,
-    /// Name as in `verdict.services`; the id if the Service is gone.
+    /// Name as in `verdict.services`; the id if the Service was gone when the failure was seen.
     pub service: String,
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
@@ -289,6 +289,26 @@ pub struct ClusterReport {
 }
 
 impl Report {
+    /// Keeps the names that sightings had in the report before: later a Service or interface may be gone,
+    /// or its id be another's.
+    pub fn keep_names(&mut self, before: &Report) {
+        let key = |it: &SightingReport| (it.at, it.client, it.frontend, it.destination, it.failure);
+        // Names have no blanks, unlike what stands in for them.
+        let is_name = |text: &String| !text.contains(' ');
+        for sighting in &mut self.sightings {
+            let mut known = before.sightings.iter();
+            if let Some(known) = known.find(|known| key(known) == key(sighting)) {
+                let names = [
+                    (&mut sighting.service, &known.service),
+                    (&mut sighting.device, &known.device),
+                ];
+                for (now, before) in names.into_iter().filter(|(_, before)| is_name(before)) {
+                    now.clone_from(before);
+                }
+            }
+        }
+    }
+
     /// Report on one moment of a replay. Facts that a recording does not have (interfaces,
     /// listeners, counts of Services) are left out.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {

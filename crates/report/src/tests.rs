@@ -36,6 +36,34 @@ fn a_report_has_sentences_and_is_read_back_without_them() {
     }
 }
 
+/// After a while a Service or interface is gone, or its id is another's.
+#[test]
+fn sightings_keep_the_names_they_had_when_seen() {
+    let named = sample::broken();
+    let of = |service: &str, device: &str| {
+        let mut report = named.clone();
+        report.sightings[0].service = service.to_owned();
+        report.sightings[0].device = device.to_owned();
+        report
+    };
+    for mut later in [
+        of("service id 39", "interface 18"),
+        of("shop/other", "veth2"),
+    ] {
+        later.keep_names(&named);
+        assert_eq!(later.sightings, named.sightings);
+        // At start the ids are not known yet.
+        let mut known = named.clone();
+        known.keep_names(&of("service id 39", "interface 18"));
+        assert_eq!(known.sightings, named.sightings);
+    }
+    let mut another = of("shop/other", "veth2");
+    another.sightings[0].client = "10.244.1.18".parse().unwrap();
+    let before = another.clone();
+    another.keep_names(&named);
+    assert_eq!(another, before);
+}
+
 /// A document's values, one per line. A long list shows only its first four and last three entries.
 fn flat(text: &mut String, path: &str, value: &Value) {
     match value {

@@ -194,7 +194,7 @@ pub fn meaning(reason: &str) -> Option<&'static str> {
         "XDP" => "an XDP program drops it",
         "BPF_CGROUP_EGRESS" => "a BPF program of a cgroup drops it",
         "SOCKET_FILTER" => "a filter of the socket drops it",
-        "NO_SOCKET" => "no process listens on that port",
+        "NO_SOCKET" => "the node took the packet for itself",
         "XFRM_POLICY" => "an IPsec policy forbids it",
         "DEV_READY" | "DEV_HDR" => "the interface is down, or does not accept such packets",
         "NOMEM" => "the kernel has no memory for it",

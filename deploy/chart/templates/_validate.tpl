@@ -186,7 +186,7 @@
 {{- $option := printf "--%s" ($name | trimPrefix "PATHPROOF_" | lower | replace "_" "-") }}
 {{- $setter := "" }}
 {{- if hasPrefix "PATHPROOF_" $name }}{{ $setter = get $values $option }}{{ end }}
-{{- $setter = get (dict "NODE_NAME" "the pod's own spec.nodeName" "PATHPROOF_ADMIN_ADDRESS" "agent.admin.port") $name | default $setter }}
+{{- $setter = get (dict "NODE_NAME" "the pod's own spec.nodeName" "PATHPROOF_ADMIN_ADDRESS" "agent.admin.port" "PATHPROOF_DOCS_URL" "metrics.prometheusRule.runbooks") $name | default $setter }}
 {{- with $setter }}
 {{- fail (printf "agent.extraEnv has %s, which %s sets: set it there, and remove it from agent.extraEnv" $name .) }}
 {{- end }}

@@ -135,6 +135,8 @@ pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Re
         // Not RUSTFLAGS, because paths may contain blanks. These flags override the user's.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env(arch.linker_variable(), arch.linker())
+        // A copy of the sources has no commit, and its program has to have the same bytes.
+        .env("PATHPROOF_REVISION", super::revision(12))
         .env("STATIC_PIE_COMPILER", arch.compiler());
     if let Some(folder) = target_folder {
         command.arg("--target-dir").arg(folder);

@@ -43,8 +43,12 @@ pub(super) fn trial(arch: Arch, root: &Path) -> Result<String> {
 
 fn says_version(command: &mut Command) -> Result<()> {
     let said = String::from_utf8(run::output(command.arg("version"))?)?;
+    let revision = super::revision(12);
     ensure!(
-        said.starts_with(concat!("pathproof ", env!("CARGO_PKG_VERSION"), " ")),
+        said.starts_with(&format!(
+            "pathproof {} (revision {revision},",
+            super::VERSION
+        )),
         "the program says of its version: {said}"
     );
     Ok(())

@@ -111,7 +111,7 @@ fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
 #[case(include_str!("../../../../docs/quickstart.md"))]
 fn docs_quote_what_is_printed(#[case] docs: &str) {
     let page = page(&mixed(), false);
-    let (_, quoted) = docs.split_once("SICK ").expect("a quoted list");
+    let (_, quoted) = docs.split_once("NOT READY ").expect("a quoted list");
     let (quoted, _) = quoted.split_once("```").expect("its end");
     for line in quoted.lines().skip(1).filter(|line| *line != "...") {
         assert!(
@@ -155,7 +155,7 @@ fn sound_nodes_can_be_left_out() {
 fn a_long_list_ends_as_it_begins() {
     let page = page(&large(), false);
     let lines: Vec<&str> = page.lines().collect();
-    assert!(lines[0].starts_with("SICK  60 nodes: 1 sick, 59 sound"));
+    assert!(lines[0].starts_with("NOT READY  60 nodes: 1 not ready, 59 healthy"));
     assert_eq!(lines.first(), lines.last());
 }
 

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pathproof_report::{PortWay, Report, sample};
+use pathproof_wire::service::{Family, SourceClass};
 use rstest::rstest;
 
 use super::{FetchError, fetch, render};
@@ -25,6 +26,22 @@ fn page(report: &Report) -> String {
 #[case("crowded", sample::probed::crowded())]
 fn pages(#[case] name: &str, #[case] report: Report) {
     assert_page("status", name, &page(&report));
+}
+
+#[test]
+fn a_path_that_differs_by_family_names_the_family() {
+    let mut report = sample::beside_cilium();
+    let mut paths = report.datapath.paths.iter_mut();
+    let sixth = paths.find(|path| (path.family, path.path) == (Family::V6, SourceClass::Host));
+    sixth.unwrap().sentence = "translated by kube-proxy".to_owned();
+    let page = page(&report);
+    for line in [
+        "Pod (IPv4 and IPv6): translated by Cilium",
+        "Host (IPv4): translated by Cilium",
+        "Host (IPv6): translated by kube-proxy",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
 }
 
 #[test]

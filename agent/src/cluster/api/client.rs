@@ -46,7 +46,11 @@ pub struct ApiAccess {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("--kubeconfig {}: {source}", path.display())]
+    #[error(
+        "--kubeconfig {0}: {source}; `kubectl --kubeconfig {0} config view --minify` shows what is wrong: \
+         repair the file, or give another one",
+        path.display()
+    )]
     Kubeconfig {
         path: PathBuf,
         source: Box<KubeconfigError>,
@@ -264,6 +268,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::cli::Exit;
 
     #[rstest]
     #[case("http://10.0.0.1", false, true)]
@@ -294,17 +299,29 @@ mod tests {
         assert!(error.contains("give http://HOST:PORT"), "{error}");
     }
 
+    /// The settings are wrong, so the exit code is 64 and the text has the place and the remedy.
+    #[rstest]
+    #[case::missing(None)]
+    #[case::empty(Some(""))]
+    #[case::garbage(Some("\u{1}: ]["))]
+    #[case::no_current_context(Some(HEAD))]
     #[tokio::test]
-    async fn a_missing_kubeconfig_is_named() {
+    async fn an_unusable_kubeconfig_is_a_wrong_configuration(#[case] text: Option<&str>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.conf");
+        if let Some(text) = text {
+            std::fs::write(&path, text).unwrap();
+        }
         let access = ApiAccess {
-            kubeconfig: Some("/nowhere/admin.conf".into()),
+            kubeconfig: Some(path.clone()),
             ..ApiAccess::default()
         };
-        let error = client(&access).await.map(drop).unwrap_err().to_string();
-        assert!(
-            error.starts_with("--kubeconfig /nowhere/admin.conf: "),
-            "{error}"
-        );
+        let error = client(&access).await.map(drop).unwrap_err();
+        assert_eq!(Exit::of(&error), Exit::Configuration);
+        let error = error.to_string();
+        let begins = format!("--kubeconfig {}: ", path.display());
+        assert!(error.starts_with(&begins), "{error}");
+        assert!(error.contains("config view --minify"), "{error}");
     }
 
     fn of(kubeconfig: &str) -> AccessFiles {

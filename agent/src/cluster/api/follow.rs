@@ -438,13 +438,15 @@ impl Follower {
             kube::Error::Api(status) => status,
             error => return End::Failed(away(&root_cause(&error))),
         };
-        let mut why = one_line(&status.message);
-        if why.is_empty() {
-            why = format!("status {}", status.code);
-        }
+        let why = Some(one_line(&status.message)).filter(|why| !why.is_empty());
+        let why = why.unwrap_or_else(|| format!("status {}", status.code));
         match status.code {
             410 => End::Forgotten,
-            401 | 403 => End::Failed(Problem::silence(format!(
+            401 => End::Failed(Problem::silence(format!(
+                "API server: the agent is not authenticated ({why}); the last known objects stay in use; check \
+                 the token or certificate of the kubeconfig or service account, its expiry, and the node's clock"
+            ))),
+            403 => End::Failed(Problem::silence(format!(
                 "API server: the agent may not watch {resource} ({why}); the last known objects \
                  stay in use; grant get, list and watch on {resource}"
             ))),

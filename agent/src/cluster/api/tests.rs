@@ -305,6 +305,7 @@ async fn a_watch_that_ended_goes_on_from_the_last_bookmark() {
 #[rstest]
 #[case(500, "etcd is sick", "cannot return services (etcd is sick)")]
 #[case(403, "no", "the agent may not watch services (no)")]
+#[case(401, "Unauthorized", "the agent is not authenticated (Unauthorized)")]
 #[tokio::test]
 async fn errors_are_reported_until_they_pass(
     #[case] code: u16,

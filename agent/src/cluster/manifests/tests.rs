@@ -326,6 +326,31 @@ fn text_that_is_not_utf8_is_a_problem_of_its_file() {
     );
 }
 
+/// None of them is opened: a reader of a pipe waits for a writer, and opening may act on a device.
+#[test]
+fn a_pipe_a_socket_and_a_device_are_named_and_skipped() {
+    let mut world = World::new();
+    let path = |name: &str| world.folder.path().join(name);
+    nix::unistd::mkfifo(&path("pipe.yaml"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket.yaml")).unwrap();
+    symlink("/dev/zero", path("device.json")).unwrap();
+    fs::create_dir(path("folder.yaml")).unwrap();
+    world.write("a.yaml", &service("a"));
+    assert_eq!(world.services(), ["a"]);
+    let named = |name| {
+        format!(
+            "{name}: cannot be read (it is not a regular file: replace it by one); it is skipped"
+        )
+    };
+    let all = ["device.json", "pipe.yaml", "socket.yaml"].map(named);
+    assert_eq!(world.problems(), all);
+    assert_eq!(
+        world.manifests.refresh(&Hints::default()),
+        None,
+        "named once"
+    );
+}
+
 #[test]
 fn a_file_that_is_too_large_is_not_read() {
     let mut world = World::new();
