@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 pub mod admin;
 pub mod bind;
+mod go;
 pub mod health;
 mod proxied;
 pub mod serve;

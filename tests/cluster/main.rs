@@ -18,6 +18,7 @@ mod first;
 mod five;
 mod flannel;
 mod fleet;
+mod forms;
 mod health_ports;
 mod in_cluster;
 mod ipvs;

@@ -12,13 +12,13 @@ use crate::scene::{NODE, PATIENCE, Scene};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) status: u16,
-    /// Lower-case names with values, in alphabetical order. Date and length are replaced by their form.
+    /// Lower-case names with values, in their order. Date and length are replaced by their form.
     pub(crate) headers: Vec<String>,
     pub(crate) body: String,
 }
 
 pub(crate) fn shape(answer: &Response) -> Shape {
-    let mut headers: Vec<String> = answer
+    let headers = answer
         .headers
         .iter()
         .filter_map(|line| line.split_once(": "))
@@ -29,18 +29,16 @@ pub(crate) fn shape(answer: &Response) -> Shape {
                 "content-length: right".to_owned()
             }
             name => format!("{name}: {value}"),
-        })
-        .collect();
-    headers.sort();
+        });
     Shape {
         status: answer.status,
-        headers,
+        headers: headers.collect(),
         body: without_times(&answer.body),
     }
 }
 
 /// Replaces each time by its form: `T` for RFC 3339, `G` for Go's notation.
-fn without_times(body: &str) -> String {
+pub(crate) fn without_times(body: &str) -> String {
     let form = |text: &str| {
         let is_date = text.len() >= 20 && text.starts_with("20");
         match text.get(10..11).filter(|_| is_date) {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `/healthz` | 200 or 503: may the node be sent new connections? |
 //! | `/livez` | 200 or 503: does the node route Service traffic? |
-//! | anything else | 404, like Go's net/http |
+//! | anything else | 404, or 307 to the clean path, as Go's ServeMux (`go`) |
 //!
 //! Every method gets the same answer: the published one, with the current time.
 //!
@@ -16,16 +16,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use axum::{Extension, Router};
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_judge::answer::{Answer, Endpoint};
 use pathproof_node::effect::Answers;
 use tokio::sync::watch;
 
+use super::go;
 use crate::lifecycle::Heartbeat;
 use crate::metrics::Metrics;
 
@@ -55,20 +55,17 @@ pub struct Peer(pub IpAddr);
 pub struct Dialled(pub SocketAddr);
 
 pub fn router(state: HealthState) -> Router {
-    let answer = |endpoint| {
-        let state = state.clone();
-        any(move |peer: Option<Extension<Peer>>| async move { state.answer(endpoint, peer) })
+    let answer = |method: Method, uri: Uri, peer: Option<Extension<Peer>>| async move {
+        let other = match (go::unclean(&method, &uri), &*go::path(&uri)) {
+            (Some(answer), _) => answer,
+            (None, b"/healthz") => return state.answer(Endpoint::Healthz, peer),
+            (None, b"/livez") => return state.answer(Endpoint::Livez, peer),
+            (None, _) => not_found(),
+        };
+        state.metrics.http().answered(None, other.status().as_u16());
+        other
     };
-    let metrics = Arc::clone(&state.metrics);
-    let unknown = move || async move {
-        let answer = not_found();
-        metrics.http().answered(None, answer.status().as_u16());
-        answer
-    };
-    Router::new()
-        .route("/healthz", answer(Endpoint::Healthz))
-        .route("/livez", answer(Endpoint::Livez))
-        .fallback(unknown)
+    Router::new().fallback(answer)
 }
 
 impl HealthState {

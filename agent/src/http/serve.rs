@@ -9,6 +9,7 @@
 //! competes with the probes. Only the few connections with a complete request get a buffer.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,18 +29,27 @@ use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
-use super::AllowList;
 use super::health::{Dialled, Peer};
 use super::proxied::{Header, LONGEST, header};
+use super::{AllowList, go};
+use crate::clock;
 pub use crate::metrics::Listener;
 use crate::metrics::{Metrics, Turned};
 
 /// Maximum size of a request's header.
 const HEADER_SIZE: usize = 16 * 1024;
+
+/// Connections of a listener that may have longer headers, if the first one does not end in the bytes
+/// that stay in the socket.
+const LONG: usize = 32;
+
+/// Maximum size of a header on those, which hyper may exceed by its last read, and maximum number of its
+/// fields. kube-proxy reads 1 MiB and any number.
+const LONG_HEADER: (usize, usize) = (64 * 1024, 1_000);
 
 /// Maximum bytes of a first header that stay in the socket; a longer header is read.
 const LYING: usize = 1024;
@@ -124,6 +134,7 @@ pub async fn serve(
     let shared = Arc::new(Shared {
         waiting: LruConnections::new(rules.limits.waiting),
         talking: LruConnections::new(rules.limits.talking),
+        long: Semaphore::new(LONG),
         router,
         rules,
         stopped,
@@ -189,6 +200,8 @@ struct Shared {
     stopped: watch::Receiver<bool>,
     waiting: Arc<LruConnections>,
     talking: Arc<LruConnections>,
+    /// Places of connections with long headers.
+    long: Semaphore,
 }
 
 impl Shared {
@@ -203,11 +216,11 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
-            if let Some(header) = shared.wait(&stream, peer, entered).await
-                && pass_over(&stream, header).is_ok()
+            if let Some(begun) = shared.wait(&stream, peer, entered).await
+                && pass_over(&stream, begun.before).is_ok()
             {
                 // Boxed, so that a waiting connection does not reserve memory for it.
-                Box::pin(shared.converse(stream, peer)).await;
+                Box::pin(shared.converse(stream, peer, begun.is_long)).await;
             }
         });
     }
@@ -225,13 +238,13 @@ impl Shared {
         http.turned(self.rules.listener, turned);
     }
 
-    /// Waits for the first request, and returns the number of bytes before it; `None` ends the connection.
+    /// Waits for the first request; `None` ends the connection.
     async fn wait(
         &self,
         stream: &TcpStream,
         peer: SocketAddr,
         (_place, taken): (Arc<Place>, oneshot::Receiver<()>),
-    ) -> Option<usize> {
+    ) -> Option<Begun> {
         let mut stopped = self.stopped.clone();
         let last_words = async {
             let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -248,7 +261,7 @@ impl Shared {
         }
     }
 
-    async fn converse(&self, stream: TcpStream, peer: SocketAddr) {
+    async fn converse(&self, stream: TcpStream, peer: SocketAddr, is_long: bool) {
         // Every answer is one write; waiting for more data would only delay it.
         let _ = stream.set_nodelay(true);
         let (place, mut taken) = self.enter(&self.talking);
@@ -261,17 +274,21 @@ impl Shared {
             if let Some(dialled) = dialled {
                 request.extensions_mut().insert(dialled);
             }
-            router.clone().oneshot(request.map(Body::new))
+            let refused = go::before_handlers(&request);
+            let routed = router.clone();
+            async move {
+                Ok::<_, Infallible>(match refused {
+                    Some(answer) => answer,
+                    None => {
+                        let answer = routed.oneshot(request.map(Body::new)).await?;
+                        go::in_order(answer, clock::wall())
+                    }
+                })
+            }
         });
-        let mut connection = pin!(
-            http1::Builder::new()
-                // Timed below: hyper's timer covers only headers.
-                .header_read_timeout(None)
-                .max_buf_size(HEADER_SIZE)
-                // As Go writes them, for clients that compare names by case.
-                .title_case_headers(true)
-                .serve_connection(TokioIo::new(stream), service)
-        );
+        let long = is_long.then(|| self.long.try_acquire().ok()).flatten();
+        let http = http(long.is_some());
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let mut stopped = self.stopped.clone();
         let mut leaving = false;
         let mut last_use = place.stamp.load(Relaxed);
@@ -294,6 +311,21 @@ impl Shared {
             }
         }
     }
+}
+
+/// hyper's settings for a connection.
+fn http(is_long: bool) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // Timed by `converse`: hyper's timer covers only headers.
+    http.header_read_timeout(None)
+        .max_buf_size(HEADER_SIZE)
+        // As Go writes them, for clients that compare names by case.
+        .title_case_headers(true);
+    if is_long {
+        let (size, fields) = LONG_HEADER;
+        http.max_buf_size(size).max_headers(fields);
+    }
+    http
 }
 
 /// Connections of a listener by last use: a new one replaces the least recently used one.
@@ -370,9 +402,16 @@ impl Drop for Place {
     }
 }
 
-/// Completes when there is a request to answer, with the number of bytes before it. An error ends
-/// the connection.
-async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
+/// A connection whose first request has begun.
+struct Begun {
+    /// Bytes before the request.
+    before: usize,
+    /// The header does not end in the bytes that were seen.
+    is_long: bool,
+}
+
+/// Completes when there is a request to answer. An error ends the connection.
+async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
         match stream.try_io(Interest::READABLE, || look(stream, proxied)) {
@@ -388,7 +427,7 @@ async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<us
 }
 
 /// Returns `WouldBlock` until there are more bytes.
-fn look(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
+fn look(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
     let mut lying = [MaybeUninit::uninit(); LYING + LONGEST];
     let seen = SockRef::from(stream).peek(&mut lying)?;
     // SAFETY: the kernel has written that many bytes.
@@ -401,8 +440,10 @@ fn look(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     };
     match &seen[before..] {
         [] => Err(io::ErrorKind::WouldBlock.into()),
-        request if is_enough(request) => Ok(before),
-        _ => Err(io::ErrorKind::WouldBlock.into()),
+        request => match is_long(request) {
+            Some(is_long) => Ok(Begun { before, is_long }),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        },
     }
 }
 
@@ -418,11 +459,15 @@ fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Whether the header is complete, or cannot become valid; hyper reports what is wrong.
-fn is_enough(seen: &[u8]) -> bool {
+/// Whether the header, which is read now, is longer than these bytes; `None` to wait for more. Of a header
+/// that cannot become valid, hyper reports what is wrong.
+fn is_long(seen: &[u8]) -> Option<bool> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
-    let parsed = httparse::Request::new(&mut headers).parse(seen);
-    parsed != Ok(httparse::Status::Partial) || seen.len() >= LYING
+    match httparse::Request::new(&mut headers).parse(seen) {
+        Ok(httparse::Status::Complete(_)) => Some(false),
+        Ok(httparse::Status::Partial) if seen.len() < LYING => None,
+        _ => Some(true),
+    }
 }
 
 /// Spreads a timeout between half and all of `longest`, by the client's port. Clients that

@@ -117,6 +117,8 @@ impl HttpStats {
         let (check, code, own) = match endpoint {
             Some(Endpoint::Healthz) => ("healthz", code, healthz),
             Some(Endpoint::Livez) => ("livez", code, livez),
+            None if status == 307 => ("other", "307", livez),
+            None if status == 400 => ("other", "400", livez),
             None => ("other", "404", livez),
         };
         self.answer(check, code).inc();

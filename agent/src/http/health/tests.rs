@@ -178,6 +178,20 @@ async fn nothing_else_is_served(#[case] path: &str) {
     assert_eq!(body, "404 page not found\n");
 }
 
+#[rstest]
+#[case::escaped("/%68ealthz", "healthz", 200)]
+#[case::not_clean("//healthz", "other", 307)]
+#[case::no_path("*", "other", 400)]
+#[case::unknown("/x", "other", 404)]
+#[tokio::test]
+async fn paths_are_read_as_in_go(#[case] path: &str, #[case] check: &str, #[case] code: u16) {
+    let fixture = fixture(200, 200);
+    assert_eq!(ask(&fixture, Method::GET, path).await.0, code);
+    let line = format!(r#"healthz_requests_total{{check="{check}",code="{code}"}} 1"#);
+    let page = fixture.metrics.encode();
+    assert!(page.contains(&line), "{page}");
+}
+
 #[tokio::test]
 async fn a_published_answer_is_the_next_answer() {
     let fixture = fixture(200, 200);

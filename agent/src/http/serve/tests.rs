@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::http::bind::{self, BindAddress};
 
+mod forms;
 mod parts;
 mod proxied;
 
@@ -174,22 +175,6 @@ async fn one_request(#[case] bytes: &str, #[case] status: &str, #[case] body: bo
         assert!(said.contains("\r\nContent-Length: 5\r\n"), "{said}");
         assert!(said.contains("\r\nDate: "), "{said}");
     }
-    server.finish().await;
-}
-
-#[tokio::test]
-async fn a_header_beyond_its_size_is_refused() {
-    let server = Server::start(Limits::default(), &[]).await;
-    let huge = format!(
-        "GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n",
-        "x".repeat(64 * 1024)
-    );
-    let said = server.say(huge.as_bytes()).await;
-    assert!(!said.contains("200 OK"), "{said}");
-    assert!(
-        said.is_empty() || said.starts_with("HTTP/1.1 431"),
-        "{said}"
-    );
     server.finish().await;
 }
 

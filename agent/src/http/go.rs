@@ -1,0 +1,167 @@
+//! What a client sees of the HTTP server of Go 1.26, which kube-proxy 1.36 is built with: where a path
+//! leads, which requests are refused, and the order of headers.
+//!
+//! hyper parses the requests, and refuses some that Go answers: docs/health-endpoints.md lists them.
+
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, HOST, LOCATION};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use axum::response::{IntoResponse as _, Response};
+use jiff::fmt::rfc2822::DateTimePrinter;
+use pathproof_facts::time::Wall;
+
+/// Longest target that is redirected. A page takes up to ten times its length, which a client that does
+/// not read it makes the agent hold.
+const REDIRECTED: usize = 2_048;
+
+/// Answers that Go's server gives before it calls a handler.
+pub(super) fn before_handlers<B>(request: &Request<B>) -> Option<Response> {
+    let (method, path) = (request.method(), request.uri().path());
+    let header = |name| request.headers().get_all(name).iter();
+    let host = header(HOST).next();
+    let is_host = |host: &HeaderValue| host.as_bytes().iter().all(|byte| is_in_hosts(*byte));
+    let is_connect = method == Method::CONNECT;
+    let reason = if unescape(path).is_none()
+        || path.is_empty() && !is_connect
+        || header(HOST).count() > 1
+    {
+        ""
+    } else if host.is_none() && request.version() == Version::HTTP_11 && !is_connect {
+        ": missing required Host header"
+    } else if !host.is_none_or(is_host) {
+        ": malformed Host header"
+    } else if path == "*" && method == Method::OPTIONS {
+        return Some(StatusCode::OK.into_response());
+    } else if header(EXPECT).any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        return Some((StatusCode::EXPECTATION_FAILED, CLOSE).into_response());
+    } else {
+        return None;
+    };
+    let body = format!("400 Bad Request{reason}");
+    Some((StatusCode::BAD_REQUEST, CLOSE, body).into_response())
+}
+
+const CLOSE: [(HeaderName, &str); 1] = [(CONNECTION, "close")];
+
+/// Whether a Host header may contain this byte (`httpguts.ValidHostHeader`).
+fn is_in_hosts(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
+}
+
+/// Go writes Date before Content-Length. hyper writes what is missing in the other order, and would find
+/// the length that axum has set.
+pub(super) fn in_order(mut answer: Response, now: Wall) -> Response {
+    let headers = answer.headers_mut();
+    let length = headers.remove(CONTENT_LENGTH);
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&now.timestamp());
+    if let Some(date) = date.ok().and_then(|date| date.try_into().ok()) {
+        headers.insert(DATE, date);
+    }
+    if let Some(length) = length {
+        headers.insert(CONTENT_LENGTH, length);
+    }
+    answer
+}
+
+/// Path for which `http.ServeMux` looks for a handler.
+pub(super) fn path(uri: &Uri) -> Vec<u8> {
+    unescape(uri.path()).unwrap_or_default()
+}
+
+/// Answer of `http.ServeMux` to a path that is not clean.
+pub(super) fn unclean(method: &Method, uri: &Uri) -> Option<Response> {
+    let path = uri.path();
+    if path == "*" {
+        return Some((StatusCode::BAD_REQUEST, CLOSE).into_response());
+    }
+    let is_escaped = |byte: u8| is_plain(byte) || b"!'()*[]%".contains(&byte);
+    let escaped = match path.bytes().all(is_escaped) {
+        true => path.to_owned(),
+        false => escape(&self::path(uri)),
+    };
+    let clean = clean(&escaped);
+    let length = path.len() + uri.query().map_or(0, str::len);
+    match method == Method::CONNECT || clean == escaped || length > REDIRECTED {
+        true => None,
+        // Go escapes the escaped path once more.
+        false => Some(redirect(method, escape(clean.as_bytes()), uri.query())),
+    }
+}
+
+/// `http.Redirect` with 307, which Go uses from 1.26 on.
+fn redirect(method: &Method, mut location: String, query: Option<&str>) -> Response {
+    if let Some(query) = query.filter(|query| !query.is_empty()) {
+        location.push('?');
+        location.extend(query.bytes().map(|byte| match byte.is_ascii() {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02x}"),
+        }));
+    }
+    let status = StatusCode::TEMPORARY_REDIRECT;
+    let page = [
+        ("&", "&amp;"),
+        ("<", "&lt;"),
+        (">", "&gt;"),
+        ("\"", "&#34;"),
+        ("'", "&#39;"),
+    ]
+    .iter()
+    .fold(location.clone(), |page, (sign, entity)| {
+        page.replace(sign, entity)
+    });
+    let page = format!("<a href=\"{page}\">Temporary Redirect</a>.\n\n");
+    match *method {
+        Method::GET | Method::HEAD => {
+            let html = (CONTENT_TYPE, "text/html; charset=utf-8".to_owned());
+            (status, [html, (LOCATION, location)], page).into_response()
+        }
+        _ => (status, [(LOCATION, location)]).into_response(),
+    }
+}
+
+/// `path.Clean` of a path from the root; a slash at the end stays.
+fn clean(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let end = if path.ends_with('/') && !parts.is_empty() {
+        "/"
+    } else {
+        ""
+    };
+    format!("/{}{end}", parts.join("/"))
+}
+
+/// Whether Go leaves this byte of a path as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
+}
+
+fn escape(path: &[u8]) -> String {
+    let sign = |byte: &u8| match is_plain(*byte) {
+        true => char::from(*byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    path.iter().map(sign).collect()
+}
+
+/// `None` if a percent sign is not followed by two hexadecimal digits.
+fn unescape(path: &str) -> Option<Vec<u8>> {
+    let mut bytes = path.bytes();
+    let mut plain = Vec::with_capacity(path.len());
+    while let Some(byte) = bytes.next() {
+        let mut digit = || char::from(bytes.next()?).to_digit(16);
+        plain.push(match byte {
+            b'%' => u8::try_from(digit()? * 16 + digit()?).ok()?,
+            byte => byte,
+        });
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests;

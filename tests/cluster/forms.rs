@@ -1,0 +1,216 @@
+//! Forms of requests that a health checker may send, byte for byte, to a real kube-proxy and to the agent.
+//! The second table is that of docs/health-endpoints.md.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use node_tests::prelude::*;
+use node_tests::world::HEALTHZ_PORT;
+
+use crate::parity::without_times;
+use crate::scene::{PATIENCE, Scene};
+
+const HOST: &str = "Host: x\r\nConnection: close\r\n";
+
+fn form(line: &str, headers: &str) -> String {
+    format!("{line}\r\n{headers}\r\n")
+}
+
+/// Forms that get the same answer to the byte: (method, targets).
+const SAME: [(&str, &[&str]); 5] = [
+    (
+        "GET",
+        &[
+            "/healthz",
+            "/livez?x=1",
+            "/",
+            "/HEALTHZ",
+            "/healthz/",
+            "//healthz",
+            "///livez",
+            "/./healthz",
+            "/x/../healthz",
+            "/../healthz",
+            "/healthz/..",
+            "/healthz//",
+            "//healthz?x=1",
+            "//healthz?",
+            "//x?a='&b",
+            "/%68ealthz",
+            "/%2fhealthz",
+            "/x/%2e%2e/healthz",
+            "//%68ealthz",
+            "//a|b",
+            "//[x]!~*()'",
+            "//a+b=c,$@;x:80",
+            "http://y:80/healthz",
+            "http://y//healthz",
+            "*",
+        ],
+    ),
+    ("HEAD", &["/livez", "/x"]),
+    ("POST", &["/healthz", "/x", "*"]),
+    ("BREW", &["/healthz"]),
+    ("CONNECT", &["//healthz", "/x", "x:80"]),
+];
+
+/// Other forms with the same answer to the byte.
+fn others() -> Vec<String> {
+    let get = "GET /healthz HTTP/1.1";
+    let many = "A: b\r\n".repeat(900);
+    let long = format!("X: {}\r\n", "x".repeat(50_000));
+    let headers = [
+        many,
+        long,
+        "X:\r\n".to_owned(),
+        "Upgrade: h2c\r\n".to_owned(),
+    ];
+    let mut forms: Vec<String> = headers
+        .iter()
+        .map(|more| form(get, &format!("{HOST}{more}")))
+        .collect();
+    forms.extend([
+        form("GET /healthz HTTP/1.0", ""),
+        form("GET //healthz HTTP/1.0", ""),
+        form(&format!("GET /{} HTTP/1.1", "x".repeat(17_000)), HOST),
+        form(get, "Host:\r\nConnection: close\r\n"),
+        form(get, "Host: [::1]:10256\r\nConnection: close\r\n"),
+        form(get, HOST).replace("\r\n", "\n"),
+        form(get, &format!("{HOST}Expect: 100-continue\r\n")),
+        form(
+            "POST /healthz HTTP/1.1",
+            &format!("{HOST}Content-Length: 3\r\n"),
+        ) + "abc",
+    ]);
+    forms
+}
+
+/// Forms with the same status. hyper writes the headers of answers without a body, and of refusals.
+fn alike() -> Vec<(&'static str, String)> {
+    let get = "GET /healthz HTTP/1.1";
+    let with = |more: &str| form(get, &format!("{HOST}{more}\r\n"));
+    vec![
+        ("400", form(get, "Connection: close\r\n")),
+        ("400", form(get, "Host: x\r\nHost: x\r\n")),
+        ("400", form(get, "Host: a/b\r\n")),
+        ("400", form("GET /healthz%zz HTTP/1.1", HOST)),
+        ("400", form("GET healthz HTTP/1.1", HOST)),
+        ("400", with("X Y: a")),
+        ("400", with("Content-Length: -1")),
+        ("400", "\x16\x03\x01\0\x02\n\0".to_owned()),
+        ("400", format!("PROXY UNKNOWN\r\n{}", form(get, HOST))),
+        ("417", with("Expect: more")),
+        ("200", form("OPTIONS * HTTP/1.1", HOST)),
+        ("200", form("CONNECT /healthz HTTP/1.1", HOST)),
+        ("307", form("POST //healthz HTTP/1.1", HOST)),
+        ("307", form("HEAD /healthz/. HTTP/1.1", HOST)),
+        ("431", with(&format!("X: {}", "x".repeat(1_100_000)))),
+    ]
+}
+
+/// Forms with different answers: kube-proxy's status, and the agent's. An empty one is a connection
+/// without an answer.
+fn different() -> Vec<(&'static str, &'static str, String)> {
+    let get = "GET /healthz HTTP/1.1";
+    let with = |more: &str| form(get, &format!("{HOST}{more}\r\n"));
+    let at = |target: &str| form(&format!("GET {target} HTTP/1.1"), HOST);
+    let by = |version: &str| form(&format!("GET /healthz {version}"), HOST);
+    let body = "Host: x\r\nContent-Length: 3\r\n";
+    vec![
+        ("200", "431", with("A: b\r\n".repeat(1_001).trim_end())),
+        ("200", "431", with(&format!("X: {}", "x".repeat(200_000)))),
+        (
+            "200",
+            "414",
+            at(&format!("/healthz?{}", "x".repeat(70_000))),
+        ),
+        ("200", "400", with("X: a\r\n b")),
+        ("200", "400", at("http:/healthz")),
+        ("404", "400", at("/<x>")),
+        ("200", "400", by("HTTP/1.2")),
+        ("505", "400", by("HTTP/2.0")),
+        ("501", "400", with("Transfer-Encoding: gzip")),
+        ("400", "", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
+        ("307", "404", at("http://x")),
+        ("307", "404", at(&format!("//{}", "x".repeat(3_000)))),
+        ("404", "200", at("/healthz#x")),
+        ("400", "200", format!("\r\n{}", by("HTTP/1.1"))),
+        (
+            "400",
+            "200",
+            with("Transfer-Encoding: chunked\r\nTrailer: Content-Length"),
+        ),
+        ("", "200", form("POST /healthz HTTP/1.1", body)),
+        ("", "400", "\x16\x03\x01\0\x02".to_owned()),
+    ]
+}
+
+/// Sends the bytes, and returns what comes back before the connection is closed, or within two seconds.
+fn exchange(from: &Namespace, to: SocketAddr, bytes: &[u8]) -> String {
+    from.run(|| {
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE).expect("connect");
+        let patience = Some(scaled(Duration::from_secs(2)));
+        stream.set_read_timeout(patience).expect("a timeout");
+        // A server may refuse a request before its end.
+        let _ = stream.write_all(bytes);
+        let (mut seen, mut some) = (Vec::new(), [0; 4_096]);
+        while let Ok(read @ 1..) = stream.read(&mut some) {
+            seen.extend_from_slice(&some[..read]);
+        }
+        String::from_utf8_lossy(&seen).into_owned()
+    })
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or_default()
+}
+
+/// The answer without its times, and without the length of a body with times.
+fn plain(answer: &str) -> String {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+    let is_changing = head.contains("application/json");
+    let lines = head.lines().map(|line| match line.split_once(": ") {
+        Some((name @ "Date", value)) => format!("{name}: {}", value.len()),
+        Some((name @ "Content-Length", _)) if is_changing => name.to_owned(),
+        _ => line.to_owned(),
+    });
+    let lines: Vec<String> = lines.collect();
+    format!("{}\n\n{}", lines.join("\n"), without_times(body))
+}
+
+#[test]
+fn forms_of_requests_get_kube_proxys_answer_or_the_documented_one() {
+    let scene = needs!(Scene::proven(Mode::Nftables, &[]));
+    let node = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
+    let ask = |request: &str| {
+        let from = &scene.world.outside;
+        let theirs = exchange(from, scene.proxy().address, request.as_bytes());
+        (theirs, exchange(from, node, request.as_bytes()))
+    };
+    let targets = SAME.iter().flat_map(|(method, targets)| {
+        targets
+            .iter()
+            .map(move |target| form(&format!("{method} {target} HTTP/1.1"), HOST))
+    });
+    let mut wrong = Vec::new();
+    for request in targets.chain(others()) {
+        let (theirs, ours) = ask(&request);
+        if theirs.is_empty() || plain(&theirs) != plain(&ours) {
+            wrong.push(format!("{request:.80?}: {theirs:?}, {ours:?}"));
+        }
+    }
+    let alike = alike()
+        .into_iter()
+        .map(|(status, form)| (status, status, form));
+    for (theirs, ours, request) in alike.chain(different()) {
+        let (first, second) = ask(&request);
+        // A server that closes with unread bytes resets the connection, which may lose its refusal.
+        let may_be_lost = request.len() > 60_000 && second.is_empty();
+        if status(&first) != theirs || !may_be_lost && status(&second) != ours {
+            wrong.push(format!(
+                "{request:.80?}, {theirs}, {ours}: {first:?}, {second:?}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
