@@ -233,7 +233,7 @@ impl Config {
         })
     }
 
-    /// Logs the settings that decide what the agent serves, once, at start.
+    /// Logs the settings that decide what the agent answers, once, at start.
     pub fn log(&self) {
         let listens = |address: &OrNone<BindAddress>| match address {
             Some(address) => address.to_string(),
@@ -246,6 +246,10 @@ impl Config {
             healthz = listens(&self.healthz.address),
             admin = listens(&self.admin.address),
             audit_only = self.healthz.enforcement == Enforcement::Audit,
+            unknown_is_503 = self.healthz.unknown_policy == pathproof_judge::answer::UnknownPolicy::Closed,
+            families = ?self.healthz.families,
+            fleet_brake = %self.healthz.fleet_brake,
+            flap_dwell = ?self.healthz.flap_dwell,
             sentinel = sentinel.map(|sentinel| sentinel.service.to_string()),
             "configuration"
         );

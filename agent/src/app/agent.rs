@@ -347,9 +347,7 @@ impl Agent {
 
     fn publish(&mut self, update: VerdictUpdate) {
         let VerdictUpdate { verdict, answers } = update;
-        for line in self.output.changes.lines(&verdict, &answers) {
-            line.write(&self.config.node_name);
-        }
+        let lines = self.output.changes.lines(&verdict, &answers);
         let mut report = self.assemble(verdict, &answers);
         if let Some(before) = &*self.output.report.borrow() {
             report.keep_names(before);
@@ -358,6 +356,10 @@ impl Agent {
         self.output.answers.send_replace(Arc::new(answers));
         self.output.report.send_replace(Some(Arc::clone(&report)));
         self.output.metrics.update(self.snapshot(report));
+        // The answers are never late because of the log.
+        for line in lines {
+            line.write(&self.config.node_name);
+        }
     }
 
     /// The document behind `/verdict`.

@@ -66,6 +66,8 @@ struct File {
     objects: BTreeMap<Key, (Place, ObjectFacts)>,
     problems: Vec<Problem>,
     ignored: u64,
+    /// Whether it was read and parsed completely.
+    is_whole: bool,
     /// Names of Nodes other than the agent's.
     other_nodes: BTreeSet<String>,
 }
@@ -130,6 +132,10 @@ impl Manifests {
         let mut changes = self.merge(&mut update);
         if is_whole && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
+        }
+        // Files that cannot be read may hold the Node.
+        if !self.is_synced || self.files.values().any(|file| !file.is_whole) {
+            update.missing_node = None;
         }
         let told = self.told.replace(update.clone());
         if told.is_some_and(|told| told == update) && changes.is_empty() {
@@ -315,13 +321,14 @@ impl Manifests {
                 file.objects.entry(*key).or_insert_with(|| known.clone());
             }
         }
+        file.is_whole = is_whole;
         file
     }
 
     fn unreadable(&self, name: &OsString, stamp: Option<Stamp>, error: &io::Error) -> File {
         let path = self.folder.join(name);
         let mut file = self.files.get(name).cloned().unwrap_or_default();
-        file.stamp = stamp;
+        (file.stamp, file.is_whole) = (stamp, false);
         let remedy = match error.kind() {
             io::ErrorKind::FileTooLarge => ": split it into several files",
             _ => "",

@@ -129,7 +129,7 @@ pub struct ClusterArgs {
 
     /// Name of this node's Node object
     ///
-    /// As `kubectl get nodes` shows it, which on EKS is not the host's name. Default: the variable
+    /// As `kubectl get nodes` shows it, which may differ from the host's name. Default: the variable
     /// NODE_NAME, then the host's name in lower case.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,

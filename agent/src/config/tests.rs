@@ -50,7 +50,8 @@ fn the_configuration_is_logged_in_words() {
     let mut text = String::new();
     log.read_to_string(&mut text).unwrap();
     let expected = "configuration node=node-1 cluster_view=folder /cluster healthz=\"all addresses, port 10256\" \
-                    admin=\"127.0.0.1:19256\" audit_only=false sentinel=\"pathproof/pathproof-sentinel\"\n";
+                    admin=\"127.0.0.1:19256\" audit_only=true unknown_is_503=false families=Used fleet_brake=20 flap_dwell=10s \
+                    sentinel=\"pathproof/pathproof-sentinel\"\n";
     assert!(text.ends_with(expected), "{text}");
 }
 

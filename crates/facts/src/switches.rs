@@ -70,6 +70,12 @@ impl Switches {
         differs
     }
 
+    /// The same without the Node's switch, for a node that was renamed.
+    #[must_use]
+    pub fn without_node(self) -> Self {
+        Self { node: None, ..self }
+    }
+
     /// The setting that makes the node audit, if any.
     pub fn audit(&self, flag: Enforcement) -> Option<AuditBy> {
         let audit = Some(Enforcement::Audit);

@@ -93,7 +93,13 @@ impl Judge {
         let (limits, dwell) = (settings.limits, settings.flap_dwell);
         let known = start.persisted.as_ref();
         let brake = known.map(|known| known.brake).unwrap_or_default();
+        let is_renamed =
+            known.is_some_and(|known| known.node != settings.node && !known.node.is_empty());
         let switches = known.map(|known| known.switches.clone());
+        let switches = match is_renamed {
+            true => switches.map(Switches::without_node),
+            false => switches,
+        };
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
@@ -107,9 +113,9 @@ impl Judge {
             Some(known) => (
                 Ledger::restore(limits, known.ledger, start.observer.continues, now),
                 Damping::restore(dwell, known.damping),
-                match known.node == settings.node || known.node.is_empty() {
-                    true => known.eligibility,
-                    false => Eligibility::NeverSeen,
+                match is_renamed {
+                    true => Eligibility::NeverSeen,
+                    false => known.eligibility,
                 },
             ),
         };
