@@ -75,15 +75,25 @@ fn revision(root: &Path) -> String {
     let git = |arguments: &str| {
         let mut git = Command::new("git");
         git.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0");
+        // A clone may belong to another user: CI and images are often built as root.
+        git.args(["-c", "safe.directory=*"]);
         let said = git.args(arguments.split(' ')).output().ok()?;
         let text = String::from_utf8(said.stdout).ok()?.trim().to_owned();
         (said.status.success() && !text.is_empty()).then_some(text)
     };
     let of_clone = || {
+        // A source archive inside another repository is not that repository's commit.
+        let top = fs::canonicalize(git("rev-parse --show-toplevel")?).ok()?;
+        if fs::canonicalize(root).ok()? != top {
+            return None;
+        }
         // Each commit and checkout appends to this file. The mark depends on the sources.
         let log = git("rev-parse --path-format=absolute --git-path logs/HEAD")?;
+        // Cargo runs a script again at each build if a watched path is missing.
         for path in [&*log, "src", "../crates"] {
-            println!("cargo::rerun-if-changed={path}");
+            if root.join("agent").join(path).exists() {
+                println!("cargo::rerun-if-changed={path}");
+            }
         }
         git("describe --always --abbrev=12 --exclude=* --dirty")
     };

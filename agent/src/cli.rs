@@ -74,7 +74,10 @@ impl Exit {
             {
                 return Exit::Permission;
             }
-            configuration |= error.is::<ConfigError>() || error.is::<ClientError>();
+            // A program that gets credentials may fail because the network is not up yet.
+            let client = error.downcast_ref::<ClientError>();
+            let is_wrong = |error| !matches!(error, &ClientError::Credentials(_));
+            configuration |= error.is::<ConfigError>() || client.is_some_and(is_wrong);
             // An address or port that is not available needs another setting; a temporary shortage does not.
             let bind = error.downcast_ref::<BindError>();
             configuration |= bind.is_some_and(|error| {

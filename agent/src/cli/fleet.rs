@@ -169,12 +169,12 @@ fn head(out: &mut Text, tally: &Tally) {
     let (style, badge) = match tally {
         Tally { nodes: 0, .. } => (Style::Unsure, "NO NODES"),
         Tally { sick: 1.., .. } => (Style::Bad, "NOT READY"),
-        Tally { doubtful: 1.., .. } => (Style::Warn, "UNKNOWN"),
+        Tally { doubtful: 1.., .. } => (Style::Warn, "UNCERTAIN"),
         _ => (Style::Good, "HEALTHY"),
     };
     let parts = [
         (tally.sick, "not ready"),
-        (tally.doubtful, "unknown"),
+        (tally.doubtful, "uncertain"),
         (tally.leaving, "leaving"),
         (tally.sound, "healthy"),
         (tally.not_linux, "not Linux"),
@@ -219,7 +219,7 @@ fn cells(row: &Row, now: Wall) -> Cells {
 fn of_group(group: Group) -> (&'static str, &'static str, Style) {
     match group {
         Group::Sick => ("not ready", "✗", Style::Bad),
-        Group::Doubtful => ("unknown", "!", Style::Warn),
+        Group::Doubtful => ("uncertain", "!", Style::Warn),
         Group::Leaving => ("leaving (being removed)", "○", Style::Plain),
         Group::Sound => ("healthy", "●", Style::Good),
         Group::NotLinux => ("not Linux", "-", Style::Faint),

@@ -189,8 +189,8 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
                 Err(error) => tracing::warn!(%error, "the API server's addresses cannot be used"),
             },
             Ok(Err(kube::Error::Api(status)))
-                if matches!(status.code, 401 | 403)
-                    && !std::mem::replace(&mut is_refused, true) =>
+                // A rejected token (401) is reported by the watches.
+                if status.code == 403 && !std::mem::replace(&mut is_refused, true) =>
             {
                 tracing::warn!(
                     status = status.code,
