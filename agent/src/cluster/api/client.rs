@@ -268,7 +268,6 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::cli::Exit;
 
     #[rstest]
     #[case("http://10.0.0.1", false, true)]
@@ -317,7 +316,7 @@ mod tests {
             ..ApiAccess::default()
         };
         let error = client(&access).await.map(drop).unwrap_err();
-        assert_eq!(Exit::of(&error), Exit::Configuration);
+        assert!(matches!(error, ClientError::Kubeconfig { .. }), "{error:?}");
         let error = error.to_string();
         let begins = format!("--kubeconfig {}: ", path.display());
         assert!(error.starts_with(&begins), "{error}");
