@@ -173,7 +173,7 @@ fn rights_on_nodes_are_enough_for_the_list(desk: &Desk) {
     let said = desk.run("lister", &[]);
     assert_eq!(said.code, Some(0), "{}", said.err);
     let page = &said.out;
-    let head = "NOT READY  4 nodes: 1 not ready, 1 unknown, 1 leaving, 1 healthy\n";
+    let head = "NOT READY  4 nodes: 1 not ready, 1 uncertain, 1 leaving, 1 healthy\n";
     assert!(page.starts_with(head), "{page}");
     let order: Vec<Option<usize>> = ["worker-2", "node-1", "worker-3", "worker-1"]
         .iter()

@@ -121,7 +121,7 @@ fn different() -> Vec<(&'static str, &'static str, String)> {
         ("200", "431", with(&format!("X: {}", "x".repeat(200_000)))),
         (
             "200",
-            "414",
+            "431",
             at(&format!("/healthz?{}", "x".repeat(70_000))),
         ),
         ("200", "400", with("X: a\r\n b")),

@@ -40,7 +40,7 @@ use crate::clock;
 pub use crate::metrics::Listener;
 use crate::metrics::{Metrics, Turned};
 
-/// Maximum size of a request's header.
+/// Maximum size of a request's header on most connections.
 const HEADER_SIZE: usize = 16 * 1024;
 
 /// Connections of a listener that may have longer headers, if the first one does not end in the bytes
@@ -440,7 +440,7 @@ fn look(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
     };
     match &seen[before..] {
         [] => Err(io::ErrorKind::WouldBlock.into()),
-        request => match is_long(request) {
+        request => match is_long(request, seen.len()) {
             Some(is_long) => Ok(Begun { before, is_long }),
             None => Err(io::ErrorKind::WouldBlock.into()),
         },
@@ -459,13 +459,14 @@ fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Whether the header, which is read now, is longer than these bytes; `None` to wait for more. Of a header
-/// that cannot become valid, hyper reports what is wrong.
-fn is_long(seen: &[u8]) -> Option<bool> {
+/// Whether the header, which is read now, is longer than these bytes; `None` to wait for more. `held` bytes are
+/// in the socket, with those before the header: it may have no room for more. Of a header that cannot become
+/// valid, hyper reports what is wrong.
+fn is_long(seen: &[u8], held: usize) -> Option<bool> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     match httparse::Request::new(&mut headers).parse(seen) {
         Ok(httparse::Status::Complete(_)) => Some(false),
-        Ok(httparse::Status::Partial) if seen.len() < LYING => None,
+        Ok(httparse::Status::Partial) if held < LYING => None,
         _ => Some(true),
     }
 }
