@@ -102,7 +102,7 @@ fn the_list_is_made_of_conditions() {
 
     let said = canned.pathproof(&["--context", "prod", "--request-timeout=3s", "-l", "a=b"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    let head = "NOT READY  5 nodes: 1 not ready, 1 unknown, 1 leaving, 1 healthy, 1 not Linux\n";
+    let head = "NOT READY  5 nodes: 1 not ready, 1 uncertain, 1 leaving, 1 healthy, 1 not Linux\n";
     assert!(said.out.starts_with(head), "{}", said.out);
     let sick = "✗ worker-2  broken    leaked        4 min  yes\n      What the agent wrote.\n";
     assert!(said.out.contains(sick), "{}", said.out);
