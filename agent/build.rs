@@ -1,6 +1,6 @@
-//! Passes the checked-in eBPF object to the agent. Optimised builds, which are shipped, fail if it
-//! is older than its sources. Others only warn, so that edited sources compile and can be tested on
-//! the host without a compiler for BPF.
+//! Passes the checked-in eBPF object to the agent. Optimised builds, which are shipped, fail if the object
+//! is older than its sources. Debug builds only warn, so that edited sources can be tested on the host
+//! without a compiler for BPF.
 //!
 //! A newcomer needs only stable Rust: nothing is compiled for BPF here
 //! (docs/internal/design/building.md#checked-in-object).
@@ -46,7 +46,7 @@ fn prepare() -> Result<(), String> {
             "{OBJECT} does not match {PROVENANCE}; run: {REBUILD}"
         ));
     }
-    // A packaged crate contains the object but not its sources.
+    // A packaged crate contains the object but not its sources, so there is nothing to compare.
     if root.join("crates/ebpf").is_dir() {
         let now = sources::hash(root)
             .map_err(|e| format!("the sources of the eBPF object cannot be read: {e}"))?;
@@ -67,29 +67,31 @@ fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// The commit, with a mark if files differ from it: of the environment, or of a clone. A build that is not
-/// optimised is not shipped, and has none, so that a commit does not build it again.
+/// Returns the commit of the sources, with a mark if files differ from it. The environment variable has
+/// precedence over the git clone. Debug builds do not read the clone, so that a new commit does not cause a
+/// rebuild.
 fn revision(root: &Path) -> String {
     const VARIABLE: &str = "PATHPROOF_REVISION";
     println!("cargo::rerun-if-env-changed={VARIABLE}");
     let git = |arguments: &str| {
         let mut git = Command::new("git");
         git.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0");
-        // A clone may belong to another user: CI and images are often built as root.
+        // git refuses a clone that belongs to another user, and CI and images are often built as root.
         git.args(["-c", "safe.directory=*"]);
         let said = git.args(arguments.split(' ')).output().ok()?;
         let text = String::from_utf8(said.stdout).ok()?.trim().to_owned();
         (said.status.success() && !text.is_empty()).then_some(text)
     };
     let of_clone = || {
-        // A source archive inside another repository is not that repository's commit.
+        // The sources may be an archive unpacked inside another repository, whose commit does not describe
+        // them.
         let top = fs::canonicalize(git("rev-parse --show-toplevel")?).ok()?;
         if fs::canonicalize(root).ok()? != top {
             return None;
         }
-        // Each commit and checkout appends to this file. The mark depends on the sources.
+        // Each commit and checkout appends to this log. The mark depends on the sources, so watch them too.
         let log = git("rev-parse --path-format=absolute --git-path logs/HEAD")?;
-        // Cargo runs a script again at each build if a watched path is missing.
+        // Watch only paths that exist: if one is missing, Cargo runs the script at each build.
         for path in [&*log, "src", "../crates"] {
             if root.join("agent").join(path).exists() {
                 println!("cargo::rerun-if-changed={path}");
@@ -129,7 +131,7 @@ fn watch(root: &Path, object: &Path, provenance: &Path) {
     }
 }
 
-/// A string field of the provenance, which `cargo xtask build-ebpf` writes one to a line.
+/// Returns a string field of the provenance. `cargo xtask build-ebpf` writes one field per line.
 fn recorded<'a>(provenance: &'a str, field: &str) -> Result<&'a str, String> {
     let key = format!("\"{field}\":");
     provenance

@@ -1,8 +1,8 @@
-//! Which files the eBPF object is made of, and their hash.
+//! Source files of the eBPF object, and their hash.
 //!
-//! One file for two users, so that they cannot differ: the agent's build script includes it to
-//! refuse an object that is older than its sources, and `cargo xtask build-ebpf` to write the
-//! provenance. It must not know how the object is built.
+//! Two programs include this file, so that they compute the same hash. The agent's build script refuses an
+//! object that is older than its sources; `cargo xtask build-ebpf` writes the provenance. This module must
+//! not depend on how the object is built.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,11 +11,11 @@ use sha2::{Digest, Sha256};
 
 /// The checked-in object, relative to the repository.
 pub(crate) const OBJECT: &str = "agent/ebpf/pathproof.bpf.o";
-/// What made the object, relative to the repository.
+/// Record of the hashes and tools of the object's build, relative to the repository.
 pub(crate) const PROVENANCE: &str = "agent/ebpf/provenance.json";
 /// The command that brings object and provenance up to date.
 pub(crate) const REBUILD: &str = "cargo xtask build-ebpf";
-/// Said of an object that its present sources did not make.
+/// Message if the sources have changed since the object was built.
 pub(crate) const STALE: &str = "the eBPF object is older than its sources";
 /// Folders whose files go into the object.
 pub(crate) const FOLDERS: [&str; 2] = ["crates/ebpf", "crates/wire"];
@@ -66,8 +66,8 @@ pub(crate) fn hash(root: &Path) -> io::Result<String> {
     Ok(hex(&sha.finalize()))
 }
 
-/// The `[[package]]` entries of a Cargo.lock that count, without their dependency lists: those
-/// name versions of packages that never reach the object.
+/// The `[[package]]` entries of Cargo.lock for [`LOCKED`]. Their dependency lists are removed, because they
+/// contain versions of packages that are not part of the object.
 fn locked(lock: &str) -> Vec<String> {
     let mut entries: Vec<String> = lock
         .split("[[package]]")

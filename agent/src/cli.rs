@@ -1,4 +1,4 @@
-//! The commands other than `run`, and how every command ends.
+//! The commands other than `run`, and the output and exit codes of all commands.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -30,7 +30,7 @@ pub mod why;
 
 use fetch::FetchError;
 
-/// Exit code of the process, from sysexits(3) where it has one.
+/// Exit code of the process, from sysexits(3) if a code there fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -64,7 +64,8 @@ impl Exit {
         }
     }
 
-    /// The only table from errors to exit codes: searches an error and its causes.
+    /// Selects the exit code by searching an error and its causes. No other function maps errors to exit
+    /// codes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut configuration = false;
         let mut cause = Some(error);
@@ -74,7 +75,7 @@ impl Exit {
             {
                 return Exit::Permission;
             }
-            // A program that gets credentials may fail because the network is not up yet.
+            // A failed credential plugin is no error of configuration: the network may not be up yet.
             let client = error.downcast_ref::<ClientError>();
             let is_wrong = |error| !matches!(error, &ClientError::Credentials(_));
             configuration |= error.is::<ConfigError>() || client.is_some_and(is_wrong);
@@ -108,7 +109,7 @@ pub fn parse() -> Result<Args, Exit> {
         Args::try_parse()
     };
     parsed.map_err(|error| {
-        // If even this cannot be written, nothing is left to do.
+        // A failure to write this message cannot be reported.
         let _ = error.print();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
@@ -127,7 +128,7 @@ fn complaint(text: &str) -> String {
     format!("pathproof: {}\n", visible(&text.replace('\n', " ")))
 }
 
-/// Reports an error, if there is one.
+/// Returns the exit code of a result, and reports its error if there is one.
 fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
     result.unwrap_or_else(|error| fail(&error))
 }
@@ -152,8 +153,8 @@ pub fn docs(said: &DocsArgs) -> Exit {
     print(&page)
 }
 
-/// Writes a page to standard output, without control sequences from untrusted text. A reader that
-/// went away is not a failure.
+/// Writes a page to standard output, without control sequences from untrusted text. A closed pipe is not a
+/// failure.
 pub fn print(text: &str) -> Exit {
     write_out(&styled(text, colours()))
 }
@@ -178,7 +179,6 @@ fn show(output: Output, document: &impl Serialize, page: impl FnOnce(bool) -> St
     }
 }
 
-/// Prints a document in JSON.
 fn print_document(text: &str) -> Exit {
     write_out(&text::json(text))
 }

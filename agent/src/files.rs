@@ -1,5 +1,5 @@
-//! Writes files atomically, although two agents may write at once and each may be killed. It must
-//! not know what the files mean.
+//! Writes files atomically, even if two agents write at the same time or one is killed. This module must
+//! not depend on the contents of the files.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::Write as _;
@@ -12,17 +12,17 @@ use pathproof_facts::time::Mono;
 
 use crate::clock;
 
-/// Age from which a temporary file was left by a killed agent: writing takes milliseconds.
+/// Age from which a temporary file counts as abandoned: a write takes milliseconds.
 pub(crate) const LEFT: Duration = Duration::from_secs(60);
 
-/// Temporary path of a file. It differs between two agents at once, although in pods every agent
-/// may have the same process id.
+/// Temporary path of a file. It contains the time too, because agents in pods may have the same process id.
 pub(crate) fn part(file: &Path) -> PathBuf {
     let (process, Mono(now)) = (std::process::id(), clock::mono());
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Makes a folder that only its owner can read. kubelet creates the folder of a pod with mode 0755.
+/// Makes a folder that only its owner can read. The mode of an existing folder is changed too, because
+/// kubelet creates a pod's folder with mode 0755.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -31,7 +31,7 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
-/// Writes a file atomically, for its owner alone; `fresh` is the temporary path.
+/// Writes a file atomically, readable only by its owner; `fresh` is the temporary path.
 pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

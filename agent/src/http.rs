@@ -2,8 +2,8 @@
 //! balancers that probe one Service, `admin` for people, Prometheus and `pathproof status`. `serve`
 //! manages the connections of all three.
 //!
-//! Nothing here decides anything: answers and reports are computed elsewhere in advance and
-//! published; no request changes state.
+//! Handlers do not judge the node, and no request changes state. Answers about the node come from what the
+//! main loop has published; only `/drainz` and `/recording` are made on request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -29,8 +29,8 @@ impl AllowList {
         Self(IpNet::aggregate(&ranges))
     }
 
-    /// Whether this source may connect. A socket of both families reports IPv4 peers as IPv4-mapped
-    /// IPv6; they are matched as IPv4.
+    /// Whether this source may connect. A socket of both families reports IPv4 peers as IPv4-mapped IPv6;
+    /// such a source is matched as IPv4.
     pub fn allows(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         self.0.is_empty() || self.0.iter().any(|range| range.contains(&source))

@@ -1,11 +1,10 @@
-//! Reads files that other programs write: once, and up to a size limit.
+//! Reads files that other programs write, up to a size limit.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Reads a whole file.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     bounded(&File::open(path)?, limit)
 }
@@ -23,7 +22,8 @@ pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, Str
             Err(io::Error::new(io::ErrorKind::InvalidInput, error))
         }
     };
-    // Opening alone may act on a device. The file may be replaced before it is opened.
+    // Opening a device may have side effects, so check first. The file may be replaced before it is opened,
+    // so check again.
     regular(fs::metadata(path)?)?;
     let mut options = File::options();
     let file = options
@@ -40,7 +40,7 @@ pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, Str
 
 fn bounded(mut file: &File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One byte more than the limit shows an excess: a file may grow, and some report no size.
+    // Read one byte beyond the limit to detect a larger file: a file may grow, and some report no size.
     file.by_ref().take(limit + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(too_large(bytes.len() as u64, limit)),

@@ -2,7 +2,8 @@
 //!
 //! docs/internal/architecture.md has the map of the modules.
 
-/// The commit that this program was built from, with a mark if files differed from it; or `unknown`.
+/// Commit that this program was built from, with a mark if files differed from it; `unknown` if no commit
+/// is known.
 pub const REVISION: &str = env!("PATHPROOF_REVISION");
 
 pub mod app;

@@ -13,7 +13,7 @@ use pathproof_facts::text;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::fmt;
 
-/// Without the client's log lines: the code that sends a request reports its failure once.
+/// Omits the log lines of kube's client, because the code that sends a request reports its failure.
 pub const DEFAULT_FILTER: &str = "info,kube_client=off";
 
 /// Format of log lines.
@@ -29,7 +29,7 @@ pub enum LogFormat {
 /// Sets up the log on standard error; call it once. The directives were checked when the option was parsed.
 pub fn start_log(format: LogFormat, directives: &str) {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // A line that cannot be written is lost: reporting that on standard error would end the agent.
+    // A line that cannot be written is lost: reporting the failure on standard error would end the agent.
     let log = fmt()
         .with_env_filter(directives)
         .with_writer(move || Lines {
@@ -68,7 +68,8 @@ impl<W: Write> Write for Lines<W> {
     }
 }
 
-/// Maximum age of the last turn at which the main loop counts as alive. It turns every quarter second.
+/// Maximum age of the main loop's last turn while the loop counts as alive. A healthy loop turns every
+/// quarter second.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
 /// Time of the main loop's last turn, in nanoseconds of `CLOCK_MONOTONIC`. Clones share it.
@@ -120,14 +121,14 @@ impl Readiness {
     }
 }
 
-/// Raises the limit of open files to the maximum that needs no privileges, and returns it. Shells
-/// set it to 1,024, which is fewer than the connections on a health port.
+/// Raises the limit of open files to the maximum that needs no privileges, and returns it. Shells set it to
+/// 1,024, which is fewer than a health port's connections may need.
 pub(crate) fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 1024,
         rlim_max: 1024,
     };
-    // SAFETY: the pointer is to a local that outlives the call, which writes no more than it.
+    // SAFETY: the pointer is to a local that outlives the call, which writes only this local.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let before = std::mem::replace(&mut limit.rlim_cur, limit.rlim_max);
     // SAFETY: the pointer is to a local that outlives the call, which only reads it.
@@ -162,12 +163,12 @@ impl Shutdown {
     }
 }
 
-/// Returns freed memory to the kernel: most memory is free after a large view was read
-/// (figures: docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at
-/// scale, so call it only after a large change. C libraries other than glibc do so by themselves.
+/// Returns freed memory to the kernel: most memory is free after a large view was read (figures:
+/// docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at scale, so call it
+/// only after a large change. C libraries other than glibc return memory by themselves.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number and touches free memory alone.
+    // SAFETY: takes a number and affects only free memory.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Command::Rotate(said) => exit(rotate_generations(*said)),
         Command::Echo(said) => exit(echo(said)),
         Command::Cleanup(said) => exit(cleanup(said)),
-        // The words were handled above.
+        // `kube_proxy_compat::words` has already handled this command above.
         Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
         Command::Version(said) => cli::version(said.output),
         Command::Docs(said) => cli::docs(&said),
@@ -71,11 +71,11 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     }
     config.check()?;
     config.log();
-    // The following steps may take long on a busy node.
+    // Mark the start now, because the following steps may take long on a busy node.
     let starting = Starting::begin(config.kept.state_dir.as_deref());
-    // Before there are threads.
+    // Drop privileges before other threads exist, so that every thread starts without them.
     let confined = confine::confine(&config);
-    // One thread for the main loop, and one that parses objects meanwhile.
+    // One thread runs the main loop, and the other parses objects meanwhile.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -88,7 +88,7 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// Uses one thread: it waits nearly all the time, and runs on every node.
+/// Runs the pod probe on one thread, because it is idle nearly all the time and runs on every node.
 fn echo(said: EchoArgs) -> Outcome {
     lifecycle::start_log(LogFormat::Text, lifecycle::DEFAULT_FILTER);
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -112,7 +112,8 @@ fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let (config, mut notes) =
         kube_proxy_compat::resolve(&settings, &Surroundings::read(), &is_set)?;
-    // Nothing else answers on this node, so the agent runs in any case.
+    // An unknown variable is only noted: the agent must run, because no other process here answers health
+    // checks.
     notes.extend(check_variables().err().map(|error| error.to_string()));
     run_with(config, notes)
 }
@@ -141,7 +142,7 @@ fn check(said: &CheckArgs) -> Exit {
     let checked = cli::check::beside_agent(said).map_err(app::AppError::from);
     let checked = checked.and_then(|exit| exit.map_or_else(|| check_here(said), Ok));
     checked.unwrap_or_else(|error| match exit(Err(error)) {
-        // `Failure` means that the datapath is broken. If the check itself fails, that is unknown.
+        // A check that fails itself must not exit with `Failure`, which means that the datapath is broken.
         Exit::Failure => Exit::Unknown,
         exit => exit,
     })

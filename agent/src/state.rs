@@ -1,5 +1,5 @@
-//! Data below the state folder that outlives the agent: a small JSON file that is valid for one boot of the
-//! node, and recordings of the flight recorder. With the file, a restart of the agent changes nothing.
+//! Data in the state folder that outlives the agent: a small JSON file, and recordings of the flight
+//! recorder. A restarted agent continues from the file, which is valid until the node reboots.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,11 +35,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Keeps the state in this folder, or nowhere.
+    /// Stores the state in `dir`. Without a folder, no state is stored.
     pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
         let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let boot_id = boot_id.trim().to_owned();
-        // Without a boot id, state cannot be attributed to this boot.
+        // Without a boot id, stored state cannot be attributed to this boot, so none is stored.
         let path = dir.map(|dir| dir.join(FILE));
         let path = path.filter(|_| !boot_id.is_empty());
         if let Some(dir) = dir {
@@ -53,7 +53,8 @@ impl Memory {
         }
     }
 
-    /// Reads the state that an agent of this boot left. An unreadable file is logged, and counts as none.
+    /// Reads the state that an agent has written since the node booted. An unreadable file is logged and
+    /// ignored.
     pub(crate) fn recall(&self) -> Option<PersistedState> {
         let path = self.path.as_ref()?;
         let read = || Ok(serde_json::from_slice::<Stored>(&fs::read(path)?)?);
@@ -74,7 +75,7 @@ impl Memory {
         }
     }
 
-    /// Writes the state atomically. A full disk is logged once.
+    /// Writes the state atomically. Of consecutive failures, only the first is logged.
     pub(crate) fn remember(&mut self, persisted: PersistedState) {
         let Some(path) = &self.path else { return };
         let stored = Stored {
@@ -84,7 +85,7 @@ impl Memory {
         };
         let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?);
         let written = write().or_else(|error| {
-            // On a full disk the state takes precedence over recordings.
+            // If the disk is full, make room: the state matters more than recordings.
             let is_full = error.kind() == io::ErrorKind::StorageFull;
             let folder = path.parent().filter(|_| is_full).ok_or(error)?;
             Recordings::below(folder).remove()?;
@@ -145,10 +146,10 @@ impl Recordings {
     pub fn write(&self, now: Wall, recording: &[u8]) -> io::Result<PathBuf> {
         let time = now.timestamp().strftime(NAME);
         let path = self.folder.join(format!("{time}{ENDING}"));
-        // An agent that was killed while it wrote has left a partial file.
+        // Remove partial files of agents that were killed while they wrote.
         sweep(&self.folder, ["", BEGUN], LEFT);
         write(&path, &path.with_extension(&BEGUN[1..]), recording)?;
-        // If the clock was set back, the new recording does not sort last.
+        // Never delete the new recording: it may sort first, because the clock may have been set back.
         let mut others = self.files()?;
         others.retain(|other| *other != path);
         for old in &others[..(others.len() + 1).saturating_sub(KEPT)] {

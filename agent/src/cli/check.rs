@@ -29,10 +29,10 @@ const SCHEMA: u32 = 1;
 const ATTEMPTS: u32 = 50;
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Checks by the verdict of the agent at the admin port. Returns `None` if no agent answers.
+/// Checks the node by the verdict of the agent at the admin port. Returns `None` if no agent answers.
 ///
 /// # Errors
-/// An agent answers, and its verdict cannot be read.
+/// An agent answers, but its verdict cannot be read.
 pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
     let address = &said.admin.address;
     let ask = || fetch::report(address, fetch::PEOPLE);
@@ -52,7 +52,7 @@ pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
             let time = report.written.duration_since(report.agent.started);
             Ok(Some(print(said, &report, source, time.unsigned_abs())))
         }
-        // No agent that can be queried answers there.
+        // No agent that can be queried answers at this address.
         Err(
             FetchError::Unreachable(..)
             | FetchError::Stranger(..)
@@ -63,7 +63,7 @@ pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
     }
 }
 
-/// Prints what was observed without an agent, by probes during `time`.
+/// Prints a report that was made without an agent, by probing for `time`.
 pub fn show(said: &CheckArgs, report: &Report, time: Duration) -> Exit {
     print(said, report, Source::Itself, time)
 }
@@ -124,7 +124,7 @@ struct Checked<'a> {
     next: Vec<Remedy>,
 }
 
-/// One path by one transport.
+/// A path over one transport (TCP or UDP).
 #[derive(Debug, Serialize)]
 struct CheckedPath<'a> {
     #[serde(with = "names::FamilyName")]
@@ -132,7 +132,7 @@ struct CheckedPath<'a> {
     result: PathResult,
     #[serde(flatten)]
     lane: &'a LaneView,
-    /// The TCP path fails as well, and gives more detail.
+    /// Whether the explanation of the TCP path also covers this one.
     explained: bool,
     /// Explanation of a path that does not pass.
     sentence: Option<String>,
@@ -144,7 +144,7 @@ impl<'a> Checked<'a> {
         let verdict = &report.verdict;
         let (result, sentence) = result(report);
         let losses = verdict.coverage.losses.iter();
-        // A check has always just started.
+        // Omit `Settling`: the observer was loaded a moment ago, as in every check without an agent.
         let losses = losses.filter(|loss| loss.loss != CoverageLoss::Settling);
         Self {
             schema: SCHEMA,
@@ -170,7 +170,8 @@ impl<'a> Checked<'a> {
 
     fn page(&self, report: &Report, colour: bool) -> String {
         let mut out = Text::new(colour);
-        // The same words as on other pages. A node that the agent calls proven may be unknown for the check.
+        // Show the state as on other pages. But the check may be unknown although the agent's state is
+        // proven.
         let state = match self.result {
             CheckResult::Sound | CheckResult::Broken => self.state,
             CheckResult::Unknown => State::Unknown,
@@ -198,7 +199,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// Comes first: without a sentinel nothing else can be tested.
+/// Remedy for a missing sentinel. It comes first, because no path can be tested without one.
 fn installation(sentinel: &SentinelReport) -> Option<Remedy> {
     (sentinel.state == SentinelCondition::Absent).then(|| Remedy {
         subject: "sentinel".to_owned(),

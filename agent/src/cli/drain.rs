@@ -13,7 +13,7 @@ use super::page::sentence;
 use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
 
-/// Polling interval, the same as the agent's when nothing happens.
+/// Polling interval, equal to the agent's sampling interval when nothing happens.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Maximum wait for an agent that does not answer: a restart takes this long.
 const RESTART: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
 fn show(said: &DrainArgs, answer: Answer) -> Exit {
     let (report, body) = match answer {
         Ok(answer) => answer,
-        // Without an answer, connections are unknown.
+        // Without an answer, it is unknown whether connections still arrive.
         Err(error) => {
             super::fail(&error);
             return Exit::Unknown;
@@ -78,11 +78,11 @@ fn ending(reason: DrainReason) -> (Exit, &'static str) {
     }
 }
 
-/// State of a wait. It is pure except for the answers that it receives.
+/// State of a wait. It has no clock and no I/O: times and answers are arguments.
 #[derive(Debug)]
 struct Wait {
     timeout: Duration,
-    /// Time of the first missing answer, if the agent does not answer now.
+    /// Time of the first failed request in a row; `None` after an answer.
     silent: Option<Duration>,
     /// The last reported reason, and the time of that report.
     reported: Option<(Option<DrainReason>, Duration)>,

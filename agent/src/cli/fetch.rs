@@ -12,23 +12,22 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Timeouts of the connection, and of each part of the answer.
+/// Timeouts: for connecting, and for each read and write.
 pub(super) type Patience = (Duration, Duration);
 
 /// For interactive use: a starved node answers late, and a person can wait.
 pub(super) const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
-/// Together below the 5 s that node-problem-detector allows its plugins.
+/// For node-problem-detector, which allows its plugins 5 s: the sum must be below that.
 pub(super) const PLUGIN: Patience = (Duration::from_secs(1), Duration::from_secs(3));
-/// Far more than a report of 150 Services and 4,096 interfaces.
+/// Maximum size of an answer: far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
-/// Reason for a missing report. The first part is the agent's address.
+/// Reason why no report was received. The first field of each variant is the agent's address.
 #[derive(Debug, Error)]
 pub enum FetchError {
-    /// The address cannot be resolved.
     #[error("--admin-address: {0:?} is not a HOST:PORT that can be reached")]
     Address(String, #[source] io::Error),
-    /// Nothing listens there, or this client cannot reach it.
+    /// Nothing listens at the address, or this client cannot reach it.
     #[error(
         "no agent answers at {0}: check that `pathproof run` is running, and give its \
          --admin-bind-address with --admin-address"
@@ -40,16 +39,17 @@ pub enum FetchError {
         "the agent at {0} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
     )]
     Denied(String),
-    /// The agent has no verdict yet; the second part lists what it waits for, with a comma before.
+    /// The agent has no verdict yet. The second field is empty, or a comma and the parts that it waits for.
     #[error("the agent at {0} has no verdict yet{1}; try again in a moment")]
     TooEarly(String, String),
-    /// Another server answers there, with this first line.
+    /// Another server answers at the address. The second field is the first line of its answer.
     #[error(
         "the server at {0} is not a pathproof agent ({1}): give the agent's admin port with \
          --admin-address (default port 19256)"
     )]
     Stranger(String, String),
-    /// The report comes from a version that is too different; the second part is its schema, if known.
+    /// The report comes from an incompatible version. The second field is the report's schema, or
+    /// `unknown`.
     #[error(
         "the agent at {0} has another version (its report has schema {1}, this binary reads \
          {SCHEMA}): use the agent's own binary, or `curl http://{0}/verdict`"
@@ -167,7 +167,7 @@ fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, Fe
         .write_all(request.as_bytes())
         .and_then(|()| stream.take(MAX_ANSWER).read_to_end(&mut answer));
     match exchanged {
-        // A server that closes with unread bytes causes a reset.
+        // A reset is no error: a server that closes with unread bytes causes one after its answer.
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(broken(error)),
         _ if answer.is_empty() => Err(FetchError::Denied(address.to_owned())),
         _ => Ok(answer),

@@ -21,7 +21,7 @@ mod kubectl;
 const SCHEMA: u32 = 1;
 /// Maximum number of sentences below rows, so that a failing cluster still fits a screen or two.
 const SENTENCES: usize = 20;
-/// Number of rows from which the first line is repeated as the last: it has scrolled away.
+/// Number of rows from which the summary is repeated at the end, because the first line has scrolled away.
 const LONG: usize = 30;
 /// Column where the text of a row begins.
 const INDENT: usize = 2;
@@ -226,7 +226,7 @@ fn of_group(group: Group) -> (&'static str, &'static str, Style) {
     }
 }
 
-/// The preset of a taint, which is shorter than its key.
+/// Reason why a node is leaving. A taint's key is replaced by the name of its preset, which is shorter.
 fn leaving(why: &str) -> &str {
     let preset = PRESETS.iter().find(|preset| preset.keys.contains(&why));
     preset.map_or(why, |preset| preset.name)

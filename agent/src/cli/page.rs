@@ -63,7 +63,6 @@ pub(super) struct Text {
     text: String,
     colour: bool,
     column: usize,
-    /// Title of the current section.
     title: String,
 }
 
@@ -138,10 +137,10 @@ impl Text {
         self.line();
     }
 
-    /// Writes the most important line: a word, a name, and the text about it.
+    /// Writes the headline: a state, a name, and further text.
     pub(super) fn head(&mut self, style: Style, word: &str, name: &str, rest: &str) {
         let word = word.to_uppercase();
-        // Black on the colour of the style.
+        // Bold and inverse: the style's colour becomes the background.
         match self.colour {
             true => self.styled(&format!("1;7;{}", style.code()), &format!(" {word} ")),
             false => self.put(Style::Plain, &word),
@@ -170,7 +169,7 @@ impl Text {
         self.to(TEXT).wrapped(style, TEXT, text);
     }
 
-    /// Sentences under one title, no more than fit a glance.
+    /// Writes sentences under one title, at most [`LINES_SHOWN`].
     pub(super) fn list(&mut self, title: &str, style: Style, lines: &[String]) {
         for line in lines.iter().take(LINES_SHOWN) {
             self.section(title, style, &sentence(line));
@@ -181,7 +180,7 @@ impl Text {
         }
     }
 
-    /// The page, ending with its last line of text.
+    /// Returns the page without blank lines at its end.
     pub(super) fn finish(mut self) -> String {
         let kept = self.text.trim_end_matches('\n').len();
         self.text.truncate(kept);
@@ -190,7 +189,7 @@ impl Text {
     }
 }
 
-/// Address of a section of docs/operations.md.
+/// URL of a section of the docs, or its path in the source if no URL is configured.
 pub(super) fn address(section: &str) -> String {
     let now = std::env::var(DOCS_URL).ok();
     let built = option_env!("PATHPROOF_DOCS_URL");
@@ -219,7 +218,7 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(number))
 }
 
-/// The reason as a sentence, with a capital and a period. A name at its start stays as it is.
+/// The reason as a sentence, with a capital and a period. A name at its start is not capitalized.
 pub(super) fn sentence(reason: &str) -> String {
     let word = reason.split_whitespace().next().unwrap_or_default();
     let is_name = !word.chars().all(|c| c.is_ascii_lowercase() || c == ',');
@@ -233,8 +232,8 @@ pub(super) fn sentence(reason: &str) -> String {
     text
 }
 
-/// Compares a page with the one in agent/testdata, and checks that it fits a terminal, except for
-/// commands and words to copy. With PATHPROOF_BLESS set, the file is rewritten, to be reviewed.
+/// Asserts that a page equals its file in agent/testdata, and that its lines fit a terminal, except for
+/// commands. With PATHPROOF_BLESS set, the file is rewritten; review the difference.
 #[cfg(test)]
 pub(super) fn assert_page(folder: &str, name: &str, page: &str) {
     assert_text(folder, name, page);
@@ -261,7 +260,7 @@ pub(super) fn assert_text(folder: &str, name: &str, page: &str) {
     assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
 }
 
-/// Asserts that a page has the same text without colours.
+/// Asserts that a page with colours has the same text as the plain page.
 #[cfg(test)]
 pub(super) fn assert_colours(coloured: &str, plain: &str) {
     let mut read = String::new();

@@ -17,7 +17,8 @@ use super::page::{Style, TEXT, Text, address, counted, grouped, sentence};
 const SERVICES_SHOWN: usize = 8;
 /// Fill level in percent from which the connection table is shown.
 const NEARLY_FULL: u64 = 80;
-// Columns of the lanes; for numbers, the column where they end. A week has two million probes, which fit.
+// Columns of the table of lanes: where a text begins, or where a number ends. The two million probes of a
+// week fit.
 const LANE: usize = 7;
 const PATH: usize = 9;
 const TRANSPORT: usize = 21;
@@ -130,7 +131,7 @@ impl Text {
         self.put(style, &label(cause.name())).line();
     }
 
-    /// Services in trouble by real connections, the worst first.
+    /// Services whose real connections fail, the worst first.
     pub(super) fn services(&mut self, verdict: &Verdict) {
         for service in verdict.services.iter().take(SERVICES_SHOWN) {
             self.service(service, verdict.at);
@@ -180,7 +181,7 @@ impl Text {
             for command in &remedy.commands {
                 if !shown.contains(&&**command) {
                     shown.push(command);
-                    // Never wrapped, so that it can be copied.
+                    // A command is never wrapped, so that it can be copied.
                     self.to(TEXT).put(Style::Faint, "$ ");
                     self.put(Style::Unsure, command).line();
                 }
@@ -243,7 +244,7 @@ impl Text {
     }
 }
 
-/// Mark behind a stage.
+/// Mark after a probe's stage: whether the probe reached it.
 pub(super) fn mark(reached: bool) -> (Style, &'static str) {
     match reached {
         true => (Style::Good, " ✔ "),
@@ -268,7 +269,7 @@ pub(super) fn ago(at: Option<Mono>, now: Mono) -> String {
     }
 }
 
-/// Formats a short time; probes often take less than a millisecond.
+/// Formats a short time in nanoseconds; probes often take less than a millisecond.
 pub(super) fn fine(ns: u64) -> String {
     match ns / 1_000 {
         us @ 0..1_000 => format!("{us} µs"),

@@ -84,7 +84,7 @@ pub(super) fn report_at(at: Wall, args: &WhyArgs) -> Result<Report, Problem> {
     }
 }
 
-/// The first file that ends at or after that time.
+/// The first recording that ends at or after `at`.
 fn recorded(state_dir: &Path, at: Wall) -> Result<PathBuf, Problem> {
     let files = Recordings::below(state_dir).files().unwrap_or_default();
     let reaches = |path: &PathBuf| load(path, None).is_ok_and(|replayed| replayed.span.1 >= at);
@@ -181,7 +181,8 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// In milliseconds, rounded up: a time copied to `why --at` must not precede its event.
+/// Formats a time in milliseconds. It is rounded up, because a time copied to `why --at` must not precede
+/// its event.
 fn readable(time: Timestamp) -> String {
     let up = TimestampRound::new()
         .smallest(Unit::Millisecond)

@@ -33,7 +33,7 @@ pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     }
     let redraw = io::stdout().is_terminal() && said.output == Output::Text;
     loop {
-        // An absent agent may come back.
+        // Continue after an error, because the agent may come back.
         let page = page(said, now).unwrap_or_else(|error| super::complaint(&chain(&error)));
         if put(&page, redraw).is_err() {
             return Exit::Success;
@@ -50,7 +50,7 @@ fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError>
     })
 }
 
-/// Overwrites the last page line by line, so that nothing flickers, or appends if that is impossible.
+/// Prints the page. With `redraw`, it overwrites the last page line by line, so that nothing flickers.
 fn put(page: &str, redraw: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if redraw {
@@ -62,7 +62,7 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// The page: the most important part first, and no more than fits one glance.
+/// Renders the page, with the most important part first.
 pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     let verdict = &report.verdict;
     let mut out = Text::new(colour);
@@ -122,7 +122,8 @@ fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict, also: &[St
     out.put(Style::Heading, title).put(Style::Plain, " ");
     out.put(Style::of(family.state), family.state.name());
     out.more(Style::Plain, &text);
-    // The top of the page has the reason of the worst family, and all other findings.
+    // Omit a reason that the top of the page already shows: that of the worst family, or one of the other
+    // findings.
     let reason = verdict.reason_of(family);
     let is_above = family.finding == verdict.finding || also.contains(&reason);
     if family.state != State::Proven && !is_above {
@@ -148,7 +149,7 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
     }
 }
 
-/// UDP Services whose datagrams fail; they are judged separately.
+/// UDP Services whose datagrams fail. They do not affect the verdict.
 fn udp_troubles(report: &Report) -> Vec<String> {
     let services = report.udp.services.iter().map(|service| &service.counted);
     let trouble = services.filter_map(|service| {
@@ -166,9 +167,9 @@ fn udp_troubles(report: &Report) -> Vec<String> {
     trouble.collect()
 }
 
-/// The program that translates each path, unless it is only kube-proxy and fully observed.
+/// The program that translates each path, unless the path is fully observed; and other notes.
 fn datapath(topology: &DatapathTopology) -> Vec<String> {
-    // The families differ if kube-proxy serves only one of them.
+    // Merge both families of a path, unless they differ: kube-proxy may serve only one of them.
     let mut known: Vec<(SourceClass, &str, String)> = Vec::new();
     for path in topology.paths.iter().filter(|path| path.seen != Seen::Full) {
         let family = names::of_family(path.family);
@@ -250,7 +251,7 @@ fn peers(out: &mut Text, report: &Report) {
     out.section("nodes", style, &text);
 }
 
-/// Limits on 503 that protect other nodes.
+/// The fleet brake: the number of failing nodes, and the limit on nodes that answer 503.
 fn fleet(out: &mut Text, report: &Report) {
     let fleet = &report.fleet;
     if let Some(Count { unsound, nodes }) = fleet.count {

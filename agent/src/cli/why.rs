@@ -48,7 +48,6 @@ struct Chain<'a> {
     sentinel: &'a SentinelReport,
     /// The sentinel's lanes that do not pass.
     lanes: Vec<LaneStep<'a>>,
-    /// Remedies, by cause.
     next: Vec<Remedy>,
 }
 
@@ -59,15 +58,15 @@ struct LaneStep<'a> {
     family: Family,
     #[serde(flatten)]
     view: &'a LaneView,
-    /// Whether its failures count against the node.
+    /// Whether the lane's failures count against the node.
     counts: bool,
-    /// The TCP lane of the same path fails as well, and gives more detail.
+    /// Whether the explanation of the TCP lane on the same path also covers this lane.
     explained: bool,
     to: Option<SocketAddr>,
-    /// Points where the last probe was seen, and points where it was not.
+    /// Stages of the last probe, and whether it reached each.
     steps: Vec<Step>,
     sentence: String,
-    /// Explanation of this lane by itself.
+    /// Explanation of this lane, regardless of other lanes.
     meaning: Option<String>,
 }
 
@@ -148,7 +147,7 @@ impl LaneStep<'_> {
         })
     }
 
-    /// Whether it is shown together with another lane, which fails in the same way.
+    /// Whether this lane is shown together with `other`, because both fail in the same way.
     fn is_like(&self, other: &Self) -> bool {
         let stopped = |lane: &Self| lane.steps.last().map(|step| step.stage);
         let alike = match self.explained {
@@ -172,7 +171,8 @@ impl LaneStep<'_> {
         }
         text.extend(view.client.map(|from| format!(" from {from}")));
         text.extend(self.to.map(|to| format!(" to {to}")));
-        // Other probes may have passed in between, while the table had space.
+        // With a full connection table the failures need not be in a row: probes pass while the table has
+        // space.
         let row = match view.cause {
             Some(ProbeCause::ConntrackFull) => "",
             _ => " in a row",
@@ -275,7 +275,7 @@ fn because(out: &mut Text, verdict: &Verdict) {
     out.gap();
 }
 
-/// A lane and those that fail in the same way.
+/// Explains one lane, and lists the others that fail in the same way.
 fn lane(out: &mut Text, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono) {
     let Some(cause) = lane.view.cause else {
         out.put(Style::Warn, "inconclusive");
@@ -313,7 +313,7 @@ fn lane(out: &mut Text, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono
     }
 }
 
-/// Shown only if it explains why probes do not help.
+/// Shows why there are no probes; nothing if the sentinel is probing.
 fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
     if sentinel.state == SentinelCondition::Probing {
         return;

@@ -11,8 +11,9 @@
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
 //! | `/` | this list |
 //!
-//! With `waited`, the seconds that the caller has waited, a request to `/drainz` declares that the node leaves.
-//! A successor that has started answers `/agent/startupz` itself.
+//! The parameter `waited` of `/drainz` is the number of seconds that the caller has waited. It declares
+//! that the node is leaving, even if the Node object does not show it. A successor that has started answers
+//! `/agent/startupz` itself.
 //!
 //! Read only: GET and HEAD. Nothing here changes state.
 
@@ -42,9 +43,7 @@ pub struct AdminState {
     /// The published report; `None` before the first verdict.
     pub report: watch::Receiver<Option<Arc<Report>>>,
     pub metrics: Arc<Metrics>,
-    /// Parts that are not ready yet.
     pub readiness: Readiness,
-    /// Time of the main loop's last turn.
     pub heartbeat: Heartbeat,
     /// Sends requests for a recording to the main loop.
     pub recordings: mpsc::Sender<RecordingRequest>,
@@ -53,7 +52,7 @@ pub struct AdminState {
     pub now: fn() -> Mono,
 }
 
-/// Receives the requested recording.
+/// Request for a recording: the sender for the reply.
 pub type RecordingRequest = oneshot::Sender<Vec<u8>>;
 
 pub fn router(state: AdminState) -> Router {
@@ -126,7 +125,7 @@ fn too_early(state: &AdminState) -> Response {
 fn json(status: StatusCode, document: &impl serde::Serialize) -> Response {
     match serde_json::to_string(document) {
         Ok(body) => (status, JSON, text::json(&body).into_owned() + "\n").into_response(),
-        // Plain structs with string keys: an error would be a defect.
+        // Plain structs with string keys can always be encoded, so an error is a defect.
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -1,7 +1,7 @@
 //! Opens listeners, and reports a failure with its remedy.
 //!
-//! Every listener shares its port (`SO_REUSEPORT`) with processes of the same user that also share
-//! it: a successor opens it while the agent still answers.
+//! Listeners at configured ports set `SO_REUSEPORT`, so that a successor can open a port while the agent
+//! still answers there. The kernel allows this only to processes of the same user that set the option too.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::{fmt, io};
@@ -13,15 +13,17 @@ use tokio::net::TcpListener;
 /// Maximum queue of connections to accept. The kernel limits it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Receive buffer of a health check's connection; the kernel doubles it. The kernel's memory of a connection
-/// counts for the agent's container, and a client decides how much of it is used: with the usual size 1,000
-/// connections with one missing byte took 67 MB, now 3 MB (Linux 6.18). Longer requests still fit, in parts.
+/// Receive buffer of a health check's connection, in bytes; the kernel doubles it. Socket buffers count
+/// towards the memory of the agent's container, and a client decides how much of them it fills. With the
+/// default size, 1,000 connections whose request lacked one byte took 67 MB; with this size they take 3 MB
+/// (Linux 6.18). Longer requests are read in parts.
 const RECEIVED: usize = 2 * 1024;
-/// Send buffer of such a connection; the kernel doubles it. A client that sends requests and reads no answers
-/// fills it.
+/// Send buffer of a health check's connection, in bytes; the kernel doubles it. A client that reads no
+/// answers fills it.
 const SENT: usize = 16 * 1024;
 
-/// Option of the listener that works without its port if connections are steered to it.
+/// Option of the listener for health checks. If connections are steered to this listener, it does not need
+/// its port (docs/internal/design/shell.md#port-takeover).
 pub const HEALTHZ: &str = "--healthz-bind-address";
 /// Option of the listener that connections to health check node ports are steered to.
 pub const SERVICES: &str = "--health-check-node-ports";
@@ -54,7 +56,7 @@ impl From<SocketAddr> for BindAddress {
         if ip.is_unspecified() {
             BindAddress::Everywhere(address.port())
         } else if ip == address.ip() {
-            // Kept as given, because an IPv6 address may carry a scope.
+            // Keep the whole address, because an IPv6 address may have a scope id.
             BindAddress::One(address)
         } else {
             BindAddress::One(SocketAddr::new(ip, address.port()))
@@ -102,8 +104,8 @@ pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener,
         BindAddress::Everywhere(port) => {
             let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             open(option, both, true, false).or_else(|error| match error.kind() {
-                // A port that is in use or forbidden is an error; anything else means that this
-                // machine has no IPv6.
+                // A port that is in use or forbidden is an error. Any other failure means that this machine
+                // has no IPv6.
                 io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
                 _ => open(option, (Ipv4Addr::UNSPECIFIED, port).into(), false, false),
             })
@@ -116,8 +118,8 @@ pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener,
     })
 }
 
-/// Opens a listener for steered connections, at a loopback address and a port that the kernel
-/// picks. Only connections that are steered there find it.
+/// Opens a listener for steered connections, at a loopback address and a port that the kernel picks.
+/// Clients do not know this port, so only steered connections arrive.
 ///
 /// # Errors
 /// No interface has the address that clients dial.
@@ -143,7 +145,7 @@ pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpLis
     })
 }
 
-/// Fails unless the machine has the address. The port is not used.
+/// Fails unless an interface has the address. The port is ignored.
 fn claim(address: SocketAddr) -> io::Result<()> {
     let mut anywhere = address;
     anywhere.set_port(0);
@@ -157,14 +159,16 @@ fn open(
     aside: bool,
 ) -> io::Result<TcpListener> {
     let socket = socket(address, both_families)?;
-    // Accepted connections inherit these sizes. The admin port has long answers and few clients.
+    // Accepted connections inherit these sizes. The admin port keeps the defaults, because it has long
+    // answers and few clients.
     if matches!(option, HEALTHZ | SERVICES) {
         socket.set_recv_buffer_size(RECEIVED)?;
         socket.set_send_buffer_size(SENT)?;
     }
     match address {
         _ if !aside => socket.set_reuse_port(true)?,
-        // The loopback interface may lack ::1, which steered connections do not dial anyway.
+        // Bind even if the loopback interface lacks ::1: steered connections have other destinations
+        // anyway.
         SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
         SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
     }
@@ -180,8 +184,8 @@ fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
         Some(Protocol::TCP),
     )?;
     socket.set_nonblocking(true)?;
-    // As in Go, a restart need not wait for closed connections of the last run. Steered connections
-    // have the port's number too, and must not prevent the port's owner from binding it.
+    // As in Go, so that closed connections of the last run do not delay a restart. Steered connections have
+    // the same local port as the port's owner, and must not prevent it from binding.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both_families)?;

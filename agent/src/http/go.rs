@@ -1,5 +1,5 @@
-//! What a client sees of the HTTP server of Go 1.26, which kube-proxy 1.36 is built with: where a path
-//! leads, which requests are refused, and the order of headers.
+//! Imitates the HTTP server of Go 1.26, which kube-proxy 1.36 is built with: its redirects, its refusals of
+//! requests, and its order of headers.
 //!
 //! hyper parses the requests, and refuses some that Go answers: docs/health-endpoints.md lists them.
 
@@ -9,8 +9,8 @@ use axum::response::{IntoResponse as _, Response};
 use jiff::fmt::rfc2822::DateTimePrinter;
 use pathproof_facts::time::Wall;
 
-/// Longest target that is redirected. A page takes up to ten times its length, which a client that does
-/// not read it makes the agent hold.
+/// Maximum length of a target that is redirected. The redirect's page can be ten times as long, and the
+/// agent must hold it until the client reads it.
 const REDIRECTED: usize = 2_048;
 
 /// Answers that Go's server gives before it calls a handler.
@@ -47,8 +47,8 @@ fn is_in_hosts(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
 }
 
-/// Go writes Date before Content-Length. hyper writes what is missing in the other order, and would find
-/// the length that axum has set.
+/// Puts Date before Content-Length, as Go does. Without this, hyper would add Date behind the
+/// Content-Length that axum has set.
 pub(super) fn in_order(mut answer: Response, now: Wall) -> Response {
     let headers = answer.headers_mut();
     let length = headers.remove(CONTENT_LENGTH);
@@ -62,7 +62,7 @@ pub(super) fn in_order(mut answer: Response, now: Wall) -> Response {
     answer
 }
 
-/// Path for which `http.ServeMux` looks for a handler.
+/// Path by which `http.ServeMux` selects a handler.
 pub(super) fn path(uri: &Uri) -> Vec<u8> {
     unescape(uri.path()).unwrap_or_default()
 }
@@ -118,7 +118,7 @@ fn redirect(method: &Method, mut location: String, query: Option<&str>) -> Respo
     }
 }
 
-/// `path.Clean` of a path from the root; a slash at the end stays.
+/// Go's `path.Clean` for an absolute path, except that a trailing slash stays.
 fn clean(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -136,7 +136,7 @@ fn clean(path: &str) -> String {
     format!("/{}{end}", parts.join("/"))
 }
 
-/// Whether Go leaves this byte of a path as it is.
+/// Whether Go leaves this byte of a path unescaped.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
 }

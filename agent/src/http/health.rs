@@ -9,8 +9,8 @@
 //!
 //! Every method gets the same answer: the published one, with the current time.
 //!
-//! If the agent runs in kube-proxy's place, `/healthz` gives clients at a loopback address the
-//! liveness of the agent instead of the verdict: they are programs that restart the agent
+//! If the agent runs in kube-proxy's place, `/healthz` answers loopback clients with the liveness of the
+//! agent instead of the node's health. On RKE 1, such a client checks whether the process works
 //! (docs/rke1.md).
 
 use std::net::{IpAddr, SocketAddr};
@@ -34,14 +34,14 @@ pub struct HealthState {
     pub answers: watch::Receiver<Arc<Answers>>,
     pub now: fn() -> Wall,
     pub metrics: Arc<Metrics>,
-    /// Source of the answer to loopback clients at `/healthz`, if that is not the verdict.
+    /// Liveness of the agent, which loopback clients get at `/healthz`; `None` if they get the node's
+    /// health like all others.
     pub loopback: Option<Alive>,
 }
 
-/// Whether the agent is alive, as in `/agent/livez`.
+/// Whether the agent is alive, as `/agent/livez` reports it.
 #[derive(Clone)]
 pub struct Alive {
-    /// Time of the main loop's last turn.
     pub heartbeat: Heartbeat,
     pub now: fn() -> Mono,
 }
@@ -81,8 +81,8 @@ impl HealthState {
         (status, JSON, answer.body((self.now)())).into_response()
     }
 
-    /// Answer about the agent alone, for clients that do not get the node's. It has neither
-    /// eligibility nor families.
+    /// Answer about the agent alone, without eligibility and families; `None` if the client gets the node's
+    /// answer.
     fn own_answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Option<Answer> {
         let Extension(Peer(ip)) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
         let alive = self.loopback.as_ref();

@@ -1,14 +1,14 @@
 //! The PROXY protocol's header ([versions 1 and 2]) before a request. A load balancer that sends it
 //! to a Service's ports may also send it before health checks ([kubernetes #121819]).
 //!
-//! Its content is not used: access depends on the source of the connection itself.
+//! The header's content is not used: access depends on the source of the connection itself.
 //!
 //! [versions 1 and 2]: https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt
 //! [kubernetes #121819]: https://github.com/kubernetes/kubernetes/issues/121819
 
 /// Start of a version 1 header, which is one line.
 const LINE: &[u8] = b"PROXY ";
-/// Maximum length of the line, with its end.
+/// Maximum length of a version 1 header, including its CRLF.
 const LONGEST_LINE: usize = 107;
 /// Start of a version 2 header.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -22,7 +22,7 @@ pub(super) const LONGEST: usize = 536;
 pub(super) enum Header {
     /// No header, or an unknown one.
     No,
-    /// Possibly a part of a header.
+    /// Bytes that may be the beginning of a header.
     Partial,
     Whole(usize),
 }

@@ -1,12 +1,14 @@
 //! Accepts connections, limits their number and their time, and passes their requests to a router.
 //!
 //! A health port is open to unauthenticated clients. It must answer a load balancer within a second, in
-//! little memory, no matter what else is connected. So each connection has time [`Limits`], a new one is
-//! always accepted, and beyond a number the least recently used one is closed.
+//! little memory, no matter what else is connected. So [`Limits`] apply to the time and number of
+//! connections. A new connection is always accepted; if there are too many, the least recently used one is
+//! closed.
 //!
-//! Bytes before the end of the first request stay in the socket: thousands of silent or slow connections
-//! cost a few hundred bytes each. They are kept, because a client that is closed returns at once and
-//! competes with the probes. Only the few connections with a complete request get a buffer.
+//! Until the header of the first request is complete, its bytes stay in the socket and the connection gets
+//! no buffer. So each of thousands of silent or slow connections costs the process a few hundred bytes.
+//! They are not closed early, because their clients would reconnect at once and compete with the load
+//! balancers' probes.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -43,46 +45,47 @@ use crate::metrics::{Metrics, Turned};
 /// Maximum size of a request's header on most connections.
 const HEADER_SIZE: usize = 16 * 1024;
 
-/// Connections of a listener that may have longer headers, if the first one does not end in the bytes
-/// that stay in the socket.
+/// Maximum number of a listener's connections with headers up to [`LONG_HEADER`]. Only a connection whose
+/// first header exceeds [`LYING`] or [`HEADERS`] may become one.
 const LONG: usize = 32;
 
-/// Maximum size of a header on those, which hyper may exceed by its last read, and maximum number of its
-/// fields. kube-proxy reads 1 MiB and any number.
+/// Maximum size in bytes, and maximum number of fields, of a header on one of the [`LONG`] connections.
+/// hyper may exceed the size by its last read. kube-proxy accepts 1 MiB and any number of fields.
 const LONG_HEADER: (usize, usize) = (64 * 1024, 1_000);
 
-/// Maximum bytes of a first header that stay in the socket; a longer header is read.
+/// Maximum bytes of an incomplete first header that stay in the socket. A longer header is read without
+/// waiting for its end.
 const LYING: usize = 1024;
 
-/// Maximum header fields of a request that stays in the socket; one with more is read.
+/// Maximum fields of a first header that stays in the socket. A header with more is read at once.
 const HEADERS: usize = 32;
 
-/// Grace period for connections without a request once the listener closes: their client may be
-/// about to send one.
+/// Grace period after the listener closes for connections without a request, which clients may be about to
+/// send.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A closing listener's queue counts as empty if no connection arrived for this long.
 const QUEUE_GAP: Duration = Duration::from_millis(1);
 
-/// Maximum connections accepted after the listener closes, more than its queue holds.
+/// Maximum connections accepted from the queue before the listener closes, more than the queue holds.
 const LAST_ACCEPTED: usize = 8_192;
 
-/// Files that the agent itself may open: maps, links, devices, the manifests.
+/// Open files reserved for the agent itself: maps, links, devices, manifests.
 const OWN_FILES: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum connections without a request so far; beyond it the oldest is closed. Each takes 4
-    /// KiB, most of it in the kernel, which counts for the container.
+    /// Maximum connections without a request so far; beyond it the oldest is closed. Each takes 4 KiB. Most
+    /// of that is kernel memory, which counts towards the container.
     pub waiting: usize,
-    /// Maximum connections that sent a request and so hold a buffer; beyond it the least recently
-    /// used one is closed.
+    /// Maximum connections that have sent a request, and therefore have a buffer; beyond it the least
+    /// recently used one is closed.
     pub talking: usize,
-    /// Time from accept to the first request; some connections get only half of it. It is long,
-    /// because a waiting connection costs little and a client that is closed comes back.
+    /// Maximum time from accept to the first request; some connections get only half of it. It is long,
+    /// because a waiting connection costs little and a closed client would reconnect.
     pub waiting_time: Duration,
-    /// A connection without a further request is closed after this time, or up to twice as long. Its
-    /// client is idle, does not read its answer, or does not complete the next header.
+    /// Interval at which a connection is closed if it had no request since the previous check. Its client
+    /// is idle, does not read its answer, or does not complete the next header.
     pub talking_time: Duration,
 }
 
@@ -92,14 +95,16 @@ impl Default for Limits {
             waiting: 10_240,
             talking: 512,
             waiting_time: Duration::from_secs(60),
-            // Neither equal to the usual 30 s between two scrapes, nor a fraction of them.
+            // Neither 30 s, the usual scrape interval, nor a divisor of it: a close should not coincide
+            // with a scrape.
             talking_time: Duration::from_secs(45),
         }
     }
 }
 
 impl Limits {
-    /// Reduces the limits to what fits into this number of open files beside the agent's.
+    /// Reduces the limits so that all connections, and the agent's other files, fit into this number of
+    /// open files.
     pub fn within(self, open_files: u64) -> Self {
         let room = usize::try_from(open_files).unwrap_or(usize::MAX);
         let room = room.saturating_sub(OWN_FILES).max(32);
@@ -164,12 +169,13 @@ pub async fn serve(
                 shared.waiting.lock().by_use.pop_first();
                 sleep(Duration::from_millis(20)).await;
             }
-            // One connection failed and is gone, or every accept fails at once (the listener was shut
-            // down, or a policy forbids it): do not spin.
+            // Pause instead of spinning: every accept may fail, if the listener was shut down or a policy
+            // forbids it.
             Err(_) => sleep(Duration::from_millis(1)).await,
         }
     }
-    // Queued connections have completed their handshakes: closing the listener would reset them.
+    // Accept the queued connections: their handshakes are complete, and closing the listener would reset
+    // them.
     for _ in 0..LAST_ACCEPTED {
         match timeout(QUEUE_GAP, listener.accept()).await {
             Ok(Ok((stream, peer))) => shared.welcome(stream, peer),
@@ -180,7 +186,7 @@ pub async fn serve(
     drop(listener);
     // Fails only if no connection is left.
     let _ = stop.send(true);
-    // Each connection holds the receiver inside `shared` until it ends.
+    // Each connection holds the receiver inside `shared` until it ends, so `closed` waits for all of them.
     drop(shared);
     stop.closed().await;
 }
@@ -193,21 +199,20 @@ fn is_exhaustion(error: &io::Error) -> bool {
         .is_some_and(|code| exhausted.contains(&code))
 }
 
-/// State that the connections of one listener share.
 struct Shared {
     router: Router,
     rules: Rules,
     stopped: watch::Receiver<bool>,
     waiting: Arc<LruConnections>,
     talking: Arc<LruConnections>,
-    /// Places of connections with long headers.
+    /// Permits for connections with long headers.
     long: Semaphore,
 }
 
 impl Shared {
     fn welcome(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         if !self.rules.allow.allows(peer.ip()) {
-            // Dropped unread.
+            // Returning drops the connection unread.
             self.note(Turned::Denied);
             return;
         }
@@ -219,7 +224,7 @@ impl Shared {
             if let Some(begun) = shared.wait(&stream, peer, entered).await
                 && pass_over(&stream, begun.before).is_ok()
             {
-                // Boxed, so that a waiting connection does not reserve memory for it.
+                // Boxed, so that a waiting connection does not reserve memory for this future.
                 Box::pin(shared.converse(stream, peer, begun.is_long)).await;
             }
         });
@@ -262,7 +267,8 @@ impl Shared {
     }
 
     async fn converse(&self, stream: TcpStream, peer: SocketAddr, is_long: bool) {
-        // Every answer is one write; waiting for more data would only delay it.
+        // Disable Nagle's algorithm: every answer is one write, so waiting for more data would only delay
+        // it.
         let _ = stream.set_nodelay(true);
         let (place, mut taken) = self.enter(&self.talking);
         let visit = Arc::clone(&place);
@@ -294,7 +300,8 @@ impl Shared {
         let mut last_use = place.stamp.load(Relaxed);
         loop {
             tokio::select! {
-                // First: on shutdown, hyper ends a connection that it has not read yet without an answer.
+                // Poll the connection first: `graceful_shutdown` closes one that hyper has not read yet,
+                // without an answer.
                 biased;
                 _ = connection.as_mut() => return,
                 _ = &mut taken => return,
@@ -316,10 +323,10 @@ impl Shared {
 /// hyper's settings for a connection.
 fn http(is_long: bool) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // Timed by `converse`: hyper's timer covers only headers.
+    // `converse` applies a timeout to the whole connection, because hyper's covers only headers.
     http.header_read_timeout(None)
         .max_buf_size(HEADER_SIZE)
-        // As Go writes them, for clients that compare names by case.
+        // As Go writes header names, because some clients compare them case-sensitively.
         .title_case_headers(true);
     if is_long {
         let (size, fields) = LONG_HEADER;
@@ -328,7 +335,8 @@ fn http(is_long: bool) -> http1::Builder {
     http
 }
 
-/// Connections of a listener by last use: a new one replaces the least recently used one.
+/// Connections of a listener, ordered by last use. At the limit, a new connection replaces the least
+/// recently used one.
 #[derive(Debug)]
 struct LruConnections {
     limit: usize,
@@ -339,7 +347,7 @@ struct LruConnections {
 #[derive(Debug, Default)]
 struct Order {
     next: u64,
-    /// Dropping a sender revokes the place.
+    /// Dropping a sender revokes its place, which closes the connection.
     by_use: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -402,15 +410,15 @@ impl Drop for Place {
     }
 }
 
-/// A connection whose first request has begun.
+/// The first request of a connection, ready for hyper to read.
 struct Begun {
-    /// Bytes before the request.
+    /// Length of the PROXY protocol header before the request.
     before: usize,
-    /// The header does not end in the bytes that were seen.
+    /// Whether the request's header does not end within the bytes that were peeked.
     is_long: bool,
 }
 
-/// Completes when there is a request to answer. An error ends the connection.
+/// Completes when hyper can read the first request. An error ends the connection.
 async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
@@ -426,7 +434,7 @@ async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<Be
     }
 }
 
-/// Returns `WouldBlock` until there are more bytes.
+/// Peeks at the bytes in the socket. Returns `WouldBlock` if more bytes must arrive first.
 fn look(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
     let mut lying = [MaybeUninit::uninit(); LYING + LONGEST];
     let seen = SockRef::from(stream).peek(&mut lying)?;
@@ -459,9 +467,10 @@ fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Whether the header, which is read now, is longer than these bytes; `None` to wait for more. `held` bytes are
-/// in the socket, with those before the header: it may have no room for more. Of a header that cannot become
-/// valid, hyper reports what is wrong.
+/// Whether the header does not end within the bytes `seen`; `None` to wait for more bytes before hyper
+/// reads. `held` is the number of bytes in the socket, including those before the header. From [`LYING`]
+/// bytes on there is no further wait, because the socket may have no room for more. An invalid header
+/// counts as long, so that hyper reads it and reports what is wrong.
 fn is_long(seen: &[u8], held: usize) -> Option<bool> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     match httparse::Request::new(&mut headers).parse(seen) {
@@ -471,8 +480,8 @@ fn is_long(seen: &[u8], held: usize) -> Option<bool> {
     }
 }
 
-/// Spreads a timeout between half and all of `longest`, by the client's port. Clients that
-/// connected together are then not closed together, and do not return together.
+/// Derives a timeout between half and all of `longest` from the client's port, so that clients that
+/// connected together are not closed, and do not reconnect, together.
 fn spread(longest: Duration, port: u16) -> Duration {
     longest - longest / 2 * u32::from(port % 64) / 64
 }

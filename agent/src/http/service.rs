@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::health::{Dialled, JSON, not_found};
 use crate::metrics::Metrics;
 
-/// Ready endpoints on the node, for load balancers that weigh nodes by them.
+/// Header with the number of ready endpoints on the node, by which load balancers can weigh nodes.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 #[derive(Clone)]
@@ -37,7 +37,8 @@ pub fn router(state: ServiceState) -> Router {
 }
 
 impl ServiceState {
-    /// `None` if the port belonged to a Service until a moment ago.
+    /// `None` if no Service has this port in this family. Clients may dial a Service's port just after its
+    /// removal.
     fn answer(&self, dialled: Option<Extension<Dialled>>) -> Option<Response> {
         let Extension(Dialled(at)) = dialled?;
         let ports = Arc::clone(&self.ports.borrow());
@@ -112,7 +113,7 @@ mod tests {
         (head.status.as_u16(), weight.to_owned(), body)
     }
 
-    /// The listener serves both families: IPv4 addresses arrive as IPv6 ones.
+    /// The listener serves both families: IPv4 addresses arrive as IPv4-mapped IPv6 addresses.
     #[rstest]
     #[case::v4("[::ffff:192.0.2.10]:30500", 200, "2")]
     #[case::plain_v4("192.0.2.10:30500", 200, "2")]

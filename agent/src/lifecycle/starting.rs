@@ -1,8 +1,9 @@
-//! Locks of starting agents, in the state folder. The kernel releases a lock when its process ends.
+//! Locks of starting agents, in the state folder. The kernel releases a lock when the process that holds it
+//! ends.
 //!
-//! Agents share the host's network, so until a new agent has taken over the admin port, kubelet's
-//! probes of its pod reach the old one. Without these locks kubelet would call the new pod ready,
-//! and remove the old one while the kernel still verifies the new one's programs. That takes
+//! Agents share the host's network, so until a new agent has taken over the admin port, kubelet's probes of
+//! the new pod reach the old agent. Without these locks the new pod would become ready, and the old one
+//! would be removed, while the kernel still verifies the new agent's eBPF programs. The verification takes
 //! minutes on a node without a free processor.
 
 use std::fs::{self, File};
@@ -16,7 +17,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::files;
 
-/// File name in the state folder.
 const FILE: &str = "starting";
 /// Number of attempts to get the lock, and the pause between them.
 const TRIES: u32 = 20;
@@ -28,7 +28,7 @@ pub struct Starting {
 }
 
 impl Starting {
-    /// Without a state folder, no other agent can see the lock.
+    /// Takes the lock. Without a state folder there is no lock, because no other agent could see it.
     pub fn begin(state_dir: Option<&Path>) -> Self {
         let lock = state_dir.map(lock).transpose();
         let lock = lock.unwrap_or_else(|error| {
@@ -40,8 +40,8 @@ impl Starting {
     }
 }
 
-/// If several agents start at once, only the first has the lock. That is enough to show that an
-/// agent starts. A request to `/agent/startupz` holds the lock for a moment.
+/// If several agents start at once, only the first gets the lock, which is enough to show that an agent is
+/// starting. Attempts are repeated, because a request to `/agent/startupz` holds the lock for a moment.
 fn lock(dir: &Path) -> io::Result<File> {
     files::make_private(dir)?;
     let file = File::options()
@@ -58,8 +58,9 @@ fn lock(dir: &Path) -> io::Result<File> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
-/// Locks the file for as long as this descriptor is open. Unlike `flock`, an exclusive lock needs a descriptor
-/// that can write: a process that can only read the folder must not look like a starting agent.
+/// Locks the file for as long as this descriptor is open. `flock` is not used, because it gives an
+/// exclusive lock even to a process that can only read the folder, which would then appear as a starting
+/// agent.
 fn set(file: &File, kind: i32) -> nix::Result<()> {
     let whole = libc::flock {
         l_type: kind as i16,
@@ -71,7 +72,8 @@ fn set(file: &File, kind: i32) -> nix::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&whole)).map(drop)
 }
 
-/// Whether an agent with this state folder is starting. Concurrent callers do not count.
+/// Whether an agent with this state folder is starting. Concurrent calls do not affect each other, because
+/// their locks are shared.
 pub fn is_any_starting(state_dir: &Path) -> bool {
     let file = File::open(state_dir.join(FILE));
     file.is_ok_and(|file| set(&file, libc::F_RDLCK) == Err(Errno::EAGAIN))
@@ -91,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Such as a pod that has /run of the node read-only.
+    /// For example, a pod that mounts the node's /run read-only.
     #[test]
     fn a_process_that_can_only_read_does_not_look_like_a_starting_agent() {
         let dir = tempfile::tempdir().unwrap();

@@ -44,7 +44,8 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
         let text = format!("the agent's last verdict is {} old", HumanDuration(age));
         return (Exit::PluginUnknown, text);
     }
-    // A leaving node is expected, whatever its datapath does, and node-problem-detector has no such state.
+    // The removal of a node is intended, so it is no problem, even if the datapath fails.
+    // node-problem-detector has no separate state for it.
     match &verdict.eligibility {
         Eligibility::Deleting => {
             let text = "leaving: the Node is being deleted";

@@ -45,7 +45,7 @@ fn a_proven_node_is_sound_only_if_every_tcp_path_passes() {
     assert_eq!(checked(&report).result, CheckResult::Unknown);
 }
 
-/// Taints and a deletion of the Node would not be seen.
+/// Without the Node object, neither taints nor its deletion can be seen.
 #[test]
 fn a_node_without_an_object_is_unknown() {
     let mut report = sample::proven();

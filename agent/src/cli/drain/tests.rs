@@ -35,7 +35,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The progress line for an answer that is not the last.
+/// The progress line for an answer that does not end the wait.
 fn told(wait: &mut Wait, answer: Answer, elapsed: Duration) -> Option<String> {
     assert!(!wait.is_over(&answer, elapsed), "it ended with {answer:?}");
     wait.progress(&answer, elapsed)

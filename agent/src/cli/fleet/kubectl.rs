@@ -1,4 +1,4 @@
-//! kubectl as a child process: the only way to the API server, and to a node's agent. kubectl
+//! kubectl as a child process: `fleet` sends no other requests to the API server or to an agent. kubectl
 //! writes its messages to standard error itself.
 
 use std::io;
@@ -48,7 +48,7 @@ pub(super) fn nodes(said: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
     get(said, "nodes", &words, listed::nodes)
 }
 
-/// Name of the pod of that node's agent.
+/// Name of the agent's pod on `node`.
 pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlError> {
     let namespace = said.namespace.clone();
     let words = [
@@ -57,7 +57,7 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
         format!("--field-selector=spec.nodeName={node}"),
     ];
     let pods = get(said, "pods", &words, listed::pods)?.into_iter();
-    // During an update a node may have two pods.
+    // During an update a node may have two pods. Prefer one that runs and is not being deleted.
     match pods.max_by_key(|pod| (pod.waits.is_none(), !pod.deleting)) {
         None => Err(KubectlError::NoAgent(node.to_owned(), namespace)),
         Some(PodSeen { name, waits, .. }) => match waits {
@@ -67,8 +67,8 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
     }
 }
 
-/// Replaces this process by kubectl, which runs the agent's binary in that pod. Standard streams,
-/// signals and exit code are then kubectl's. Returns only if kubectl cannot be started.
+/// Replaces this process by kubectl, which runs the agent's binary in `pod`. Standard streams, signals and
+/// exit code are then kubectl's. Returns only if kubectl cannot be started.
 pub(super) fn exec(said: &FleetArgs, pod: &str, run: &str, options: &[String]) -> KubectlError {
     let mut command = kubectl("exec", said);
     command

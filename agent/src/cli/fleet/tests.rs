@@ -95,7 +95,7 @@ fn page(rows: &[Row], colour: bool) -> String {
     List::of(rows, false, NOW).page("kubectl pathproof", colour)
 }
 
-/// Printed pages, to be reviewed: agent/testdata/fleet. With PATHPROOF_BLESS set they are rewritten.
+/// Compares pages with agent/testdata/fleet. PATHPROOF_BLESS rewrites them, to be reviewed.
 #[rstest]
 #[case("mixed", mixed())]
 #[case("doubtful", mixed().into_iter().filter(|row| row.group != Group::Sick).collect())]
@@ -105,7 +105,7 @@ fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
     crate::cli::page::assert_page("fleet", name, &page(&rows, false));
 }
 
-/// Pages of docs that quote the list; three dots mark an excerpt.
+/// Checks the list quoted in these pages, where `...` marks omitted lines.
 #[rstest]
 #[case(include_str!("../../../../docs/operations.md"))]
 #[case(include_str!("../../../../docs/quickstart.md"))]

@@ -13,7 +13,7 @@ fn page(report: &Report) -> String {
     render(report, now, false)
 }
 
-/// Printed pages, to be reviewed: agent/testdata/status. With PATHPROOF_BLESS set they are rewritten.
+/// Compares pages with agent/testdata/status. PATHPROOF_BLESS rewrites them, to be reviewed.
 #[rstest]
 #[case("proven", sample::proven())]
 #[case("broken", sample::broken())]

@@ -9,7 +9,7 @@ fn page(report: &Report) -> String {
     render(report, false)
 }
 
-/// Printed pages, to be reviewed: agent/testdata/why. With PATHPROOF_BLESS set they are rewritten.
+/// Compares pages with agent/testdata/why. PATHPROOF_BLESS rewrites them, to be reviewed.
 #[rstest]
 #[case("proven", sample::proven())]
 #[case("flushed", probed::flushed())]
@@ -55,7 +55,7 @@ fn flushed_rules_are_explained_stage_by_stage() {
     assert_eq!(json["lanes"][0]["to"], "10.96.240.1:80");
 }
 
-/// For UDP the observer cannot distinguish a leak from a loss; the TCP lane of the path does.
+/// For UDP the observer cannot distinguish a leak from a loss; the TCP lane of the same path can.
 #[test]
 fn a_path_is_explained_once() {
     let mut report = probed::flushed();
@@ -77,7 +77,7 @@ fn leaving_is_expected() {
     assert!(page.contains("as intended"), "{page}");
 }
 
-/// The trouble of a family may differ from the node's worst.
+/// The reason of a family may differ from the node's, which is the reason of the worst family.
 #[test]
 fn json_has_the_sentence_of_each_family() {
     let report = probed::flushed();

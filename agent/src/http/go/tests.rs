@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::*;
 
-/// Status, Location and body of a redirect; for a clean path, its unescaped form.
+/// Status, Location and body of a redirect. For a clean path: 200, its unescaped form and an empty body.
 async fn ask(method: Method, target: &str) -> (u16, String, String) {
     let uri = target.parse().unwrap();
     let Some(answer) = unclean(&method, &uri) else {
@@ -45,7 +45,7 @@ async fn a_path_that_is_not_clean_is_redirected(#[case] target: &str, #[case] lo
     assert_eq!(ask(Method::GET, target).await, wanted);
     let (status, to, body) = ask(Method::POST, target).await;
     assert_eq!((status, &*to, &*body), (307, location, ""));
-    // A proxy's request is not for this server, and stays as it is.
+    // CONNECT is a request to a proxy, so its path is not cleaned.
     assert_eq!(ask(Method::CONNECT, target).await.0, 200);
 }
 
@@ -65,7 +65,7 @@ async fn a_clean_path_is_unescaped(#[case] target: &str, #[case] path: &str) {
     );
 }
 
-/// A page never grows beyond the memory that is planned for an answer.
+/// The length of a redirect's page is limited, because the agent holds it until the client reads it.
 #[tokio::test]
 async fn a_long_path_is_not_redirected() {
     let long = "'&".repeat(REDIRECTED);

@@ -58,7 +58,8 @@ impl Server {
 
     async fn say(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
-        // A server that has read enough closes the connection while the client still writes.
+        // The write may fail: a server that has read enough closes the connection while the client still
+        // writes.
         let _ = stream.write_all(bytes).await;
         stream.rest().await
     }
@@ -107,7 +108,8 @@ impl Client {
         }
     }
 
-    /// Reads until the server closes. Closing with unread input causes a reset; bytes before it count.
+    /// Reads until the server closes or resets the connection, and returns the bytes before. A close with
+    /// unread input causes a reset.
     async fn rest(&mut self) -> String {
         let (mut seen, mut some) = (Vec::new(), [0; 4096]);
         while let Ok(read @ 1..) = self.read(&mut some).await {
@@ -205,7 +207,6 @@ async fn a_connection_is_kept_for_further_requests() {
                 .contains("connection: close")
         );
     }
-    // Two requests at once.
     let both = format!("{GET}{GET}");
     stream.ask(&both).await;
     stream.ask("").await;
@@ -250,7 +251,7 @@ async fn a_half_closed_client_without_a_request_is_closed() {
     server.finish().await;
 }
 
-/// Only a connection with a complete request has to make room, and these have none yet.
+/// The limit `talking` closes only connections with a complete request, and these have none yet.
 #[tokio::test]
 async fn connections_in_the_middle_of_a_header_are_kept() {
     let limits = Limits {
@@ -275,7 +276,8 @@ async fn connections_in_the_middle_of_a_header_are_kept() {
 async fn dripping_bytes_buys_no_time() {
     let server = Server::start(brief(), &[]).await;
     let mut stream = server.connect().await;
-    // Ends when the server closes; every byte comes well within the timeout of a single read.
+    // The loop ends when the server closes the connection, although each byte arrives well within the
+    // timeout.
     while stream.write_all(b"G").await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -351,7 +353,8 @@ fn the_oldest_makes_room_when_files_run_out() {
         let served = tokio::time::timeout(Duration::from_secs(10), newcomer.ask(GET));
         served.await.expect("a newcomer is accepted");
         assert_eq!(crowd[0].rest().await, "");
-        // accept(2) allocates a file before it checks the queue, so the second may be closed as well.
+        // accept(2) allocates a file before it checks the queue. So it may fail again, and the second
+        // connection may be closed as well.
         crowd[2].ask(GET).await;
     });
 }
@@ -457,7 +460,7 @@ async fn queued_clients_of_a_closing_listener_are_answered() {
         done,
         ..
     } = server;
-    // Blocking, so that nothing accepts them meanwhile.
+    // Blocking calls, so that the server cannot accept these connections meanwhile.
     let connect = |_| std::net::TcpStream::connect(address).unwrap();
     let queue: Vec<std::net::TcpStream> = (0..20).map(connect).collect();
     stop.send(()).unwrap();

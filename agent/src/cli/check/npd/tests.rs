@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::*;
 
-/// The exit code and the line printed at that time.
+/// The exit code and the line printed at `now`.
 fn of_at(report: &Report, now: Timestamp) -> (Exit, String) {
     let (status, text) = of_report(report, now);
     (status, line(&text))
@@ -195,7 +195,7 @@ fn node_problem_detector_accepts_the_monitor() {
     let config = &monitor.config;
     assert!(seconds(&config.invoke_interval) > 0 && config.concurrency > 0);
     assert_eq!(config.max_output_length, LONGEST);
-    // Numbers in the message change all the time.
+    // A new message alone must not update the condition: its numbers change all the time.
     assert!(!config.enable_message_change_based_condition_update);
     // No condition is set before the first run.
     assert!(config.skip_initial_status);
@@ -212,7 +212,8 @@ fn node_problem_detector_accepts_the_monitor() {
         .find(|condition| condition.r#type == rule.condition);
     let preset = preset.expect("a permanent problem has a preset condition");
     assert!(!preset.message.is_empty() && preset.reason != rule.reason);
-    // True means a problem there, so this condition must differ from the agent's.
+    // In node-problem-detector True means a problem; in the agent's condition it means the opposite. So
+    // their types must differ.
     assert_ne!(rule.condition, pathproof_report::condition::TYPE);
     let program = std::path::Path::new(&rule.path);
     assert!(program.is_absolute());

@@ -1,4 +1,5 @@
-//! Forms of requests, and what kube-proxy answers to each. tests/cluster/forms.rs compares with a real one.
+//! Forms of requests, and what kube-proxy answers to each. tests/cluster/forms.rs compares these answers
+//! with those of a real kube-proxy.
 
 use pathproof_node::effect::Answers;
 use rstest::rstest;
@@ -7,7 +8,7 @@ use super::*;
 use crate::http::health::{self, HealthState};
 
 impl Server {
-    /// The health port's router, and unhealthy answers from it.
+    /// Serves the health port's router, which gives the answers from before the first verdict.
     async fn of_health() -> Self {
         let router = health::router(HealthState {
             answers: watch::Sender::new(Arc::new(Answers::before_the_first())).subscribe(),
@@ -19,7 +20,7 @@ impl Server {
     }
 }
 
-/// A request's method, target and version, and its headers.
+/// A request with this request line and these headers.
 fn form(line: &str, headers: &str) -> String {
     format!("{line}\r\n{headers}\r\n")
 }
@@ -65,7 +66,7 @@ async fn forms_get_go_s_status(#[case] line: &str, #[case] headers: &str, #[case
     server.finish().await;
 }
 
-/// `OPTIONS *`, and requests that Go refuses, do not reach a handler, whatever the port.
+/// `OPTIONS *`, and requests that Go refuses, do not reach a handler on any port.
 #[rstest]
 #[case("OPTIONS * HTTP/1.1", HOST, "200 OK")]
 #[case("GET /any HTTP/1.1", "Connection: close\r\n", "400 Bad Request")]
@@ -126,7 +127,8 @@ async fn a_header_may_be_long(#[case] query: String, #[case] fields: String, #[c
     let line = format!("GET /healthz?{query} HTTP/1.1");
     let request = form(&line, &format!("{HOST}{fields}"));
     let said = server.say(request.as_bytes()).await;
-    // Unread bytes may reset the connection before the client reads a refusal.
+    // The server refuses without reading all bytes, so a reset may arrive before the client reads the
+    // refusal.
     let refused = status != "200" && said.is_empty();
     assert!(
         refused || said.starts_with(&format!("HTTP/1.1 {status}")),
@@ -135,7 +137,8 @@ async fn a_header_may_be_long(#[case] query: String, #[case] fields: String, #[c
     server.finish().await;
 }
 
-/// Many clients with long headers get the smaller buffers, and nobody is closed for them.
+/// While [`LONG`] connections have large buffers, further clients get smaller ones, and no connection is
+/// closed for them.
 #[tokio::test]
 async fn only_some_connections_have_large_buffers() {
     let server = Server::start(Limits::default(), &[]).await;

@@ -58,7 +58,7 @@ fn a_long_header_is_read() {
     assert_eq!(is_long(&long.as_bytes()[..LYING], LYING), Some(true));
     let many = format!("GET / HTTP/1.1\r\n{}", "A: b\r\n".repeat(HEADERS + 1));
     assert_eq!(is_long(many.as_bytes(), many.len()), Some(true));
-    // A header of the PROXY protocol before it fills the socket.
+    // A PROXY protocol header before the request takes part of the space in the socket.
     assert_eq!(is_long(b"GET / HTTP/1.1\r\nX: ", LYING), Some(true));
 }
 
