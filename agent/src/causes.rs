@@ -1,12 +1,15 @@
-//! An error and its causes in one sentence, for people and the log. Must not know any error's type.
+//! An error and its causes in one sentence, for people and the log. This module must not depend on the type
+//! of any error.
 
 use std::error::Error;
 
-/// Lines kept from the end of a long cause: the last lines of a verifier's log give the reason.
+/// Number of lines that are kept from the end of a long cause: the last lines of a verifier's log give the
+/// reason.
 const LAST_LINES: usize = 4;
 
-/// An error and its causes, each once, even if an error quotes its cause. A cause of many lines,
-/// such as a verifier's log of megabytes, is cut to its first and last lines.
+/// An error and its causes, joined by colons. If an error's text already quotes its cause, the cause is not
+/// repeated. A cause of many lines, such as a verifier's log of megabytes, is cut to its first and last
+/// lines.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = shortened(&error.to_string());
     let mut cause = error.source();

@@ -9,7 +9,8 @@ pub fn mono() -> Mono {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a valid clock and a struct of the right size; it cannot fail for this clock.
+    // SAFETY: the clock is valid, and the pointer is to a struct of the right type. The call cannot fail for
+    // this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     let part = |number: i64| u64::try_from(number).unwrap_or(0);
     Mono(part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec))

@@ -22,9 +22,9 @@ pub(crate) use convert::NOT_SERVED_LABELS;
 #[cfg(test)]
 mod tests;
 
-/// Changes within this time of each other are delivered together...
+/// A batch of changes is delivered when no further change followed for this time, or after [`GATHER`].
 const QUIET: Duration = Duration::from_millis(5);
-/// ...for at most this long.
+/// Maximum time from the first change of a batch to the delivery of the batch.
 const GATHER: Duration = Duration::from_millis(30);
 
 /// Changes of the view's source since the last update, and all current problems.
@@ -38,14 +38,14 @@ pub struct Update {
     pub ignored: u64,
     /// A Service with external IPs that was left out: the addresses that it uses are unknown.
     pub unknown_frontends: Option<ObjectName>,
-    /// Why no Node is known, a sentence; only once the view is complete.
+    /// A sentence about this node if a complete view has no Node for it.
     pub missing_node: Option<String>,
 }
 
 /// Something in a source that could not be used as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// File and line, or the API server; what is wrong, and what is used instead.
+    /// States the place (file and line, or the API server), what is wrong there, and what is used instead.
     message: String,
     /// The source delivers no changes at present, so the view may be outdated.
     pub is_silence: bool,

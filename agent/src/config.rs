@@ -35,7 +35,7 @@ pub struct Config {
     pub source: Source,
     /// `metadata.name` of this node.
     pub node_name: Arc<str>,
-    /// Taints that make the node ineligible, presets resolved.
+    /// Taints that make the node ineligible. Presets are resolved to their keys.
     pub terminating_taints: TerminatingTaints,
     /// /healthz and /livez.
     pub healthz: HealthzArgs,
@@ -43,13 +43,13 @@ pub struct Config {
     pub admin: AdminArgs,
     /// Settings for observing interfaces; loopback is never observed.
     pub observer: ObserverArgs,
-    /// State that outlives the agent.
+    /// Folders for state that outlives the agent.
     pub kept: KeptArgs,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
     pub publish: PublishConfig,
-    /// Whether the agent runs in kube-proxy's place: /healthz answers loopback clients for the agent
-    /// alone, and requests are also counted under kube-proxy's names.
+    /// Whether the agent runs in kube-proxy's place. If so, /healthz answers loopback clients by the state of
+    /// the main loop instead of the verdict, and requests are also counted under kube-proxy's names.
     pub drop_in: bool,
     pub process: ProcessArgs,
 }
@@ -120,36 +120,37 @@ impl Surroundings {
     }
 }
 
-/// Settings that are invalid together, or on this machine: the setting, its value, the remedy.
+/// Settings that are invalid together, or on this machine. The text has the setting, its value and the
+/// remedy.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// There is no source of expectations.
+    /// No source of the cluster view is configured.
     #[error(
         "no source of Services is configured: give --kubeconfig FILE or --server URL, run in a pod \
          with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with the \
          Node, Services and EndpointSlices"
     )]
     NoClusterView,
-    /// A view of only the sentinel, without the sentinel.
+    /// The view has only the sentinel, but the sentinel is off.
     #[error(
         "--view: \"sentinel\" watches only the sentinel, but --sentinel is off: give --view=full"
     )]
     ViewOfNothing,
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,
-    /// A variable with the prefix of settings that is not one.
+    /// An environment variable with the prefix of settings that is not a setting.
     #[error(
         "{0} is not a pathproof setting: correct its name (`pathproof run --help` lists all), or \
          unset it"
     )]
     Variable(String),
-    /// Not a name of a Node.
+    /// A value that cannot be the name of a Node.
     #[error("--node-name: {value:?} is not a valid Node name: {remedy}")]
     NodeName { value: String, remedy: &'static str },
-    /// Neither a taint's key nor a preset.
+    /// A value that is neither a taint's key nor a preset.
     #[error("--terminating-taint: {0}")]
     Taint(#[from] TaintError),
-    /// Almost a preset.
+    /// A value that differs from a preset by one or two characters.
     #[error("--terminating-taint: {value:?} is not a preset: did you mean {preset:?}?")]
     Misspelt { value: String, preset: &'static str },
     /// An address that is used twice.
@@ -192,7 +193,8 @@ impl Config {
         })
     }
 
-    /// Configuration that binds no listener, and pins and keeps nothing, as for `pathproof check`.
+    /// Configuration without listeners, pinned kernel objects and saved state, such as that of `pathproof
+    /// check`.
     pub fn of(
         cluster: &ClusterArgs,
         sentinel: Option<&SentinelConfig>,
@@ -258,7 +260,7 @@ impl Config {
 
 fn node_name(args: &ClusterArgs, around: &Surroundings) -> Result<Arc<str>, ConfigError> {
     let named = [&args.node_name, &around.node_name].into_iter().flatten();
-    // A manifest may set the variable empty to leave it out.
+    // An empty value counts as unset: a manifest may set NODE_NAME to an empty value.
     if let Some(name) = named.map(|name| name.trim()).find(|name| !name.is_empty()) {
         let name = dns_name(name).map_err(|remedy| ConfigError::NodeName {
             value: name.to_owned(),
@@ -266,7 +268,7 @@ fn node_name(args: &ClusterArgs, around: &Surroundings) -> Result<Arc<str>, Conf
         })?;
         return Ok(name.into());
     }
-    // kubelet and kube-proxy derive the name in the same way.
+    // kubelet and kube-proxy derive the name from the host name in the same way.
     let host = around.hostname.as_deref().unwrap_or_default();
     let host = dns_name(&host.trim().to_ascii_lowercase());
     Ok(host.map_err(|_| ConfigError::NoNodeName)?.into())
@@ -312,7 +314,8 @@ fn different(sentinel: &SentinelConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Both default to on with an API server, and cannot be on without one.
+/// Whether to publish the condition and Events. Both are on by default with an API server, and cannot be on
+/// without one.
 fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigError> {
     let has_api = matches!(source, Source::Api { .. });
     let wanted = |option, said| match said {
@@ -325,12 +328,12 @@ fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigE
     })
 }
 
-/// Keys of the default presets and of the given keys and presets.
+/// Taint keys of the default presets, and of the given keys and presets.
 fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     let said = said.iter().map(|text| text.trim());
     let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
     for value in &said {
-        // A misspelt preset would silently become a key that matches nothing.
+        // Reject a misspelt preset, because it would silently become a key that matches no taint.
         let is_nearly = |name: &&str| (1..=2).contains(&distance(name, value));
         let mut names = PRESETS.iter().map(|preset| preset.name);
         if let Some(preset) = names.find(is_nearly) {
@@ -341,7 +344,8 @@ fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     Ok(TerminatingTaints::parse(said)?)
 }
 
-/// Levenshtein distance: insertions, deletions and replacements from one to the other.
+/// Levenshtein distance: the number of insertions, deletions and replacements that turn one text into the
+/// other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.bytes().enumerate() {

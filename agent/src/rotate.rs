@@ -1,10 +1,11 @@
-//! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole
-//! cluster, and publishes how many nodes fail. Several rotators elect a leader by a Lease; only the
-//! leader writes the sentinel's slices.
+//! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole cluster,
+//! and publishes how many nodes fail. Several rotators elect a leader by a Lease; only the leader writes the
+//! sentinel's slices.
 //!
 //! [`pathproof_rotator`] decides what to write and when; this module performs the reads and writes. Every
-//! write names the version that was read. If another client wrote in between, that write wins, and the next
-//! check reads it. Only a signal ends the process: a failure is logged once, and retried at the next check.
+//! write names the version of the object that was read. If another client wrote in between, the server
+//! refuses the rotator's write, and the next check reads the new version. Only a signal ends the process: a
+//! failure is logged once, and retried at the next check.
 
 use std::error::Error;
 use std::time::Duration;
@@ -39,10 +40,10 @@ mod tests;
 const LOOK: Duration = Duration::from_secs(5);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Minimum pause before a check that nodes cause when they begin or cease to fail.
+/// Minimum pause before an early check, which happens when a node starts or stops failing.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// Reason why a request failed.
+/// Reason why a check could not do all of its work.
 #[derive(Debug, Error)]
 enum Trouble {
     /// Another client wrote meanwhile, or the object is gone; the next check shows which.
@@ -50,8 +51,8 @@ enum Trouble {
     Raced { what: String },
     #[error("the API server refuses to {what}: {why}")]
     Refused { what: String, why: String },
-    /// The API server does not answer, or cannot. The error does not name the request, so that an
-    /// outage is logged as one problem.
+    /// The API server does not answer, or answers that it is not able to (429, 5xx). The text does not name
+    /// the request, so that an outage is logged as one problem.
     #[error("the API server is not available: {why}")]
     Away { why: String },
     /// The count of nodes in the slices may be outdated.
@@ -74,7 +75,7 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
             rotator.look().await;
             rotator.pause().await;
         };
-        // An interrupted request may have been written; the next leader reads the result.
+        // A request may be interrupted here. If the server has executed it, the next leader reads the result.
         tokio::select! {
             biased;
             _ = shutdown.requested() => break,
@@ -94,7 +95,7 @@ struct Rotator {
     slices: Api<EndpointSlice>,
     labelled: Api<Node>,
     client: Client,
-    /// Only in the leader, because following all nodes loads the API server.
+    /// `None` unless this rotator leads, because following all nodes loads the API server.
     nodes: Option<Nodes>,
     /// Last problem, so that it is logged once.
     said: Option<String>,
@@ -107,7 +108,8 @@ struct Rotator {
 impl Rotator {
     fn new(client: &Client, config: RotateConfig) -> Self {
         let namespace = &*config.service.namespace;
-        // A container that restarts in the same pod is a different candidate.
+        // The name contains the start time, so that a container restarted in the same pod is a different
+        // candidate.
         let me = format!("{}_{:x}", config.host, clock::mono().0);
         Self {
             candidate: Candidate::new(me),
@@ -157,7 +159,8 @@ impl Rotator {
         let clocks = || (clock::wall(), clock::mono());
         let follow = || follow_nodes(self.client.clone(), clocks, self.config.echo);
         self.nodes.get_or_insert_with(follow);
-        // A node returns to load balancers even if the sentinel has a problem.
+        // Do not return yet if this failed: a node must return to load balancers even if the sentinel has a
+        // problem.
         let maintained = self.maintain().await;
         let Some(nodes) = &self.nodes else {
             return maintained;
@@ -166,7 +169,8 @@ impl Rotator {
             Withdraw::Label => nodes.withdrawals(self.withdrawal_limits(), clock::mono()),
             Withdraw::Off => Vec::new(),
         };
-        // Withdrawal may be switched off in the Service, so it must have been read.
+        // Withdraw no node before the sentinel's Service was read, because withdrawal may be switched off
+        // there.
         steps.retain(|step| !step.withdraw || self.switches.is_some());
         let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
         let withdrawn = self.withdraw(&steps).await;
@@ -241,8 +245,8 @@ impl Rotator {
         }
     }
 
-    /// Withdraws nodes from load balancers and returns them, while this rotator leads. A Node that
-    /// changed meanwhile is read again, and a refused label does not delay other nodes.
+    /// Withdraws nodes from load balancers and returns them, while this rotator leads. A Node that changed
+    /// meanwhile is skipped until its new version is read. A refused label does not delay other nodes.
     async fn withdraw(&self, steps: &[Step]) -> Result<(), Trouble> {
         let mut refused = Ok(());
         for step in steps {
@@ -336,7 +340,7 @@ impl Rotator {
         self.restore(slice, &version).await
     }
 
-    /// Writes all fields of an existing slice.
+    /// Overwrites all fields of an existing slice.
     async fn restore(&self, slice: &EndpointSlice, version: &str) -> Result<(), Trouble> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         let patch = Patch::Merge(slices::patch(slice, version));
@@ -458,7 +462,8 @@ async fn ask<T>(
     answer.map_err(|error| match error {
         kube::Error::Api(status) => match (status.code, status.message) {
             (404 | 409, _) => Trouble::Raced { what },
-            // If a gateway answers with an error format of another kind, kube finds no code.
+            // Code 0 means that kube found no code: a gateway may answer with an error format of another
+            // kind.
             (0 | 429 | 500.., why) => Trouble::Away { why },
             (_, why) => Trouble::Refused { what, why },
         },
@@ -478,8 +483,8 @@ fn lease_seen(lease: &Lease) -> LeaseSeen {
     }
 }
 
-/// The Lease with this holder, or without any; a new one if none was found. The wall clock is only
-/// for people: no lease expires by another machine's clock.
+/// The Lease to write, with this holder or with none: `found`, or a new Lease. Its times are only for people.
+/// No rotator compares them with its own clock to decide whether the Lease has expired.
 fn lease_of(found: Option<Lease>, name: &str, holder: Option<&str>, now: Wall) -> Lease {
     let mut lease = found.unwrap_or_default();
     lease.metadata.name = Some(name.to_owned());

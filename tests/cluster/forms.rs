@@ -1,5 +1,5 @@
 //! Forms of requests that a health checker may send, byte for byte, to a real kube-proxy and to the agent.
-//! The second table is that of docs/health-endpoints.md.
+//! [`different`] has the differences that docs/health-endpoints.md lists.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn form(line: &str, headers: &str) -> String {
     format!("{line}\r\n{headers}\r\n")
 }
 
-/// Forms that get the same answer to the byte: (method, targets).
+/// Forms that get the same answer from both, to the byte: (method, targets).
 const SAME: [(&str, &[&str]); 5] = [
     (
         "GET",
@@ -85,7 +85,8 @@ fn others() -> Vec<String> {
     forms
 }
 
-/// Forms with the same status. hyper writes the headers of answers without a body, and of refusals.
+/// Forms with the same status but other headers: in the agent, hyper writes the headers of refusals and of
+/// answers without a body.
 fn alike() -> Vec<(&'static str, String)> {
     let get = "GET /healthz HTTP/1.1";
     let with = |more: &str| form(get, &format!("{HOST}{more}\r\n"));
@@ -108,8 +109,8 @@ fn alike() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Forms with different answers: kube-proxy's status, and the agent's. An empty one is a connection
-/// without an answer.
+/// Forms with different answers: the status from kube-proxy, the status from the agent, the request. An empty
+/// status means that there is no answer.
 fn different() -> Vec<(&'static str, &'static str, String)> {
     let get = "GET /healthz HTTP/1.1";
     let with = |more: &str| form(get, &format!("{HOST}{more}\r\n"));
@@ -145,13 +146,14 @@ fn different() -> Vec<(&'static str, &'static str, String)> {
     ]
 }
 
-/// Sends the bytes, and returns what comes back before the connection is closed, or within two seconds.
+/// Sends the bytes. Returns what comes back until the connection is closed, or nothing arrives for two
+/// seconds.
 fn exchange(from: &Namespace, to: SocketAddr, bytes: &[u8]) -> String {
     from.run(|| {
         let mut stream = TcpStream::connect_timeout(&to, PATIENCE).expect("connect");
         let patience = Some(scaled(Duration::from_secs(2)));
         stream.set_read_timeout(patience).expect("a timeout");
-        // A server may refuse a request before its end.
+        // Ignore the error: a server may refuse a request, and close, before it has read everything.
         let _ = stream.write_all(bytes);
         let (mut seen, mut some) = (Vec::new(), [0; 4_096]);
         while let Ok(read @ 1..) = stream.read(&mut some) {
@@ -165,7 +167,7 @@ fn status(answer: &str) -> &str {
     answer.split(' ').nth(1).unwrap_or_default()
 }
 
-/// The answer without its times, and without the length of a body with times.
+/// The answer without what changes between requests: times, and the length of a body with times.
 fn plain(answer: &str) -> String {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let is_changing = head.contains("application/json");
@@ -204,7 +206,7 @@ fn forms_of_requests_get_kube_proxys_answer_or_the_documented_one() {
         .map(|(status, form)| (status, status, form));
     for (theirs, ours, request) in alike.chain(different()) {
         let (first, second) = ask(&request);
-        // A server that closes with unread bytes resets the connection, which may lose its refusal.
+        // A server that closes a connection with unread bytes resets it, so its refusal may be lost.
         let may_be_lost = request.len() > 60_000 && second.is_empty();
         if status(&first) != theirs || !may_be_lost && status(&second) != ours {
             wrong.push(format!(

@@ -27,7 +27,7 @@ fn say(scene: &Scene, bytes: &[u8]) -> String {
     })
 }
 
-/// Reads until the connection is closed, or reset, which happens if the server closes it with unread input.
+/// Reads until the connection is closed or reset. It is reset if the server closes it with unread input.
 fn rest(stream: &mut TcpStream) -> String {
     let (mut seen, mut some) = (Vec::new(), [0; 4096]);
     loop {
@@ -124,7 +124,7 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
         );
         assert_answers(&scene);
     }
-    // The negative control: a request of the maximum size.
+    // The negative control: a request of almost the maximum size.
     let fits = format!(
         "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: {}\r\n\r\n",
         &long[..60 * 1024]
@@ -214,7 +214,8 @@ fn strangers_fit_into_the_memory_that_is_left() {
     assert_answers(&scene);
 }
 
-/// The kernel keeps what arrived behind a missing byte, and charges it to the agent's container.
+/// If a byte is lost, the kernel buffers all data behind it, and charges that memory to the agent's
+/// container. The buffers must stay small.
 #[test]
 fn strangers_cannot_fill_the_kernels_memory() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -231,7 +232,7 @@ fn strangers_cannot_fill_the_kernels_memory() {
         stream.set_nodelay(true).expect("no delay");
         stream.set_nonblocking(true).expect("no waiting");
         stream.write_all(b"G").expect("a byte that is lost");
-        // It writes what the kernel takes.
+        // A partial write is enough: the kernel takes what fits.
         let _ = stream.write(&[b'x'; 64 * 1024]);
         stream
     };

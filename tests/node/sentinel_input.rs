@@ -10,8 +10,8 @@ fn scene() -> Scene {
     scene
 }
 
-/// A router that itself answers for the sentinel's addresses. It applies the verdict to the two ports that
-/// the agent tries at every start: it refuses by ICMP, or drops.
+/// nftables rules of a router that itself answers for the sentinel's addresses. They apply `verdict` to the
+/// two ports that the agent tries at every start: refuse by ICMP, or drop.
 fn router(verdict: &str) -> String {
     format!(
         "add table inet router\ndelete table inet router\ntable inet router {{ chain first {{
@@ -29,7 +29,7 @@ fn is_off(scene: &mut Scene, words: &str) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// Addresses, routes and devices that the sentinel would need belong to others.
+/// If another program has an address, route or device that the sentinel needs, the sentinel stays off.
 #[test]
 fn what_is_in_use_is_left_alone() {
     let mut scene = scene();
@@ -66,7 +66,7 @@ fn what_is_in_use_is_left_alone() {
     }
 }
 
-/// The sentinel's address belongs to a range of the cluster.
+/// The configured client address is in a range of the cluster.
 #[test]
 fn an_address_of_the_cluster_is_left_alone() {
     let mut scene = scene();
@@ -93,7 +93,7 @@ fn an_address_that_answers_behind_the_default_route_is_left_alone() {
 }
 
 /// Anybody who may write a slice can claim the sentinel's address, so a claim counts only if the claimed
-/// endpoint answers. Its port is not among those that the agent tries at every start.
+/// endpoint answers. The claimed port is not among those that the agent tries at every start.
 #[test]
 fn a_claim_to_an_address_counts_if_it_is_answered() {
     let mut scene = scene();
@@ -187,8 +187,8 @@ fn a_node_without_ipv6_is_probed_by_ipv4() {
     node_tests::scene::assert_never_503(&watch);
 }
 
-/// If the pod lane has an address of this node's podCIDR that IPAM does not assign, its probes are treated
-/// like a pod's traffic.
+/// The pod lane may get an address of this node's podCIDR that IPAM does not assign. Then its probes are
+/// treated like a pod's traffic.
 #[test]
 fn a_reserved_pod_address_is_a_path_of_its_own() {
     let mut scene = scene();
@@ -196,7 +196,7 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
     scene.wait("pods' path probed", |report| {
         lanes_are(report, "pod", "tcp", "passing")
     });
-    // These probes show that a filter drops only the range of the off-cluster probes.
+    // The next filter drops only the addresses of the off-cluster probes, so the pod lane still passes.
     settle();
     scene.nft(
         "table inet filtered { chain bogons { type filter hook forward priority -10; \

@@ -1,4 +1,4 @@
-//! Lines of the log for changes of the verdict and of the answers, with levels by what users lose.
+//! Log lines for changes of the verdict and of the answers. The level of a line depends on what users lose.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use pathproof_judge::verdict::{LastVerdict, Verdict};
 use pathproof_node::effect::Answers;
 use tracing::Level;
 
-/// Minimum time between two lines about the verdict, which may change with every sample. Answers are
-/// damped.
+/// Minimum time between two lines about the verdict, which may change with every sample. Lines about answers
+/// need no minimum, because answers are damped.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the log says so far.
+/// The verdict and the answers that were logged last.
 #[derive(Default)]
 pub(super) struct Changes {
     verdict: Option<(LastVerdict, Mono)>,
@@ -21,7 +21,6 @@ pub(super) struct Changes {
     statuses: [Option<u16>; 2],
 }
 
-/// A line of the log.
 #[derive(Debug, PartialEq)]
 pub(super) struct Line {
     level: Level,
@@ -61,7 +60,7 @@ impl Changes {
         ];
         for ((what, answer), old) in endpoints.into_iter().zip(&mut self.statuses) {
             let before = old.replace(answer.status);
-            // An agent that starts with 200 changes nothing.
+            // A first answer of 200 is not logged.
             if before.unwrap_or(200) == answer.status {
                 continue;
             }
@@ -93,10 +92,10 @@ impl Changes {
         Some(Line {
             level: match verdict.state {
                 State::Unknown if has_not_begun(before) && !is_waiting(verdict) => Level::WARN,
-                // Only the cause is new.
+                // The state is the same, and only the cause is new.
                 now if state == Some(now) => Level::INFO,
                 State::Broken | State::Stale => Level::ERROR,
-                // An agent that starts knows nothing yet.
+                // At start Unknown is normal, because there is no evidence yet.
                 State::Unknown if state.is_none() => Level::INFO,
                 State::Suspect | State::Degraded | State::Unknown => Level::WARN,
                 State::Proven | State::Starting => Level::INFO,
@@ -110,12 +109,12 @@ impl Changes {
     }
 }
 
-/// Whether the observer had not been read yet, as at each start.
+/// Whether the previous verdict was made before the first sample of the observer's maps, as at each start.
 fn has_not_begun(before: Option<LastVerdict>) -> bool {
     before.is_some_and(|last| last.why == Some(Why::NotSampled))
 }
 
-/// Whether the verdict waits for the cluster's objects, which take some time.
+/// Whether the verdict waits for the first sample or for the cluster's objects, which take some time.
 fn is_waiting(verdict: &Verdict) -> bool {
     matches!(
         verdict.why,
@@ -132,10 +131,10 @@ fn cause(verdict: &Verdict) -> Option<&'static str> {
 fn level(answer: &Answer, livez: &Answer, verdict: &Verdict) -> (Level, bool) {
     match (answer.status, answer.healthy) {
         (200, _) => (Level::INFO, false),
-        // A node that leaves should get no new connections.
+        // 503 is right for a node that leaves: it should get no new connections.
         (_, true) if verdict.eligibility.is_leaving() => (Level::INFO, true),
         (_, true) => (Level::WARN, true),
-        // /healthz alone waits for the first proof during boot.
+        // Only /healthz fails: during boot it waits for the first proof.
         (_, false) if livez.healthy => (Level::INFO, false),
         (_, false) => (Level::ERROR, false),
     }

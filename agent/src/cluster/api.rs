@@ -7,8 +7,9 @@
 //! ```
 //!
 //! One task per resource lists and watches (`follow`). One more task (`gather`) puts their events into the
-//! `store`, which converts objects to facts and compares them with the known ones, and delivers the changes
-//! in batches. If the API server is unreachable, a problem is reported and the last view stays.
+//! `store`, and delivers the resulting changes in batches. The store converts objects to facts, and compares
+//! them with the known facts. If the API server is unreachable, a problem is reported, and the last view
+//! stays.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -40,10 +41,10 @@ use follow::{Follower, Pace};
 pub use routes::forget;
 use store::{Event, Store};
 
-/// Timeout of an uncached read, after which it is retried. If watches hang, idle connections in the
-/// pool are dead too, and each try uses one up...
+/// Timeout of one try of an uncached read. It is short, because the pool may have dead idle connections if
+/// watches hang. Each try uses up one of them.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// ...for this many tries. After that the watches' view counts.
+/// Number of tries of an uncached read. If all of them time out, the view from the watches is used.
 const TRIES: usize = 3;
 
 /// Selectors of kube-proxy 1.36 for Services and EndpointSlices (cmd/kube-proxy/app/server.go).
@@ -105,9 +106,9 @@ impl Requests {
         }
     }
 
-    /// Request for one page of a list: the first, or the one `after` a token. Only one page is in memory
-    /// at a time: a slice can have 1,000 endpoints, and a Node is some 20 kB. `part` divides the usual
-    /// size.
+    /// Request for one page of a list: the first page, or the page `after` a token. `part` divides the usual
+    /// number of objects. Pages are small because a whole page is in memory: a slice can have 1,000
+    /// endpoints, and a Node takes some 20 kB.
     fn list(
         &self,
         after: Option<String>,
@@ -124,8 +125,8 @@ impl Requests {
         self.path.list(&params)
     }
 
-    /// Request for changes after a version. With `is_list` it returns the objects first, at least as new
-    /// as the version.
+    /// Request for changes after a version. With `is_list` the answer begins with the existing objects, in a
+    /// state at least as new as the version.
     fn watch(
         &self,
         version: &str,
@@ -163,7 +164,7 @@ impl ApiServer {
     /// Follows until the receiver is dropped. The Node is delivered as soon as it is known; the update
     /// that completes the view ends with [`Change::Synced`]. Must be called within a tokio runtime.
     pub fn follow(self) -> mpsc::Receiver<Update> {
-        // Parsed objects wait here, and each may be some megabytes.
+        // The queue is short, because each parsed object in it may take some megabytes.
         let (events, heard) = mpsc::channel(2);
         for kind in Kind::ALL {
             tokio::spawn(self.follower(kind, events.clone()).run());
@@ -208,8 +209,8 @@ impl ApiServer {
     }
 }
 
-/// Update of an empty view from a list of objects, one per line: the content of API server responses
-/// without the transport. Each line is read as every kind.
+/// The update that fills an empty view with the objects in `lines`, one per line, as in the responses of an
+/// API server. Each line is read as every kind of object.
 pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
     let mut store = Store::new(node_name);
     for kind in Kind::ALL {

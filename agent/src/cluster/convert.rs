@@ -1,7 +1,7 @@
 //! Converts Kubernetes objects to facts, as kube-proxy 1.36 reads them.
 //!
-//! Values that the API server refuses are refused here too, with the object, the field and the value: a
-//! folder has no API server in front of it.
+//! Values that the API server would refuse are refused here too, because the objects of a folder did not pass
+//! an API server. The error names the object, the field and the value.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
@@ -26,19 +26,20 @@ use pathproof_facts::time::Wall;
 use self::peers::PeerNumbers;
 use super::facts::{Object, ObjectFacts, object_names};
 
-/// Labels of objects that kube-proxy does not serve, or leaves to another proxy. Its selectors test
+/// Labels of objects that kube-proxy does not serve, or leaves to another proxy. kube-proxy's selectors test
 /// only whether the label exists.
 pub(crate) const NOT_SERVED_LABELS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
 ];
-/// kubelet's reason until a CNI plugin is configured, and when its configuration is gone.
+/// kubelet's reason, in the message of its condition Ready, while no CNI plugin is configured.
 const NO_NETWORK: &str = "NetworkPluginNotReady";
-/// Time of the event that made the control plane change a slice.
+/// Annotation with the time of the event that made the control plane change a slice.
 const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Label with the name of a slice's Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Annotations of Cilium's cluster mesh, now and before 1.13.
+/// Annotations that make a Service global in Cilium's cluster mesh: the current name, and the name before
+/// Cilium 1.13.
 const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
@@ -61,7 +62,7 @@ pub(super) struct Converter {
     node_name: String,
     shared: HashSet<Arc<str>>,
     peers: PeerNumbers,
-    /// An invalid value of the last object, which its facts omit.
+    /// An invalid value that the facts of the last converted object omit.
     left_out: Option<Invalid>,
 }
 
@@ -73,7 +74,8 @@ impl Converter {
         }
     }
 
-    /// Reports that no Node has the agent's name. `known` names those that the source has.
+    /// The sentence that no Node has the agent's name. `known` is the end of the sentence, about the Nodes
+    /// that the source has.
     pub(super) fn missing_node(&self, known: &str) -> String {
         let name = &self.node_name;
         format!(
@@ -82,8 +84,8 @@ impl Converter {
         )
     }
 
-    /// Returns `None` for other Nodes, for headless, ExternalName and foreign-proxied Services, and for
-    /// slices of domain names or without a Service.
+    /// Converts an object. Returns `None` for other Nodes, for headless, ExternalName and foreign-proxied
+    /// Services, and for slices of domain names or without a Service.
     pub(super) fn facts(&mut self, object: Object) -> Converted {
         let title = object.kind().title(object.metadata());
         let named = |Invalid(what)| Invalid(format!("{title}: {what}"));
@@ -100,13 +102,13 @@ impl Converter {
         facts.map_err(named)
     }
 
-    /// Takes the invalid value of the last object that its facts omit.
+    /// Takes the invalid value that the facts of the last converted object omit.
     pub(super) fn left_out(&mut self) -> Option<Invalid> {
         self.left_out.take()
     }
 
-    /// The API server does not check the addresses of a Node. A pending deletion must count even if a
-    /// cloud has written invalid ones.
+    /// Omits invalid addresses and podCIDRs instead of refusing the Node. The API server does not check
+    /// addresses, and a pending deletion must count even if a cloud has written invalid ones.
     fn node(&mut self, node: Node) -> Converted {
         let name = node.metadata.name.unwrap_or_default();
         if name != self.node_name {
@@ -116,7 +118,8 @@ impl Converter {
         let status = node.status.unwrap_or_default();
         let mut addresses = Vec::new();
         let of_node = || status.addresses.iter().flatten().enumerate();
-        // An ExternalIP may be translated outside the node; the InternalIP is on the node itself.
+        // InternalIPs come first, because they are on the node itself. An ExternalIP may be translated
+        // outside the node.
         for kind in ["InternalIP", "ExternalIP"] {
             for (at, entry) in of_node().filter(|(_, entry)| entry.type_ == kind) {
                 let field = format_args!("status.addresses[{at}].address");
@@ -306,7 +309,7 @@ impl Converter {
         if let Some(known) = self.shared.get(text) {
             return Arc::clone(known);
         }
-        // Names come and go: when the set is full, drop those no longer used.
+        // When the set is full, drop the names that are no longer used.
         if self.shared.len() == self.shared.capacity() {
             self.shared.retain(|known| Arc::strong_count(known) > 1);
         }
@@ -336,9 +339,9 @@ fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     canonical(text).map_or_else(|| ip(field, text), Ok)
 }
 
-/// An IPv4 address in a form that older API servers accepted (leading zeros, IPv4-mapped IPv6), read as
-/// kube-proxy reads it. If such a Service were left out, kube-proxy would still serve it, and the agent would
-/// not know which addresses it uses. The same holds for the endpoints of a slice.
+/// Parses an IPv4 address in a form that older API servers accepted (leading zeros, IPv4-mapped IPv6), as
+/// kube-proxy does. If the Service were left out instead, kube-proxy would still serve it, and the agent
+/// would not know which addresses it uses. The same holds for the endpoints of a slice.
 fn canonical(text: &str) -> Option<IpAddr> {
     if let Ok(IpAddr::V6(v6)) = text.parse() {
         return v6.to_ipv4_mapped().map(IpAddr::V4);
@@ -353,7 +356,8 @@ fn canonical(text: &str) -> Option<IpAddr> {
 
 fn ip(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     match text.parse() {
-        // In the maps it would be the mapped IPv4 address, in the wrong family.
+        // The kernel's maps would treat this address as IPv4, because they store IPv4 addresses in the mapped
+        // form.
         Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
             let reason = "an IPv4 address in IPv6 clothes; write it as IPv4";
             Err(invalid(field, text, reason))
@@ -380,13 +384,15 @@ fn protocol(path: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
     }
 }
 
-/// Whether kube-proxy calls the Service `ExternallyAccessible`: for others the external policy has no effect.
+/// Whether the Service is what kube-proxy calls `ExternallyAccessible`. The external traffic policy has no
+/// effect on other Services.
 fn is_external(spec: &ServiceSpec) -> bool {
     matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"))
         || strings(&spec.external_ips).next().is_some()
 }
 
-/// Addresses that this node serves; those of mode Proxy belong to the load balancer.
+/// Load balancer addresses that this node serves. Addresses with `ipMode: Proxy` are left to the load
+/// balancer.
 fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
     let ingress = status.load_balancer.and_then(|status| status.ingress);
     let mut ips = Vec::new();
@@ -410,13 +416,15 @@ fn strings(list: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
     list.iter().flatten().map(String::as_str)
 }
 
-/// Truncates a text: anybody may annotate Services and slices, and every node would keep it.
+/// Truncates a text from an annotation, because every agent would store it. Anybody who may edit one
+/// namespace may annotate its Services and slices.
 fn cut(text: &str, most: usize) -> Box<str> {
     text[..text.floor_char_boundary(most)].into()
 }
 
-/// Why a condition reports that the pods have no network. It is kubelet's Ready, or NetworkUnavailable,
-/// which clouds' route controllers and some CNIs set.
+/// The text of a condition that reports a node without a pod network; `None` for other conditions. Two
+/// conditions count: kubelet's Ready, and NetworkUnavailable, which clouds' route controllers and some CNIs
+/// set.
 fn lacks_network(condition: &NodeCondition) -> Option<Box<str>> {
     let message = condition.message.as_deref().unwrap_or_default();
     let said = match (&*condition.type_, &*condition.status) {
@@ -429,7 +437,7 @@ fn lacks_network(condition: &NodeCondition) -> Option<Box<str>> {
     Some(cut(&said, 200))
 }
 
-/// A label or annotation that is not empty.
+/// The value of a label or annotation, unless it is empty.
 fn lookup<'a>(map: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'a str> {
     let value = map.as_ref()?.get(key)?;
     Some(&**value).filter(|value| !value.trim().is_empty())

@@ -1,4 +1,4 @@
-//! Objects of the kinds that matter here, and their facts.
+//! Nodes, Services and EndpointSlices: the objects that are read, and their facts.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ pub enum Object {
     Slice(Box<EndpointSlice>),
 }
 
-/// The parts of a Service that are needed here. Others are not read: an API server accepts conditions
-/// with a null time, which the typed object refuses, and such a Service must not be lost.
+/// The parts of a Service that the agent needs. `status.conditions` is not read: an API server accepts a
+/// condition with a null time, but the typed object refuses it, and the whole Service would be lost.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ServedService {
@@ -90,7 +90,7 @@ struct ServedStatus {
     load_balancer: Option<LoadBalancerStatus>,
 }
 
-/// The version of an object; it may be missing in items of a list.
+/// Checks the version of an object. Items of a list may omit it.
 fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some("v1") => Ok(()),
@@ -155,7 +155,8 @@ impl ObjectFacts {
         }
     }
 
-    /// Namespace and name of the Service that it belongs to; `None` for a Node.
+    /// Namespace and name of the Service itself, or of the Service that a slice belongs to; `None` for a
+    /// Node.
     pub(super) fn owner(&self) -> Option<(&Arc<str>, &Arc<str>)> {
         match self {
             ObjectFacts::Node(_) => None,
@@ -164,7 +165,8 @@ impl ObjectFacts {
         }
     }
 
-    /// Estimate of its memory, including everything kept per object, port and address.
+    /// Estimate of the memory in bytes for the object, and for everything that is stored per object, port and
+    /// address.
     pub(super) fn weight(&self) -> usize {
         const OBJECT: usize = 512;
         const PORT: usize = 80;
@@ -215,7 +217,7 @@ pub(super) fn compare(
     if before == now {
         return;
     }
-    // A slice that now belongs to another Service leaves the first one.
+    // A slice that now belongs to another Service is removed from the previous one.
     let stays = match (before, now) {
         (Some(ObjectFacts::Slice(before)), Some(ObjectFacts::Slice(now))) => {
             before.service == now.service

@@ -14,14 +14,14 @@ use serde::de::DeserializeOwned;
 pub struct PodSeen {
     pub name: String,
     pub deleting: bool,
-    /// Why it has no running process; `None` if it has one.
+    /// Why no process of the pod runs; `None` if one runs.
     pub waits: Option<String>,
 }
 
 /// Reads a list of Nodes.
 ///
 /// # Errors
-/// It is not a list of Nodes in JSON.
+/// The input is not a list of Nodes in JSON.
 pub fn nodes(list: &[u8]) -> serde_json::Result<Vec<NodeSeen>> {
     Ok(items(list)?.into_iter().map(node).collect())
 }
@@ -29,7 +29,7 @@ pub fn nodes(list: &[u8]) -> serde_json::Result<Vec<NodeSeen>> {
 /// Reads a list of pods.
 ///
 /// # Errors
-/// It is not a list of pods in JSON.
+/// The input is not a list of pods in JSON.
 pub fn pods(list: &[u8]) -> serde_json::Result<Vec<PodSeen>> {
     Ok(items(list)?.into_iter().map(pod).collect())
 }
@@ -77,7 +77,7 @@ pub(super) fn condition(all: &[NodeCondition]) -> Option<ConditionSeen> {
 fn pod(pod: Pod) -> PodSeen {
     let status = pod.status.unwrap_or_default();
     let phase = status.phase.unwrap_or_default();
-    // A crashed container waits in any phase of the pod.
+    // A pod in any phase may have a crashed container, whose state is `waiting`.
     let mut containers = status.container_statuses.into_iter().flatten();
     let waits = match containers.find_map(|container| container.state?.waiting) {
         Some(waiting) => Some(format!("{phase}, {}", waiting.reason.unwrap_or_default())),

@@ -24,16 +24,17 @@ use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
 use crate::input;
 
-/// Facts about files from inotify.
+/// Reports of inotify about files since the last read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hints {
-    /// Certainly written: read even if time and size are unchanged, which happens within one clock tick.
+    /// Files that were certainly written. They are read even if time and size are unchanged, as after two
+    /// writes within one clock tick.
     pub(super) written: HashSet<OsString>,
-    /// Still being written: skipped, since half a file must not be read.
+    /// Files that are still being written. They are skipped, because half a file must not be read.
     pub(super) unfinished: HashSet<OsString>,
 }
 
-/// Device, inode, size and both times: a change of any means that the file changed.
+/// Device, inode and size, time of modification, time of status change. If any differs, the file has changed.
 type Stamp = ((u64, u64, u64), (i64, i64), (i64, i64));
 
 fn stamp(file: &Metadata) -> Stamp {
@@ -47,26 +48,26 @@ fn stamp(file: &Metadata) -> Stamp {
 const MAX_FILE: u64 = 64 << 20;
 /// Maximum size of all files together: the maps have no room for a larger cluster.
 const MAX_BYTES: u64 = 256 << 20;
-/// Maximum number of files: each object of such a cluster may have a separate one.
+/// Maximum number of files: each object of a large cluster may have a separate file.
 const MAX_FILES: usize = 65_536;
 
-/// Number of other Nodes that are named if the agent's is missing.
+/// Maximum number of other Nodes that are named when the agent's Node is missing.
 const NODES_NAMED: usize = 5;
 
-/// Hash of an object's kind and name, so that 10,000 names are not stored twice. 64 bits with a random
-/// key are unique among a million objects.
+/// Hash of an object's kind and name, so that 10,000 names are not stored twice. Hashes of 64 bits with a
+/// random key are practically unique among a million objects.
 type Key = u64;
 
-/// A file at its last read.
+/// The content of a file when it was last read.
 #[derive(Clone, Debug, Default)]
 struct File {
-    /// `None` if its metadata could not be read: then it is read every time.
+    /// `None` if its metadata could not be read. Such a file is read at every refresh.
     stamp: Option<Stamp>,
-    /// Its objects, each with its place.
+    /// Objects of the file, each with its line and column.
     objects: BTreeMap<Key, (Place, ObjectFacts)>,
     problems: Vec<Problem>,
     ignored: u64,
-    /// Whether it was read and parsed completely.
+    /// Whether the file was read and parsed completely.
     is_whole: bool,
     /// Names of Nodes other than the agent's.
     other_nodes: BTreeSet<String>,
@@ -133,7 +134,7 @@ impl Manifests {
         if is_whole && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
         }
-        // Files that cannot be read may hold the Node.
+        // Do not report a missing Node while a file cannot be read: that file may contain the Node.
         if !self.is_synced || self.files.values().any(|file| !file.is_whole) {
             update.missing_node = None;
         }
@@ -192,7 +193,8 @@ impl Manifests {
             let name = entry?.file_name();
             if is_manifest(&name) {
                 match fs::metadata(self.folder.join(&name)) {
-                    // A pipe, socket or device is a problem of that file when it is read.
+                    // Pipes, sockets and devices are included, so that reading one reports a problem of that
+                    // file.
                     Ok(metadata) if !metadata.is_dir() => {
                         bytes += metadata.len().min(MAX_FILE);
                         present.insert(name, Some(stamp(&metadata)));
@@ -217,8 +219,8 @@ impl Manifests {
         Ok(present)
     }
 
-    /// Reads two files at a time: parsing is most of the work. Returns whether any file is new, changed
-    /// or gone.
+    /// Reads new and changed files, two at a time, because parsing takes most of the time. Returns whether
+    /// any file is new, changed or gone.
     fn read_changed(&mut self, present: BTreeMap<OsString, Option<Stamp>>, hints: &Hints) -> bool {
         let count = self.files.len();
         self.files.retain(|name, _| present.contains_key(name));
@@ -254,7 +256,7 @@ impl Manifests {
 
     fn read(&self, name: &OsString, stamp: Option<Stamp>) -> File {
         let path = self.folder.join(name);
-        // The file may have been replaced: use the stamp of what was read.
+        // Use the stamp of the opened file: the file may have been replaced since the folder was listed.
         let (stamp, text) = match input::read_regular(&path, MAX_FILE) {
             Ok((metadata, text)) => (Some(self::stamp(&metadata)), text),
             Err(error) => return self.unreadable(name, stamp, &error),
@@ -265,7 +267,8 @@ impl Manifests {
             stamp,
             ..File::default()
         };
-        // Objects that were parsed and no longer matter.
+        // Keys of parsed objects that have no facts. Their previous facts are dropped even if the rest of the
+        // file cannot be parsed.
         let mut dropped = HashSet::new();
         let mut is_whole = true;
         yaml::read(&text, &mut |place, item| {

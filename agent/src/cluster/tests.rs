@@ -195,7 +195,8 @@ fn expectations_of_a_service(
     assert_eq!(frontends(&expected.ports[0]), lines);
 }
 
-/// Endpoints of other clusters are in no slice here: a Service that may have some gets no expectation.
+/// A Service that may have endpoints in other clusters gets no expectation, because no slice of this cluster
+/// has them.
 #[rstest]
 #[case::now("service.cilium.io/global: 'true'", '-')]
 #[case::before("io.cilium/global-service: 'true'", '-')]
@@ -223,13 +224,14 @@ fn a_global_service_gets_no_expectation(#[case] annotation: &str, #[case] owed: 
 #[case::fallback("", &[("10.244.2.8", "there", LEAVING), ("10.244.2.9", "there", DEAD)],
     &["10.244.2.8:8080"])]
 #[case::serving_unset("", &[("10.244.2.8", "there", LEAVING_UNSET)], &["10.244.2.8:8080"])]
-// Cluster policy uses the ready one there, local policy the terminating one here: the union.
+// Cluster policy uses the ready endpoint on the other node, local policy the terminating one on this node.
+// Both are expected.
 #[case::union(E_LOCAL, &[("10.244.1.7", "here", LEAVING), THERE],
     &["10.244.1.7:8080 local", "10.244.2.7:8080"])]
 #[case::no_local_policy("", &[("10.244.1.7", "here", LEAVING), THERE], &["10.244.2.7:8080"])]
 #[case::local_ready_wins(E_LOCAL, &[HERE, ("10.244.1.8", "here", LEAVING), THERE],
     &["10.244.1.7:8080 local", "10.244.2.7:8080"])]
-// With external frontends the cluster's endpoints are used beside the local ones.
+// A Service with external frontends uses the endpoints of the whole cluster in addition to the local ones.
 #[case::internal_local(I_LOCAL, &[HERE, THERE], &["10.244.1.7:8080 local", "10.244.2.7:8080"])]
 fn which_endpoints(
     #[case] spec: &str,

@@ -1,9 +1,9 @@
 //! Follows a folder of manifests live.
 //!
-//! A file is read when its writer closes it, when it is renamed into place, or when a link changes
-//! (`..data` of a mounted ConfigMap). A file that is written and never closed is read half a second
-//! after the last write. The folder is also scanned every half second: links to files elsewhere change
-//! without notice, and inotify instances may be exhausted.
+//! A file is read when its writer closes it, when it is renamed into place, or when a link changes (`..data`
+//! of a mounted ConfigMap). A file that is written and never closed is read half a second after the last
+//! write. The folder is also scanned every half second, because inotify may miss changes: it does not report
+//! those of linked files in other folders, and its instances may be exhausted.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -21,9 +21,9 @@ use tokio::time::{Instant, timeout};
 use super::manifests::{Hints, Manifests};
 use super::{GATHER, QUIET, Update};
 
-/// A file that was written and not closed is read after this, and the folder is scanned this often.
+/// Interval between scans of the folder. A file that was written and not closed is read after the same time.
 const LOOK: Duration = Duration::from_millis(500);
-/// Events after which the watch is useless.
+/// Events after which the watch is useless and is replaced.
 const LOST: EventMask = EventMask::DELETE_SELF
     .union(EventMask::MOVE_SELF)
     .union(EventMask::IGNORED)
@@ -78,7 +78,7 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
     let mut follower = Follower::new(manifests.folder());
     loop {
         let hints = follower.hints();
-        // A panic there would be a bug. It takes the manifests along, so following ends.
+        // A panic in this task would be a bug. The manifests would be lost with it, so following ends.
         let refreshed = spawn_blocking(move || {
             let update = manifests.refresh(&hints);
             (manifests, update)
@@ -98,10 +98,10 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
 struct Follower {
     folder: PathBuf,
     watch: Option<Watch>,
-    /// Device and inode of the watched folder. A link in its path may change, which the watch does not
-    /// notice.
+    /// Device and inode of the watched folder. They show that a link in the path of the folder has changed,
+    /// which the watch does not report.
     identity: Option<(u64, u64)>,
-    /// Completely written files that were noticed since the last scan.
+    /// Files that were completely written since the last scan.
     written: Vec<OsString>,
     /// Time of the last write to files that are still open for writing.
     unfinished: HashMap<OsString, Instant>,
@@ -121,7 +121,7 @@ impl Follower {
     }
 
     fn hints(&mut self) -> Hints {
-        // Without a watch a close would not be noticed.
+        // Without a watch, no event would report that a file was closed, so do not wait for one.
         let is_watched = self.watch.is_some();
         let old = |_: &OsString, at: &mut Instant| !is_watched || at.elapsed() >= LOOK;
         let old = self.unfinished.extract_if(old).map(|(name, _)| name);
@@ -139,7 +139,7 @@ impl Follower {
             self.identity = identity;
             self.watch = watch(&self.folder).ok();
             if self.watch.is_some() {
-                // Writes before the watch were not noticed.
+                // Scan at once: the watch did not report writes from before its start.
                 return;
             }
         }

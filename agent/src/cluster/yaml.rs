@@ -1,9 +1,9 @@
 //! Parses Kubernetes objects from a YAML file, or a JSON file, which is YAML too.
 //!
-//! serde-saphyr parses; this module interprets only the lines that separate documents. Each document
-//! is parsed alone, because the parser cannot continue after a syntax error. A document becomes JSON
-//! values first and a typed object second, as in kubectl: only `kind` selects the type, and it may
-//! come last. One item of a list is in memory at a time.
+//! serde-saphyr parses; this module interprets only the lines that separate documents. Each document is
+//! parsed alone, because the parser cannot continue after a syntax error. As in kubectl, a document becomes
+//! JSON values first and a typed object second: `kind` selects the type, and may be the last field. One item
+//! of a list is in memory at a time.
 
 use std::fmt;
 
@@ -58,8 +58,8 @@ pub fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
     }
 }
 
-/// The library's default limits would refuse a large list; the size of a file is limited before it is
-/// read. `n` and `no` are strings here.
+/// The library's default limits would refuse a large list. Higher limits are safe, because the size of a file
+/// is limited before it is read. `n` and `no` are strings, not booleans.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: MAX_EVENTS, max_nodes: MAX_EVENTS },
@@ -73,9 +73,9 @@ fn options() -> serde_saphyr::Options {
 /// A part of a file that is parsed alone.
 struct Document<'a> {
     text: &'a str,
-    /// Number of lines before it.
+    /// Number of lines before the document.
     above: u64,
-    /// Its first line that is more than a comment; 0 if none.
+    /// First line of the document that has more than a comment; 0 if there is none.
     line: u64,
 }
 
@@ -85,7 +85,8 @@ impl Document<'_> {
         let text = error.to_string();
         let mut reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(location) = error.location() {
-            // The location counts lines of the document, the place those of the file.
+            // The parser counts lines from the start of the document; `place` counts them from the start of
+            // the file.
             let (line, column) = (location.line(), location.column());
             let suffix = format!(" at line {line}, column {column}");
             reason.truncate(reason.strip_suffix(&suffix).map_or(reason.len(), str::len));
@@ -172,7 +173,8 @@ impl<'de> Visitor<'de> for Root<'_> {
             return Ok(());
         }
         let item = match (item(&header, fields), matters(&header)) {
-            // Only the parser reports line and column, and it accepts numbers as strings.
+            // Parse the text again as the typed object. Unlike the JSON values, the parser reports line and
+            // column, and accepts numbers as strings.
             (Item::Broken(_), Some(kind)) => {
                 match with_deserializer(document.text, options(), |yaml| kind.read(yaml)) {
                     Ok(object) => Item::Object(object),
@@ -191,7 +193,7 @@ impl<'de> Visitor<'de> for Root<'_> {
 
 struct Items<'a> {
     document: &'a Document<'a>,
-    /// Header of the list, from fields before the items.
+    /// Header of the list, as far as known from the fields before `items`.
     header: String,
     see: &'a mut dyn FnMut(Place, Item),
 }
@@ -230,8 +232,8 @@ impl<'de> Visitor<'de> for Items<'_> {
     }
 }
 
-/// API group and kind of an object: a Knative Service is another kind. The typed object refuses
-/// unknown versions.
+/// API group and kind of an object. The group matters, because Knative has a kind Service too. The version is
+/// left out, because the typed object refuses unknown versions.
 fn header(fields: &Map<String, Value>) -> String {
     let field = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let group = field("apiVersion").split_once('/');

@@ -37,7 +37,7 @@ fn resolve_in(options: &[&str], around: &Surroundings) -> Result<Config, String>
     Config::resolve(&line.run, around).map_err(|error| error.to_string())
 }
 
-/// The line is for people: no Debug format of Rust.
+/// The log line is for people, so it must not contain Rust's Debug format.
 #[test]
 fn the_configuration_is_logged_in_words() {
     let (mut log, write) = std::io::pipe().unwrap();
@@ -328,7 +328,7 @@ struct RotatorLine {
     rotate: RotateConfig,
 }
 
-/// The core's tests, its simulator and docs/sizing.md assume this interval.
+/// The core's tests, its simulator and docs/sizing.md assume the same interval.
 #[test]
 fn the_default_interval_is_the_cores() {
     let interval = |options: &[&str]| {

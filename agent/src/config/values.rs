@@ -18,12 +18,13 @@ use tracing_subscriber::filter::EnvFilter;
 use crate::http::bind::BindAddress;
 use crate::http::unmapped;
 
-/// A value, or the word `none`. The alias keeps clap from treating the option as optional.
+/// A value, or the word `none`. clap would make an option of type `Option` optional; it does not recognize
+/// this alias.
 pub(crate) type OrNone<T> = Option<T>;
 
 const NONE: &str = "none";
 
-/// Parses a word by its serde name.
+/// Parses a value from its serde name.
 pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, serde::de::value::Error> {
     T::deserialize(text.into_deserializer())
 }
@@ -56,7 +57,8 @@ pub(super) fn bind_address(
     }
 }
 
-/// A range or a single address. An empty text is no range, so that an empty variable adds no rule.
+/// Parses a range or a single address. An empty text gives no range, so that an empty environment variable
+/// adds no rule.
 pub(super) fn range(text: &str) -> Result<Option<IpNet>, &'static str> {
     let text = text.trim();
     if text.is_empty() {
@@ -91,7 +93,7 @@ pub(super) fn port_range(text: &str) -> Result<OrNone<PortRange>, &'static str> 
         .ok_or("give FIRST-LAST, for example 30000-32767, or none")
 }
 
-/// 0 to 100, with or without the sign.
+/// Parses a number from 0 to 100, with or without `%`.
 pub(super) fn percent(text: &str) -> Result<u32, &'static str> {
     let text = text.trim();
     let number = text.strip_suffix('%').unwrap_or(text).trim_end().parse();
@@ -131,7 +133,7 @@ pub(super) fn directory(text: &str) -> Result<OrNone<PathBuf>, &'static str> {
     }
 }
 
-/// A moment, as [`Wall`] prints it.
+/// Parses a time in the form in which [`Wall`] is printed.
 pub(crate) fn time(text: &str) -> Result<Wall, &'static str> {
     Wall::parse(text.trim()).ok_or("give a time with its zone, for example 2026-11-23T04:05:06Z")
 }
@@ -158,7 +160,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {
         })
 }
 
-/// A name that objects can have (RFC 1123 subdomain).
+/// Parses the name of a Kubernetes object (RFC 1123 subdomain).
 pub(crate) fn dns_name(text: &str) -> Result<String, &'static str> {
     match is_dns_name(text) {
         true => Ok(text.to_owned()),
@@ -176,13 +178,14 @@ pub(super) fn object_name(text: &str) -> Result<ObjectName, &'static str> {
     Ok(ObjectName::new(namespace, name))
 }
 
-/// Leaves room for the four suffixes (`-c0`) in an interface name of 15 bytes (IFNAMSIZ).
+/// Maximum length of a prefix. An interface name has at most 15 bytes (IFNAMSIZ), and each of the four
+/// devices has a suffix of 3 bytes, such as `-c0`.
 const PREFIX_LEN: usize = 12;
 
 pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = text.trim();
-    // Tools would take a name that begins with '-' for an option.
+    // Refuse a leading '-': command-line tools would take the name for an option.
     let fits = (1..=PREFIX_LEN).contains(&text.len()) && !text.starts_with('-');
     match fits && text.bytes().all(sound) {
         true => Ok(text.to_owned()),
@@ -222,7 +225,7 @@ pub(super) fn addresses(text: &str) -> Result<[Option<IpAddr>; FAMILIES], String
     Ok(found)
 }
 
-/// Whether the kernel refuses to route this as an ordinary host's address.
+/// Whether the kernel does not forward packets to this address.
 fn is_martian(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -269,7 +272,8 @@ impl Pattern {
     }
 }
 
-/// Names are short, so every split of the name may be tried. Adjacent stars count as one.
+/// Whether a name matches a pattern. It tries every split of the name at each star, since names are short.
+/// Adjacent stars count as one.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,

@@ -20,7 +20,8 @@ use crate::config::RotateConfig;
 /// Label that selects the slices of a Service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// With any other value, or none, a controller of the cluster may take over the slice.
+/// Value of [`MANAGED_BY`]. If the label is missing or has another value, a controller of the cluster may
+/// take over the slice.
 const MANAGER: &str = "pathproof";
 
 const PROTOCOLS: [(Protocol, &str); 3] = [
@@ -29,7 +30,7 @@ const PROTOCOLS: [(Protocol, &str); 3] = [
     (Protocol::Sctp, "SCTP"),
 ];
 
-/// The API's default is TCP.
+/// A port without a protocol uses TCP, as in the API.
 fn protocol(name: Option<&str>) -> Protocol {
     let found = PROTOCOLS.iter().find(|(_, named)| Some(*named) == name);
     found.map_or(Protocol::Tcp, |(protocol, _)| *protocol)
@@ -78,8 +79,8 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     }
 }
 
-/// The sentinel's Service without its status: an API server accepts a condition with a null time, which
-/// the typed object refuses.
+/// The sentinel's Service, read without its status. An API server accepts a condition with a null time, but
+/// the typed object refuses it.
 pub(super) type SentinelService = Object<Option<ServiceSpec>, NotUsed>;
 
 pub(super) fn services(client: &Client, namespace: &str) -> Api<SentinelService> {
@@ -140,7 +141,7 @@ pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> Endpoin
     }
 }
 
-/// Annotation with the count of nodes; only the slice of the first family carries it.
+/// Annotation with the count of nodes; only the slice of the first family has it.
 fn counts(wanted: &Wanted, family: Family) -> Option<BTreeMap<String, String>> {
     let has = wanted.families.first() == Some(&family);
     let fleet = wanted.fleet.clone().filter(|_| has)?;

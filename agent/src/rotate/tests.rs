@@ -39,7 +39,7 @@ async fn slices_are_made_and_move_together() {
     assert_eq!(rotator.said, None);
 }
 
-/// The API server accepts it, so it must not stop the rotation for ever.
+/// The API server accepts such a condition, so it must not stop the rotation for ever.
 #[tokio::test]
 async fn the_services_condition_may_have_a_null_time() {
     let server = Server::start().await;
@@ -156,8 +156,8 @@ async fn edited_or_deleted_slices_are_restored() {
     );
 }
 
-/// Without the label no list contains the slice, but its name is taken. With another proxy's name
-/// in a label, no proxy reads it.
+/// Case `lost`: without the Service's label no list contains the slice, but its name is taken. Case `hidden`:
+/// a label names another proxy, so this cluster's proxy ignores the slice.
 #[rstest]
 #[case::lost(json!({ "mine": "1" }))]
 #[case::hidden(json!({
@@ -343,7 +343,7 @@ async fn nodes_go_back_to_load_balancers_without_a_sentinel() {
     assert!(rotator.said.unwrap().contains("is not in the cluster"));
 }
 
-/// The Service may carry the emergency switch.
+/// No node may be withdrawn earlier, because the Service may have the emergency switch.
 #[tokio::test]
 async fn nobody_is_withdrawn_before_the_service_was_read() {
     let server = Server::start().await;

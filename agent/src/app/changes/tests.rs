@@ -8,7 +8,7 @@ use rstest::rstest;
 use super::*;
 use crate::lifecycle;
 
-/// What the agent answers: the status code, and whether the datapath is answered as healthy.
+/// An answer of the agent: its status code, and whether it reports the datapath as healthy.
 type Told = (u16, bool);
 const OK: Told = (200, true);
 const FAILS: Told = (503, false);
@@ -35,7 +35,7 @@ fn answers([healthz, livez]: [Told; 2]) -> Answers {
     answers
 }
 
-/// One word for a line: its level, its subject, the old and the new value.
+/// A short text for a line: its level, its subject, the old and the new value.
 fn words(line: &Line) -> String {
     let what = line.what.split(' ').find(|word| word.starts_with('/'));
     let old = line.old.as_deref().unwrap_or("none");
@@ -89,7 +89,7 @@ fn a_change_has_the_level_of_its_harm(
     );
 }
 
-/// The agent starts: what it does not know yet is no alarm.
+/// At start, an unknown state is not logged as a warning.
 #[rstest]
 #[case::blind_at_first(State::Unknown, [OK; 2], &["INFO none>unknown"])]
 #[case::booting(State::Starting, [FAILS, OK], &["INFO none>starting", "INFO /healthznone>503"])]
@@ -117,7 +117,7 @@ fn a_flapping_state_is_logged_once_a_second() {
         last[0].new, "degraded",
         "the log ends with the current state"
     );
-    // A failing datapath does not wait.
+    // A failing state is logged at once.
     let lines = changes.lines(&verdict(State::Broken, 61_250), &answers([OK; 2]));
     assert_eq!(words(&lines[0]), "ERROR degraded>broken");
 }

@@ -1,9 +1,9 @@
 //! Limits the memory of objects, per namespace and in total.
 //!
-//! A tenant who may edit one namespace can create objects until every agent exceeds its memory limit. So
-//! a namespace beyond its budget accepts no new objects until the agent restarts. A Service without
-//! all its slices is left out completely. If the total is too large, the heaviest namespace loses some
-//! of its Services.
+//! A tenant who may edit one namespace can create objects until every agent exceeds its memory limit. So the
+//! agent accepts no new objects of a namespace that exceeded its budget, until the agent restarts. A Service
+//! without all its slices is left out completely. If the total is too large, the heaviest namespace loses
+//! some of its Services.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use pathproof_facts::cluster::ObjectName;
 use crate::cluster::Problem;
 use crate::cluster::facts::ObjectFacts;
 
-/// Bytes per namespace: 11,000 Services with ten endpoints each.
+/// Maximum bytes per namespace: enough for 11,000 Services with ten endpoints each.
 const NAMESPACE: usize = 16 << 20;
-/// Bytes in total: 19,000 such Services. More would exceed the memory limit of deploy/base.
+/// Maximum bytes in total: enough for 19,000 Services with ten endpoints each. More would exceed the memory
+/// limit of deploy/base.
 const ALL: usize = 26 << 20;
 
 #[derive(Debug)]
@@ -52,8 +53,8 @@ impl Budget {
         }
     }
 
-    /// Records that an object is left out. Until the agent restarts the namespace stays closed, and the
-    /// addresses that a Service uses stay unknown.
+    /// Records that an object is left out. If it is a Service with external IPs, the addresses that it uses
+    /// stay unknown until the agent restarts.
     pub(super) fn hide(&mut self, facts: &ObjectFacts) {
         if let ObjectFacts::Service(service) = facts
             && !service.external_ips.is_empty()
@@ -105,7 +106,8 @@ impl Budget {
         admits
     }
 
-    /// The heaviest namespace and the bytes it must free; `None` within the limit.
+    /// If the total exceeds its limit, returns the heaviest namespace and the number of bytes that it must
+    /// free.
     pub(super) fn relief(&self) -> Option<(Arc<str>, usize)> {
         if self.total <= self.all {
             return None;
@@ -127,7 +129,8 @@ impl Budget {
         account.closed.get_or_insert(first);
     }
 
-    /// The problems, with stable texts.
+    /// One problem for each closed namespace. Its text stays the same, because a changed text would cause an
+    /// update.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         let closed = self.accounts.iter();
         let closed = closed.filter_map(|(name, account)| Some((name, account.closed.as_ref()?)));

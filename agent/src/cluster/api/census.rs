@@ -1,5 +1,5 @@
-//! Follows the conditions of all Nodes, for the rotator's count. Only what is counted is kept, and one
-//! object is in memory at a time.
+//! Follows the conditions of all Nodes, so that the rotator can count failing nodes. To save memory, only the
+//! fields that the rotator needs are stored.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::store::Event;
 use crate::cluster::facts::Object;
 use crate::cluster::listed;
 
-/// All Nodes, followed until this is dropped.
+/// All Nodes, followed until this value is dropped.
 #[derive(Debug)]
 pub struct Nodes {
     known: Arc<Known>,
@@ -31,19 +31,19 @@ pub struct Nodes {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The count, and why the watch is silent.
+    /// The fields of all Nodes, and the current problem of the watch, if any.
     census: Mutex<(Census, Option<String>)>,
     changed: Notify,
 }
 
 impl Known {
-    /// The value is consistent even if a holder of the lock panicked.
+    /// Ignores a poisoned lock: the value is consistent even if a thread panicked while it held the lock.
     fn lock(&self) -> MutexGuard<'_, (Census, Option<String>)> {
         self.census.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Follows all Nodes; `clocks` reads the wall and the monotonic clock, and `echo` are the addresses of the
+/// Follows all Nodes. `clocks` reads the wall clock and the monotonic clock. `echo` has the addresses of the
 /// sentinel's endpoint, which no Node should use. Must be called within a tokio runtime.
 pub fn follow_nodes(
     client: Client,
@@ -72,24 +72,24 @@ impl Nodes {
         self.known.lock().0.nodes()
     }
 
-    /// The count that the sentinel's slices should hold, if it is known. See [`Census::publish`].
+    /// The count of nodes that the sentinel's slices should have, if it is known. See [`Census::publish`].
     pub fn publish(&self, anyway: bool, wall: Wall, now: Mono) -> Option<FleetReport> {
         let (census, silent) = &mut *self.known.lock();
         census.publish(silent.is_some(), anyway, wall, now).cloned()
     }
 
-    /// Nodes to withdraw from load balancers, and to return. See [`Census::withdrawals`].
+    /// Nodes to withdraw from load balancers, and nodes to return to them. See [`Census::withdrawals`].
     pub fn withdrawals(&self, limits: WithdrawalLimits, now: Mono) -> Vec<Step> {
         let (census, silent) = &*self.known.lock();
         census.withdrawals(limits, silent.is_some(), now)
     }
 
-    /// Number of Nodes with pathproof's label.
+    /// Number of Nodes that have pathproof's withdrawal label.
     pub fn withdrawn(&self) -> usize {
         self.known.lock().0.withdrawn()
     }
 
-    /// Why the watch is silent.
+    /// The current problem of the watch, as a sentence; `None` if it works.
     pub fn trouble(&self) -> Option<String> {
         self.known.lock().1.clone()
     }
@@ -127,7 +127,7 @@ fn take(
         }
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
         Event::Trouble(_, trouble) => *silent = trouble.map(|trouble| trouble.to_string()),
-        // An unreadable Node keeps its previous condition.
+        // A Node that cannot be parsed keeps its previous condition.
         Event::Unreadable(..) | Event::There(_) => {}
     }
     false
@@ -151,7 +151,8 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     changed
 }
 
-/// How a Node uses an address of the sentinel, as a sentence. Its name follows DNS rules.
+/// A sentence if the Node uses an address of the sentinel. The Node's name needs no escaping, because it
+/// follows DNS rules.
 fn use_of(node: &Node, echo: [IpAddr; FAMILIES]) -> Option<String> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let addresses = (node.status.iter()).flat_map(|status| status.addresses.iter().flatten());

@@ -25,10 +25,10 @@ use super::routes::{Routes, learn};
 
 /// Mount point of a pod's ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Timeout of a connection, with its TLS handshake, before another address is tried.
+/// Timeout of a connection attempt with its TLS handshake. After it another address is tried.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time without acknowledgements after which a connection is dead. Keepalives start after half of it
-/// without data.
+/// Time without acknowledgements after which a connection is dead. Keepalives start when a connection was
+/// idle for half of it.
 const DEAD: Duration = Duration::from_secs(10);
 
 /// Location of the API server, and the client's identity.
@@ -36,11 +36,11 @@ const DEAD: Duration = Duration::from_secs(10);
 pub struct ApiAccess {
     /// A kubeconfig, of which the current context is used.
     pub kubeconfig: Option<PathBuf>,
-    /// URL of the API server, `http` or `https`. Overrides that of the kubeconfig. Without a
-    /// kubeconfig, `https` uses the mounted ServiceAccount if there is one, and `http` no credentials.
+    /// URL of the API server, `http` or `https`. Overrides the kubeconfig's URL. Without a kubeconfig,
+    /// `https` uses the mounted ServiceAccount if there is one, and `http` sends no credentials.
     pub server: Option<String>,
-    /// Folder in which the addresses of the API server are kept, for access from within a cluster
-    /// (neither of the above).
+    /// Folder of the file with the API servers' addresses. Used only for access from within a cluster,
+    /// without `kubeconfig` and `server`.
     pub state_dir: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
         return Ok(client);
     };
     let uri = parse(url)?;
-    // A token sent over plain HTTP could be read by anybody.
+    // Use the mounted token only with https: over plain HTTP anybody could read it.
     let mounted = (uri.scheme_str() == Some("https")).then(Config::incluster_dns);
     let mut config = match mounted {
         Some(Ok(config)) => config,
@@ -111,13 +111,14 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     successors(Some(error), |&error| error.source())
 }
 
-/// The root cause of an error: it is the most specific, and stable between retries.
+/// The root cause of an error. It is more specific than the errors that it caused, and stable between
+/// retries.
 pub(crate) fn root_cause(error: &kube::Error) -> String {
     causes(error).last().unwrap_or(error).to_string()
 }
 
-/// Whether a connection failed because the other side did not acknowledge for too long. For a dead
-/// machine on the same link the kernel reports that it is unreachable.
+/// Whether a connection failed because the other machine acknowledged nothing for too long. If that machine
+/// is on the same link, the kernel reports host unreachable instead of a timeout.
 pub(super) fn is_dead(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     let io = causes(error).filter_map(|error| error.downcast_ref::<io::Error>());
@@ -140,11 +141,11 @@ pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
     })
 }
 
-/// Same client as that of `kube`, except that dead connections are found within [`DEAD`]. Nothing else
-/// distinguishes an idle watch from one whose server is gone.
+/// Builds the same client as `kube`, but with TCP settings that detect a dead connection within [`DEAD`].
+/// Without them, an idle watch could not be distinguished from a watch whose server is gone.
 fn stack(config: Config) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
-        // `kube` refuses proxies.
+        // `kube` is built without proxies, and returns the error.
         return Client::try_from(config);
     }
     let mut tcp = HttpConnector::new();
@@ -174,7 +175,7 @@ async fn kubeconfig(path: PathBuf) -> Result<Config, ClientError> {
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
         .map_err(fail)?;
-    // kube rereads the authority only if it has the file's path.
+    // Set the path: kube rereads the authority only if it has the path of its file.
     config.root_cert_file = authority;
     Ok(config)
 }
@@ -193,9 +194,10 @@ fn authority_file(read: &Kubeconfig) -> Option<PathBuf> {
 
 fn tuned(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT);
-    // The callers retry.
+    // Do not retry here, because the callers do.
     config.default_retry = false;
-    // Load no authorities if no certificate is checked: a scratch image has none.
+    // If no certificate is checked, set an empty list of authorities. Otherwise the system's list would be
+    // loaded, which a scratch image does not have.
     let unasked = config.accept_invalid_certs || config.cluster_url.scheme_str() == Some("http");
     if unasked && config.root_cert.is_none() {
         config.root_cert = Some(Vec::new());
@@ -209,7 +211,7 @@ fn parse(url: &str) -> Result<Uri, ClientError> {
         .ok_or_else(|| ClientError::Url(url.to_owned()))
 }
 
-/// Files that an access reads, now and later: tokens and certificates are renewed while it is in use.
+/// Files that a client reads, at start and later: tokens and certificates are renewed while it is in use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AccessFiles {
     /// Files and folders, as configured.
@@ -218,7 +220,7 @@ pub struct AccessFiles {
     pub runs_a_program: bool,
 }
 
-/// Files of an access, and the system's certificate authorities if variables name them.
+/// Files of an access, and the certificate authorities that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
 pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
     let mut files = named_by(kubeconfig);
     let authorities = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
@@ -227,7 +229,8 @@ pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
     files
 }
 
-/// Files named by the access itself. An unreadable kubeconfig names none: the client reports it.
+/// The kubeconfig and the files that it names; without a kubeconfig, the ServiceAccount's folder. An
+/// unreadable kubeconfig adds no other files: creating the client reports the error.
 fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
     let Some(path) = kubeconfig else {
         return AccessFiles {
@@ -253,8 +256,8 @@ fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
     }
 }
 
-/// Folders in which a file may be replaced when a token or certificate is renewed: that of the file,
-/// and that of a link's target.
+/// Folders in which a file may be replaced when a token or certificate is renewed: the folder of the path,
+/// and the folder of the file that a link leads to.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let parent = |file: PathBuf| file.parent().map(Path::to_owned).unwrap_or(file);
     let named = [std::path::absolute(path), path.canonicalize()];
@@ -298,7 +301,7 @@ mod tests {
         assert!(error.contains("give http://HOST:PORT"), "{error}");
     }
 
-    /// The settings are wrong, so the exit code is 64 and the text has the place and the remedy.
+    /// An unusable kubeconfig is a wrong setting (exit code 64), so the text names the file and the remedy.
     #[rstest]
     #[case::missing(None)]
     #[case::empty(Some(""))]
@@ -341,7 +344,7 @@ mod tests {
     const HEAD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    \
                         server: https://10.0.0.1\n    certificate-authority: /pki/ca.crt\nusers:\n- name: u\n  user:\n";
 
-    /// The authority may be renewed while the agent runs.
+    /// The agent must know this file, because the authority may be renewed while the agent runs.
     #[rstest]
     #[case::of_the_current_context("b", "", Some("/b/ca.crt"))]
     #[case::data_wins("b", r#", "certificate-authority-data": "YQ==""#, None)]

@@ -1,14 +1,16 @@
 //! Lists and watches one resource until the receiver is dropped.
 //!
-//! The first request is a streaming list: a watch that begins with the existing objects (KEP-3157), one
-//! at a time, so that no page of objects is in memory. If the server does not serve those, pages are
-//! requested instead. A watch that ends is continued from its last version. If the server has forgotten
-//! that version (410 Gone), the agent lists again, at least as new as before.
+//! The first request is a streaming list: a watch that begins with the existing objects (KEP-3157), one at a
+//! time, so that no page of objects is in memory. If the server does not support streaming lists, the agent
+//! lists in pages. A watch that ends is continued from its last version. If the server has forgotten that
+//! version (410 Gone), the agent lists again, at least as new as before.
 //!
-//! `kube::runtime::watcher` (5.0) cannot replace this, because it does not report that a watch ended.
-//! If a server ends every watch immediately, it requests the next one without a pause. It cannot detect
-//! that a server was restored from a backup. Its streaming lists may be older than the known objects, and
-//! it reads a page of any size into memory.
+//! `kube::runtime::watcher` (5.0) cannot replace this module:
+//! - It does not report the end of a watch.
+//! - If a server ends every watch immediately, it requests the next one without a pause.
+//! - It cannot detect that a server was restored from a backup.
+//! - Its streaming lists may be older than the known objects.
+//! - It reads a page of any size into memory.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -26,33 +28,35 @@ use super::wire::{Line, Page, metadata, object};
 use super::{Kind, Requests, jitter};
 use crate::cluster::Problem;
 
-/// Marks the end of a streaming list's initial objects.
+/// Annotation of the bookmark that ends a streaming list's initial objects.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// Number of consecutive short-lived watches that are reported as a problem.
+/// Number of consecutive short-lived watches that are reported as a problem. After as many lists that broke
+/// off, the agent lists in pages.
 pub(super) const OFTEN: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Time until an answer begins; after that the server counts as unreachable.
+    /// Maximum time until an answer begins. If it passes, the server counts as unreachable.
     pub(super) reply: Duration,
-    /// Duration that a watch requests: a random one between this and twice this...
+    /// Minimum duration that a watch requests. The requested duration is random, below twice this value.
     pub(super) watch: Duration,
-    /// ...and the same for a watch of this node's object. A node that is being removed must not stay in
-    /// service, and behind a proxy only the end of a watch shows that the server is gone.
+    /// Minimum duration of the watch of this node's Node, which must be shorter: a node that is being removed
+    /// must not stay in service. Behind a proxy only the end of a watch shows that the server is gone.
     pub(super) watch_node: Duration,
-    /// Time for which refusals by a reachable server are not reported.
+    /// Refusals by a reachable server are reported only after they lasted this long.
     pub(super) refusals: Duration,
-    /// The first pause after a failure; doubled at each further one...
+    /// First pause after a failure. Each further failure doubles the pause, and half of each pause is random.
     pub(super) pause: Duration,
-    /// ...up to this. Half of each pause is random.
+    /// Maximum pause after a failure.
     pub(super) longest: Duration,
-    /// Maximum random delay of a streaming list that every agent may need at the same moment, such as
-    /// after an API server's start...
+    /// Maximum random delay before a streaming list. Every agent may need a list at the same moment, such as
+    /// after an API server's start.
     pub(super) relist: Duration,
-    /// ...and of a list in pages, which costs the server more.
+    /// Maximum random delay before a list in pages. It is longer, because such a list costs the server more.
     pub(super) relist_pages: Duration,
-    /// Maximum size of a page in bytes; a larger one is requested in parts. Every object is smaller.
+    /// Maximum size of a page in bytes. A larger page is requested again in parts. A single object is always
+    /// smaller.
     pub(super) page: usize,
 }
 
@@ -95,16 +99,15 @@ pub(super) struct Follower {
     newest: Option<String>,
     /// A list was completed, and a watch may continue from its version.
     is_listed: bool,
-    /// The server may serve streaming lists.
+    /// Whether streaming lists are tried: the server may support them.
     streams: bool,
     /// A list is under way.
     listing: bool,
-    /// Consecutive failures.
     failures: u32,
-    /// Request time of the first of the consecutively refused watches.
+    /// Request time of the first of several consecutive refused watches.
     refused_since: Option<Instant>,
-    /// A watch broke off, and no event has arrived since. The server may have been restored from a
-    /// backup, and may take days to reach the watched version.
+    /// A watch broke off, and no event has arrived since. The server may have been restored from a backup.
+    /// Then its versions may stay below the watched version for days, and the watch gets no events.
     doubtful: bool,
     /// A problem was reported and not withdrawn.
     troubled: bool,
@@ -162,7 +165,7 @@ impl Follower {
             match end {
                 Ok(()) => {}
                 Err(End::Over) if lasted => self.failures = 0,
-                // A watch that ends immediately is requested at growing intervals.
+                // A watch that ended immediately is requested again after a growing pause.
                 Err(End::Over) => {
                     if self.failures >= OFTEN {
                         self.trouble(away("it ends every watch immediately")).await;
@@ -181,10 +184,12 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                // Nothing is lost so far: the next watch continues from the same version.
+                // A brief refusal is not reported. No event is lost, because the next watch continues from
+                // the same version.
                 Err(End::Refused(_)) if self.is_refused_briefly(began) => self.rest().await,
                 Err(End::Failed(problem) | End::Refused(problem)) => {
-                    // A failure of pages does not rule out streaming lists.
+                    // Try a streaming list next, even if a list in pages failed: that failure does not rule
+                    // out streaming.
                     self.streams = true;
                     self.trouble(problem).await;
                     self.rest().await;
@@ -193,15 +198,16 @@ impl Follower {
         }
     }
 
-    /// Whether a reachable server has refused watches only briefly. `began` is when the last one was
-    /// requested.
+    /// Whether a reachable server has refused watches only briefly. The last refused watch was requested at
+    /// `began`.
     fn is_refused_briefly(&mut self, began: Instant) -> bool {
         let since = *self.refused_since.get_or_insert(began);
         since.elapsed() < self.pace.refusals
     }
 
-    /// Handles the end of a watch. A watch without events is normal: if nothing changes, a server sends
-    /// nothing, not even bookmarks.
+    /// Handles the end of a watch. If the watch ended early, a restore from a backup is possible. If the next
+    /// watch then lasts to its end without events, a new list is needed. Otherwise a watch without events is
+    /// normal: if nothing changes, a server sends nothing, not even bookmarks.
     async fn end(&mut self, lasted: Duration, asked: Duration) {
         if lasted < asked.mul_f32(0.9) {
             self.doubtful = true;
@@ -228,7 +234,8 @@ impl Follower {
         sleep(half + chance(half)).await;
     }
 
-    /// Waits a random time: a server that has forgotten one agent's version has forgotten every agent's.
+    /// Waits a random time, because all agents may have to list: a server that has forgotten one agent's
+    /// version has forgotten every agent's.
     async fn wait_to_list(&self) {
         let longest = match self.streams {
             true => self.pace.relist,
@@ -275,8 +282,8 @@ impl Follower {
             self.begin_list().await;
         }
         let mut stream = pin!(stream);
-        // A watch that the server ends immediately delivers nothing, so its start does not clear a
-        // problem. An event does, or a watch that lasts, or the end of a list.
+        // The start of a watch does not clear a problem, because the server may end the watch immediately. An
+        // event clears it, or a watch that lasts, or the end of a list.
         let lasts = timeout(self.pace.pause, stream.fill_buf()).await.is_err();
         if lasts && !is_list {
             self.well().await;
@@ -310,7 +317,8 @@ impl Follower {
         }
     }
 
-    /// A streaming list broke off. A proxy may limit the length of a response: pages are shorter.
+    /// How to continue after a streaming list that broke off. After several failures the agent lists in
+    /// pages: a proxy may limit the length of a response, and pages are shorter.
     fn broken_off(&self) -> End {
         match self.failures >= OFTEN {
             true => End::NotStreamed,
@@ -344,14 +352,14 @@ impl Follower {
             return Ok(());
         }
         let Ok(event) = serde_json::from_slice::<Line>(line) else {
-            // Truncated, or not a watch.
+            // The line is truncated, or the response is not that of a watch.
             if self.listing {
                 return Err(self.broken_off());
             }
             self.doubtful = true;
             return Err(End::Over);
         };
-        // A list clears a problem only at its end.
+        // During a list, only its end clears a problem.
         if event.kind != "ERROR" && !self.listing {
             self.doubtful = false;
             self.well().await;
@@ -377,7 +385,7 @@ impl Follower {
                 let status: Status = serde_json::from_str(event.object.get()).unwrap_or_default();
                 return Err(self.refused(kube::Error::Api(Box::new(status)), self.listing));
             }
-            // Event types of later servers.
+            // Ignore event types that later servers may add.
             _ => {}
         }
         Ok(())
@@ -456,9 +464,9 @@ impl Follower {
                 self.is_listed = false;
                 End::Failed(unserved(resource, &why))
             }
-            // KEP-3157: the server does not implement it (400, 422), or its etcd is too old for it
-            // (500, before 3.4.25). A server with other problems fails for pages as well. A busy one
-            // (429) is busy for any request.
+            // List in pages (KEP-3157). A server without streaming lists answers 400 or 422, and a server
+            // whose etcd is too old for them (before 3.4.25) answers 500. If the problem is another one, the
+            // list in pages fails too. Status 429 is excluded: a busy server is busy for any request.
             code if is_list && code != 429 => End::NotStreamed,
             _ if self.is_listed => End::Refused(unserved(resource, &why)),
             _ => End::Failed(unserved(resource, &why)),
@@ -471,7 +479,7 @@ fn chance(most: Duration) -> Duration {
     Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// The problem of a server that cannot be reached. Its text stays the same while the cause does.
+/// The problem of a server that cannot be reached. Its text stays the same as long as the cause is the same.
 fn away(why: &str) -> Problem {
     let why = one_line(why);
     Problem::silence(format!(

@@ -1,10 +1,12 @@
 //! Routes to the API server from within a cluster.
 //!
-//! The ClusterIP of the `kubernetes` Service works only while the datapath does, which the agent
-//! judges. So it serves only for the first contact and as the last resort. The addresses behind it are
-//! learned from the Service's EndpointSlices, and relearned periodically. The agent connects to them
-//! directly, with the TLS name in every API server's certificate. A file keeps the addresses for the next
-//! start.
+//! The agent prefers the API servers' own addresses to the ClusterIP of the `kubernetes` Service. The
+//! ClusterIP works only while this node's datapath works, and the agent must reach the API server when the
+//! datapath is broken. So the ClusterIP is used for the first contact, and when all other addresses fail.
+//!
+//! The agent periodically learns the addresses from the Service's EndpointSlices. It connects to them
+//! directly, and expects the TLS name that every API server's certificate has. A file keeps the addresses for
+//! the next start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -33,9 +35,9 @@ const SLICES: &str = "kubernetes.io/service-name=kubernetes";
 const FILE: &str = "api-servers.json";
 /// Prefix and suffix of the temporary file for [`FILE`].
 const PART: [&str; 2] = ["api-servers.", ".tmp"];
-/// Interval for learning the addresses again: API servers come and go slowly.
+/// Interval for learning the addresses again. It is long, because API servers rarely change.
 const RELEARN: Duration = Duration::from_secs(600);
-/// First retry interval until addresses are learned. It doubles up to `RELEARN`, because permissions
+/// First pause between tries while no address was learned. It doubles up to `RELEARN`, because permissions
 /// rarely change within seconds.
 const UNLEARNED: Duration = Duration::from_secs(5);
 const REPLY: Duration = Duration::from_secs(10);
@@ -50,7 +52,7 @@ struct Route {
 pub(super) struct Routes {
     introduction: Config,
     file: Option<PathBuf>,
-    /// In the order in which they are tried. The order is circular, with the last working route first.
+    /// Routes in the order of tries. The list is rotated so that the last working route is first.
     known: Mutex<VecDeque<Route>>,
 }
 
@@ -85,12 +87,13 @@ impl Routes {
         Client::new(service, namespace)
     }
 
-    /// Sends by the route that worked last. If the connection fails, tries the next route at once. Also
-    /// does so if a read-only request breaks off. After a server error the next request uses another
-    /// route: only that server may be unhealthy.
+    /// Sends a request by the route that worked last. If the connection fails, the next route is tried at
+    /// once. A GET that breaks off later is retried too. A server error is returned, but the next request
+    /// uses another route, because only that server may be unhealthy.
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let (parts, body) = request.into_parts();
-        // Replaced below: there is always the ClusterIP, and a body in memory, which can be cloned.
+        // This value is always replaced below: the ClusterIP is always a route, and a body in memory can be
+        // cloned.
         let mut failure = kube::Error::Service("the request cannot be sent".into());
         let ways = self.lock().clone();
         for route in ways {
@@ -103,7 +106,7 @@ impl Routes {
             let request = Request::from_parts(parts.clone(), body);
             match route.client.send(request).await {
                 Ok(response) => {
-                    // Too Many Requests does not count: changing the server would only add load.
+                    // Too Many Requests (429) is no failure: requests to another server would only add load.
                     attempt.failed = response.status().is_server_error();
                     return Ok(response);
                 }
@@ -116,12 +119,13 @@ impl Routes {
         Err(failure)
     }
 
-    /// Uses these addresses if they have changed. They come before the ClusterIP again in any case.
+    /// Uses the learned addresses if they differ from the known ones. In either case the ClusterIP is no
+    /// longer the first route.
     fn adopt(&self, mut learned: Vec<SocketAddr>) -> Result<(), ClientError> {
         learned.sort_unstable();
         learned.dedup();
         let is_known = self.knows(&learned);
-        // Spread the nodes over the servers.
+        // Begin at a random address, so that the nodes spread over the servers.
         let turn = jitter(learned.len() as u64);
         learned.rotate_left(usize::try_from(turn).unwrap_or(0));
         if !is_known {
@@ -132,7 +136,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns whether these are the known addresses. If so, the ClusterIP is no longer the first route.
+    /// Returns whether these are the known addresses. If they are, the ClusterIP does not stay the first
+    /// route.
     fn knows(&self, learned: &[SocketAddr]) -> bool {
         let mut known = self.lock();
         let mut now: Vec<_> = known.iter().filter_map(|route| route.address).collect();
@@ -144,7 +149,8 @@ impl Routes {
         is_known
     }
 
-    /// Saves addresses for the next start, if the file differs: an earlier write may have failed.
+    /// Saves the addresses for the next start, unless the file has them. The file is compared each time,
+    /// because an earlier write may have failed.
     fn save(&self, addresses: Vec<SocketAddr>) {
         let Some(file) = &self.file else { return };
         let is_saved = BTreeSet::from_iter(recall(file)) == addresses.iter().copied().collect();
@@ -160,7 +166,7 @@ impl Routes {
     }
 }
 
-/// A request under way. If it is abandoned, its route counts as failed.
+/// A request by one route. If it fails or is dropped before its answer, the route counts as failed.
 struct Attempt<'a> {
     routes: &'a Routes,
     address: Option<SocketAddr>,
@@ -178,7 +184,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Learns the addresses through that client, until the runtime ends.
+/// Learns the addresses through `client` at intervals, until the runtime ends.
 pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
     let mut pause = UNLEARNED;
     let mut is_refused = false;
@@ -189,7 +195,7 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
                 Err(error) => tracing::warn!(%error, "the API server's addresses cannot be used"),
             },
             Ok(Err(kube::Error::Api(status)))
-                // A rejected token (401) is reported by the watches.
+                // A rejected token (401) is not logged here: the watches report it.
                 if status.code == 403 && !std::mem::replace(&mut is_refused, true) =>
             {
                 tracing::warn!(
@@ -198,7 +204,7 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
                      the namespace default; until then the agent uses its cluster IP"
                 );
             }
-            // The watches report an unreachable server.
+            // An unreachable server is not logged here: the watches report it.
             _ => {}
         }
         sleep(pause + Duration::from_millis(jitter(pause.as_millis() as u64 / 2))).await;
@@ -276,7 +282,7 @@ fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
     files::write(file, &files::part(file), &bytes)
 }
 
-/// Removes the saved addresses from that folder.
+/// Removes the saved addresses from `state_dir`.
 ///
 /// # Errors
 /// The file exists and cannot be removed.
@@ -323,12 +329,12 @@ mod tests {
         let tried = |routes: &Routes| routes.lock()[0].address;
         assert_eq!(tried(&routes), Some(dead));
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
-        // It is not tried first again.
+        // The dead address is no longer the first route.
         assert_eq!(tried(&routes), None);
         assert_eq!(server.asked("nodes").len(), 1);
     }
 
-    /// Routes by the addresses of these servers, without TLS, and by the ClusterIP of the last.
+    /// Routes to these servers by their addresses, without TLS. The last server is also the ClusterIP.
     fn between(servers: &[&Server]) -> Routes {
         let routes = Routes::new(introduction(servers[servers.len() - 1]), None).unwrap();
         let way = |server: &&Server| Route {
@@ -356,7 +362,7 @@ mod tests {
         let address = if moves { second.address } else { first.address };
         assert_eq!(routes.lock()[0].address, Some(address));
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
-        // The one that answers is kept.
+        // The server that answers stays the first route.
         assert_eq!(routes.lock()[0].address, Some(address));
     }
 
@@ -378,14 +384,14 @@ mod tests {
         assert_eq!(ways, [Some("192.0.2.1:6443".parse().unwrap()), None]);
         let file = folder.path().join(FILE);
         assert_eq!(recall(&file), learned);
-        // If a write failed, the next one saves them.
+        // After a failed write, the next `adopt` saves the addresses.
         fs::remove_file(&file).unwrap();
         fs::create_dir_all(file.join("x")).unwrap();
         routes.adopt(learned.clone()).unwrap();
         fs::remove_dir_all(&file).unwrap();
         routes.adopt(learned.clone()).unwrap();
         assert_eq!(recall(&file), learned);
-        // A killed agent left its temporary file.
+        // A killed agent may have left its temporary file.
         fs::write(files::part(&file), "").unwrap();
         forget(folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -1,8 +1,7 @@
-//! Known objects of the cluster, and changes since the last delivery: the pure part of following an API
-//! server.
+//! Known objects of the cluster, and changes since the last delivery, without I/O.
 //!
-//! A list replaces its resource as a whole: its changes and its removals come in one batch. An invalid
-//! object keeps its previous facts.
+//! A list replaces all objects of its resource: its changes and removals come in one batch. If an object
+//! becomes invalid, its previous facts stay in use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -16,29 +15,27 @@ use crate::cluster::convert::Converter;
 use crate::cluster::facts::{Kind, Object, ObjectFacts, compare};
 use crate::cluster::{Problem, Update};
 
-/// Consequence of an invalid object.
+/// End of a message about an invalid object.
 const KEPT: &str = "the object's last good version stays in use";
-/// Number of invalid objects that are reported individually...
+/// Maximum number of invalid objects that an update names.
 const NAMED: usize = 50;
-/// ...and that are counted.
+/// Maximum number of invalid objects that are remembered and counted, per resource.
 const REMEMBERED: usize = 1_000;
 
-/// Hash of an object's kind, namespace and name. The facts have the name already, so the key does not repeat
-/// it. The folder's source does the same.
+/// Hash of an object's kind, namespace and name. A hash saves memory, because the facts have the names
+/// already.
 type Key = u64;
 
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A complete list begins.
     ListBegins(Kind),
-    /// The list is complete.
     ListEnds(Kind),
     /// An object exists, in a list or as a change.
     There(Object),
     /// An object exists and cannot be parsed as its kind.
     Unreadable(Kind, Box<ObjectMeta>, String),
     Gone(Kind, Box<ObjectMeta>),
-    /// A problem with following, or `None` when it is solved.
+    /// A problem of the list or watch; `None` when it is solved.
     Trouble(Kind, Option<Problem>),
 }
 
@@ -48,14 +45,14 @@ struct Resource {
     /// Keys in a list that is under way.
     listing: Option<HashSet<Key>>,
     is_listed: bool,
-    /// Undelivered changes; those of a list wait for its end.
+    /// Undelivered changes. During a list they wait for its end.
     changes: Vec<Change>,
     wrong: BTreeMap<Key, Problem>,
     trouble: Option<Problem>,
 }
 
 impl Resource {
-    /// Stores an object; `None` if it is gone or does not matter.
+    /// Stores the facts of an object. `None` removes the object.
     fn set(&mut self, key: Key, facts: Option<ObjectFacts>, budget: &mut Budget) {
         self.wrong.remove(&key);
         budget.charge(self.objects.get(&key), facts.as_ref());
@@ -88,8 +85,8 @@ impl Resource {
     fn end_list(&mut self, budget: &mut Budget) {
         if let Some(seen) = self.listing.take() {
             let gone = self.objects.extract_if(|key, _| !seen.contains(key));
-            // Removals go behind the pending changes: a list that broke off may have added objects that
-            // are gone now.
+            // Append the removals to the pending changes: an earlier list that broke off may have added
+            // objects that are gone now.
             self.changes.extend(gone.map(|(_, facts)| {
                 budget.charge(Some(&facts), None);
                 facts.gone()
@@ -134,7 +131,8 @@ impl Store {
     pub(super) fn take(&mut self, event: Event) -> bool {
         match event {
             Event::ListBegins(kind) => {
-                // If the previous list broke off, its objects stay: they are newer than those before it.
+                // If the previous list broke off, the objects that it delivered stay: they are newer than the
+                // ones before it.
                 self.resources[kind as usize].listing = Some(HashSet::new());
             }
             Event::ListEnds(kind) => {
@@ -169,7 +167,7 @@ impl Store {
         self.resources[Kind::Node as usize].has_news() || self.is_whole() != self.is_synced
     }
 
-    /// The update since the last one, if anything changed.
+    /// Everything that changed since the last update; `None` if nothing did.
     pub(super) fn update(&mut self) -> Option<Update> {
         let mut changes: Vec<Change> = self.converter.new_peers().into_iter().collect();
         for resource in &mut self.resources {
@@ -181,7 +179,7 @@ impl Store {
             changes.push(Change::Synced);
         }
         let node = &self.resources[Kind::Node as usize];
-        // An unreadable Node exists, and is a problem of its own.
+        // A Node that cannot be parsed is not missing. It is reported as a separate problem.
         let is_missing = self.is_synced && node.objects.is_empty() && node.wrong.is_empty();
         let now = Update {
             problems: self.problems(),
@@ -223,7 +221,8 @@ impl Store {
         }
     }
 
-    /// Drops Services of a namespace with their slices, last names first.
+    /// Drops Services of a namespace with their slices until `surplus` bytes are free. Services whose names
+    /// sort last go first.
     fn relieve(&mut self, namespace: &Arc<str>, surplus: usize) {
         let mut services: BTreeMap<Arc<str>, Vec<(usize, Key)>> = BTreeMap::new();
         for (resource, kept) in self.resources.iter().enumerate() {
@@ -249,7 +248,7 @@ impl Store {
             }
             dropped.insert(service);
         }
-        // Pending changes of a list would keep the dropped facts alive.
+        // Remove the pending changes of dropped Services too, because they would keep the facts in memory.
         let stays = |change: &Change| {
             let (owner, service) = match change {
                 Change::Service(facts) => (&facts.name.namespace, &facts.name.name),
@@ -276,7 +275,7 @@ impl Store {
         let resources = || self.resources.iter();
         let troubles = resources().filter_map(|resource| resource.trouble.clone());
         let mut problems: Vec<Problem> = troubles.collect();
-        // All resources report the same problem if the server is unreachable.
+        // Keep one of equal problems: all resources report the same one if the server is unreachable.
         problems.dedup();
         problems.extend(self.budget.problems().take(NAMED));
         let mut wrong = resources().flat_map(|resource| resource.wrong.values());

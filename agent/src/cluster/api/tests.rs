@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The next update, applied.
+    /// Waits for the next update, applies it to the view, and returns its changes.
     async fn next(&mut self) -> Vec<Change> {
         let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
         let update = update.expect("no update came").expect("the source ended");
@@ -198,7 +198,7 @@ async fn a_forgotten_version_is_listed_again_as_one_batch() {
     let mut world = World::new(script).await;
     world.until(|world| world.view.is_synced()).await;
     if world.services() == ["a", "b"] {
-        // All of it in one batch: b and c are never both missing.
+        // All changes come in one batch, so that b and c are never both missing.
         let changes = world.next().await;
         assert_eq!(changes.len(), 3, "{changes:?}");
     }
@@ -262,7 +262,7 @@ async fn lists_that_every_agent_needs_are_spread(#[case] first: Answer) {
     }
     let before = answers.len();
     answers.push(Answer::Open(list(9, &[])));
-    // The random delay is below a second once in 36,000 times.
+    // The random delay before a list is below one second in 1 of 36,000 runs.
     let hours = |hours: u64| Duration::from_secs(hours * 3_600);
     let pace = match in_pages {
         true => Pace {
@@ -278,7 +278,7 @@ async fn lists_that_every_agent_needs_are_spread(#[case] first: Answer) {
     nodes.extend((2..20).map(|version| Answer::Closed(vec![bookmark(version, "")])));
     let script = with_services(answers).with("nodes", nodes);
     let world = World::at_pace(script, pace).await;
-    // Nodes are requested again whenever their watch has ended.
+    // The watch of the Node ends at once and is requested again. Two such requests show that time has passed.
     world.server.until_asked("services", before).await;
     let nodes = world.server.asked("nodes").len();
     world.server.until_asked("nodes", nodes + 2).await;
@@ -418,7 +418,7 @@ async fn an_unreachable_server_is_a_problem_and_no_view() {
     let update = update.unwrap().unwrap();
     assert_eq!(update.changes, []);
     let told: Vec<_> = update.problems.iter().map(ToString::to_string).collect();
-    // Once, though three resources are watched.
+    // There is one report, although three resources are watched.
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
         told[0].starts_with("API server: cannot be reached (Connection refused"),

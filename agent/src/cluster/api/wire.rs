@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 use super::Kind;
 use super::store::Event;
 
-/// One line of a watch.
 #[derive(Deserialize)]
 pub(super) struct Line<'a> {
     #[serde(rename = "type", borrow)]
@@ -18,7 +17,6 @@ pub(super) struct Line<'a> {
     pub(super) object: &'a RawValue,
 }
 
-/// One page of a list.
 #[derive(Deserialize)]
 pub(super) struct Page<'a> {
     pub(super) metadata: ListMeta,

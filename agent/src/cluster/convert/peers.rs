@@ -7,9 +7,9 @@ use pathproof_witness::peers::PEERS;
 
 /// Numbers of other nodes, from 1 to [`PEERS`].
 ///
-/// Names come and go, and anybody who can write slices can invent some. A number is never reused: the
-/// ledger would take the new node for one that has answered before, and accuse it of silence. Nodes
-/// beyond the last number get none until the agent restarts, and are not reported on.
+/// A number is never reused, although anybody who can write slices can invent names of nodes. If a new node
+/// got an old number, the ledger would treat it as a node that has answered before, and report it as silent.
+/// Nodes beyond the last number get none until the agent restarts, and are not reported on.
 #[derive(Debug, Default)]
 pub(super) struct PeerNumbers {
     numbers: HashMap<Arc<str>, u16>,

@@ -201,7 +201,7 @@ fn another_node_is_not_taken() {
     assert_eq!(node("metadata: {name: there}"), Ok(None));
 }
 
-/// A cloud that writes nonsense must not hide that the node is to be deleted.
+/// Invalid addresses that a cloud writes must not hide that the node is being deleted.
 #[rstest]
 #[case::empty(
     "''",
@@ -273,7 +273,7 @@ fn shared_names_are_kept_once() {
     assert!(Arc::ptr_eq(&first, &converter.share("http")));
 }
 
-/// The API server accepts these in Services that are older than its strict checks, and kube-proxy
+/// The API server keeps such addresses in Services that are older than its strict checks, and kube-proxy
 /// serves them.
 #[rstest]
 #[case("192.0.2.010", "192.0.2.10")]

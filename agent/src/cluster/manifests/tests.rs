@@ -26,7 +26,7 @@ impl World {
     }
 
     fn write(&self, name: &str, text: &str) {
-        // Renamed into place: a new inode makes it differ even within a clock tick.
+        // Rename the file into place: the new inode shows the change even within one clock tick.
         let hidden = self.folder.path().join(".new");
         fs::write(&hidden, text).unwrap();
         fs::rename(hidden, self.folder.path().join(name)).unwrap();
@@ -326,7 +326,7 @@ fn text_that_is_not_utf8_is_a_problem_of_its_file() {
     );
 }
 
-/// None of them is opened: a reader of a pipe waits for a writer, and opening may act on a device.
+/// The agent must not open them: a reader of a pipe waits for a writer, and opening may act on a device.
 #[test]
 fn a_pipe_a_socket_and_a_device_are_named_and_skipped() {
     let mut world = World::new();

@@ -95,7 +95,8 @@ fn objects_of_a_file(#[case] text: &str, #[case] expected: &[&str]) {
 fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] place: &str) {
     let good = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
     assert!(told(text)[0].starts_with(place), "{:?}", told(text));
-    // In the second document the lines are still those of the file, and the others are read.
+    // If the second document is invalid, lines are still counted from the start of the file, and the other
+    // documents are read.
     let told = told(&format!("{good}---\n{text}---\n{good}"));
     let (line, column) = place.split_once(':').unwrap();
     let line: u64 = line.parse().unwrap();

@@ -41,7 +41,7 @@ pub(super) struct Store {
     /// Path whose reads fail.
     pub(super) unreadable: &'static str,
     pub(super) away: bool,
-    /// Lists by label are from before the slices were created.
+    /// Lists by label return the state before the slices were created.
     pub(super) lists_late: bool,
     /// Another client writes to a slice just before each patch arrives.
     pub(super) races: bool,

@@ -1,9 +1,9 @@
-//! Whether somebody beyond this node answers at the sentinel's addresses.
+//! Detects machines and pods beyond this node that use the sentinel's addresses.
 //!
-//! A pod or machine behind a default route leaves no trace in this node's routes or neighbours, and the
-//! sentinel's routes would cut this node off from it. So the agent tries TCP handshakes with these addresses,
-//! by each interface of a default route. Only an answer from the address itself counts, because a router that
-//! does not forward there may also answer. The agent sends no data over an accepted connection.
+//! If such a machine or pod is behind a default route, this node's routes and neighbours do not show it. The
+//! sentinel's routes would cut this node off from it. So the agent tries TCP handshakes with the sentinel's
+//! addresses, by each interface of a default route. Only an answer from the address itself counts, because a
+//! router that does not forward there may also answer. The agent sends no data over an accepted connection.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -21,15 +21,18 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A machine behind the default route answers in milliseconds, after its address is resolved.
+/// Timeout of a handshake. A machine behind the default route answers in milliseconds, once its link-layer
+/// address is resolved.
 const WAIT: Duration = Duration::from_millis(300);
-/// A router may drop the first packet while it resolves the address.
+/// Number of tries. One is not enough: a router may drop the first packet while it resolves the link-layer
+/// address.
 const ATTEMPTS: usize = 2;
 
 /// Interfaces of default routes, by [`Family`].
 pub type Uplinks = [BTreeSet<String>; FAMILIES];
 
-/// Tries each address by each uplink of its family. Returns a sentence with the remedy if one answers.
+/// Tries each address by each uplink of its family. If an address answers, returns a sentence with the
+/// remedy.
 pub async fn answering(tries: &[SocketAddr], uplinks: &Uplinks) -> Option<String> {
     let tries = tries.iter().flat_map(|to| {
         let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -67,7 +70,7 @@ async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
     }
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
-        // For example, the interface has no route to the address.
+        // The connection attempt ended at once. For example, the interface has no route to the address.
         result => return Ok(result.is_ok()),
     }
     let socket = TcpStream::from_std(socket.into())?;
@@ -79,14 +82,14 @@ async fn answers(to: SocketAddr, device: &str) -> io::Result<bool> {
         None => return Ok(socket.peer_addr().is_ok()),
         Some(error) => error.kind() == ErrorKind::ConnectionRefused,
     };
-    // Many kinds of ICMP error refuse a connection. Without one, it was a RST.
+    // If an ICMP error arrived, its sender decides, whatever its kind. Without one, a refusal was a RST.
     Ok(match refuser(&socket)? {
         Some(refuser) => refuser == to.ip(),
         None => refused,
     })
 }
 
-/// The sender of an ICMP error; `None` if the connection was refused by a RST.
+/// The sender of the ICMP error that ended the connection attempt; `None` if none arrived.
 fn refuser(socket: &TcpStream) -> io::Result<Option<IpAddr>> {
     let mut space = nix::cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
     let received = recvmsg::<SockaddrStorage>(

@@ -91,7 +91,7 @@ fn an_incomplete_list_removes_nothing() {
     store.take(service("a", "10.0.0.9"));
     store.take(service("short-lived", "10.0.0.3"));
     assert_eq!(store.update(), None);
-    // The next list removes them, and also an object that only the incomplete list contained.
+    // The next list removes b, and the object that only the incomplete list contained.
     store.take(Event::ListBegins(Kind::Service));
     store.take(service("a", "10.0.0.9"));
     store.take(Event::ListEnds(Kind::Service));
@@ -189,7 +189,8 @@ fn a_namespace_has_a_budget() {
              beginning with Service n/s{held}, are not judged; remove some, and restart the agent"
         )]
     );
-    // Known objects are still followed. Objects that were left out stay unknown even if there is room.
+    // Known objects are still followed. Objects that were left out stay unknown even after another object
+    // made room.
     store.take(Event::Gone(Kind::Service, meta("s1")));
     store.take(service("s0", "10.96.0.2"));
     store.take(service("s999", "10.96.0.1"));
@@ -200,7 +201,8 @@ fn a_namespace_has_a_budget() {
     assert_eq!(known(&store, Kind::Service), held);
 }
 
-/// External IPs may be anybody's addresses: once the object is left out, they are unknown.
+/// The agent reports that it does not know the external IPs of a Service that was left out: they may be
+/// anybody's addresses.
 #[test]
 fn a_left_out_service_with_external_ips_is_reported() {
     let claim = |name: &str| {
@@ -218,7 +220,7 @@ fn a_left_out_service_with_external_ips_is_reported() {
     let first = Some(ObjectName::new("n", "z"));
     assert_eq!(store.update().unwrap().unknown_frontends, first);
 
-    // A Service that was kept, and is dropped with its slices.
+    // A Service that was accepted is left out when one of its slices does not fit.
     let mut store = limited(4_000, 100_000);
     store.take(claim("kept"));
     store.take(slice("kept-1", "kept", 1_000));
@@ -226,7 +228,7 @@ fn a_left_out_service_with_external_ips_is_reported() {
     assert_eq!(store.update().unwrap().unknown_frontends, first);
 }
 
-/// With half of its endpoints known, connections to the others would count as misrouted.
+/// If half of the endpoints of a Service were known, connections to the other half would count as misrouted.
 #[test]
 fn a_service_without_all_its_slices_is_left_out() {
     for grows in [false, true] {
@@ -275,7 +277,7 @@ fn the_heaviest_namespace_loses_services() {
     assert_eq!(store.budget.total(), 0);
 }
 
-/// The agent watches only its own Node, so it can name no other.
+/// The agent watches only its own Node, so the report names no other Node.
 #[test]
 fn a_missing_node_is_reported_once_the_view_is_complete() {
     let mut store = Store::new("here");

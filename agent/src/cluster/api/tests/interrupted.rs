@@ -1,4 +1,4 @@
-//! Watches and lists that break off.
+//! Tests of watches and lists that break off.
 
 use super::super::follow::OFTEN;
 use super::*;
@@ -21,7 +21,7 @@ async fn an_idle_watch_after_a_broken_one_causes_a_list() {
     assert_eq!(world.problems, [""; 0]);
 }
 
-/// Later events show that the server has the version.
+/// An event after the interruption shows that the server has the watched version.
 #[tokio::test]
 async fn an_event_after_a_broken_watch_prevents_a_list() {
     let answers = vec![
@@ -35,7 +35,8 @@ async fn an_event_after_a_broken_watch_prevents_a_list() {
     assert!(asked[3].ends_with("resourceVersion=6"), "{asked:?}");
 }
 
-/// The server ends during its list, or a proxy limits the response. An incomplete list does not count.
+/// A list breaks off if the server ends, or if a proxy limits the response. An incomplete list does not
+/// count.
 #[tokio::test]
 async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     let part = || vec![event("ADDED", &service(1, "a", 80))];
@@ -59,7 +60,7 @@ async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
 
-/// The server is busy, or restarts behind a load balancer.
+/// A server may refuse watches while it is busy, or restarts behind a load balancer.
 #[rstest]
 #[case::for_a_moment(Duration::from_secs(600), false)]
 #[case::for_long(Duration::ZERO, true)]

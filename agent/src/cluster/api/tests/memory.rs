@@ -13,11 +13,12 @@ use super::super::store::{Event, Store};
 use super::super::wire::object;
 use crate::cluster::facts::Kind;
 
-/// Set in the separate process in which memory is measured.
+/// Environment variable that is set in the separate process in which memory is measured.
 const ALONE: &str = "PATHPROOF_TEST_ALONE";
 const NAME: &str =
     "cluster::api::tests::memory::the_worst_tenants_leave_the_agent_within_its_limit";
-/// The limit of deploy/base (128 MiB) minus an agent without Services (16) and full maps (46).
+/// The memory limit of deploy/base (128 MiB), minus the memory of an agent without Services (16) and of full
+/// maps (46).
 const LIMIT_KIB: u64 = 66 << 10;
 
 #[test]
@@ -67,7 +68,7 @@ fn measure() {
         .filter(|change| matches!(change, MapChange::PutEndpoint { .. }));
     let put = put.count();
     drop(plan);
-    // Without file pages: their number depends on who read the file before.
+    // Subtract file pages, because their number depends on who read the file before.
     let peak = status_kib("VmHWM").saturating_sub(status_kib("RssFile") + before);
     let (held, unjudged) = (view.service_count(), planner.unjudged());
     println!(

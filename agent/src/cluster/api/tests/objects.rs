@@ -1,4 +1,4 @@
-//! Objects as an API server serves them.
+//! Tests of objects as an API server serves them.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -54,7 +54,7 @@ fn a_slice_as_it_is_served() {
     assert_eq!(facts.ports.len(), 2);
 }
 
-/// Kubernetes' conformance tests create one, and the API server accepts it.
+/// Kubernetes' conformance tests create such a Service, and the API server accepts it.
 #[test]
 fn a_service_with_a_condition_whose_time_is_null() {
     let service = json!({

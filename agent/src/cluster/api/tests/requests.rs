@@ -1,4 +1,4 @@
-//! Requests to an API server.
+//! Tests of the requests to an API server.
 
 use pathproof_facts::cluster::ObjectName;
 
@@ -45,7 +45,7 @@ fn the_sentinel_alone_can_be_watched() {
     );
 }
 
-/// Behind a proxy only the end of a watch shows that the server is gone.
+/// Behind a proxy only the end of a watch shows that the server is gone, so the Node's watch ends soon.
 #[tokio::test]
 async fn the_watch_of_the_node_is_the_shortest() {
     let script = with_services(vec![Answer::Open(list(1, &[]))]);

@@ -129,7 +129,7 @@ fn pod() -> Value {
     })
 }
 
-/// Maps from Go: their values are never null.
+/// Fields that are maps in Go. The values in these maps are never null.
 const MAPS: [&str; 8] = [
     "labels",
     "annotations",
