@@ -108,8 +108,7 @@ struct Rotator {
 impl Rotator {
     fn new(client: &Client, config: RotateConfig) -> Self {
         let namespace = &*config.service.namespace;
-        // The name contains the start time, so that a container restarted in the same pod is a different
-        // candidate.
+        // The start time tells a container that restarts in the same pod apart.
         let me = format!("{}_{:x}", config.host, clock::mono().0);
         Self {
             candidate: Candidate::new(me),

@@ -5,12 +5,10 @@
 //! lists in pages. A watch that ends is continued from its last version. If the server has forgotten that
 //! version (410 Gone), the agent lists again, at least as new as before.
 //!
-//! `kube::runtime::watcher` (5.0) cannot replace this module:
-//! - It does not report the end of a watch.
-//! - If a server ends every watch immediately, it requests the next one without a pause.
-//! - It cannot detect that a server was restored from a backup.
-//! - Its streaming lists may be older than the known objects.
-//! - It reads a page of any size into memory.
+//! `kube::runtime::watcher` (5.0) cannot replace this module. It does not report the end of a watch, and if a
+//! server ends every watch immediately, it requests the next one without a pause. It cannot detect that a
+//! server was restored from a backup. Its streaming lists may be older than the known objects, and it reads a
+//! page of any size into memory.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -184,12 +182,10 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                // A brief refusal is not reported. No event is lost, because the next watch continues from
-                // the same version.
+                // A brief refusal loses no event: the next watch continues from the same version.
                 Err(End::Refused(_)) if self.is_refused_briefly(began) => self.rest().await,
                 Err(End::Failed(problem) | End::Refused(problem)) => {
-                    // Try a streaming list next, even if a list in pages failed: that failure does not rule
-                    // out streaming.
+                    // A list in pages that failed does not rule out streaming.
                     self.streams = true;
                     self.trouble(problem).await;
                     self.rest().await;
@@ -205,9 +201,8 @@ impl Follower {
         since.elapsed() < self.pace.refusals
     }
 
-    /// Handles the end of a watch. If the watch ended early, a restore from a backup is possible. If the next
-    /// watch then lasts to its end without events, a new list is needed. Otherwise a watch without events is
-    /// normal: if nothing changes, a server sends nothing, not even bookmarks.
+    /// Handles the end of a watch. After a watch that ended early, one without events needs a new list, since
+    /// the server may have been restored. Else it is normal: without changes a server sends nothing at all.
     async fn end(&mut self, lasted: Duration, asked: Duration) {
         if lasted < asked.mul_f32(0.9) {
             self.doubtful = true;
@@ -464,9 +459,8 @@ impl Follower {
                 self.is_listed = false;
                 End::Failed(unserved(resource, &why))
             }
-            // List in pages (KEP-3157). A server without streaming lists answers 400 or 422, and a server
-            // whose etcd is too old for them (before 3.4.25) answers 500. If the problem is another one, the
-            // list in pages fails too. Status 429 is excluded: a busy server is busy for any request.
+            // List in pages (KEP-3157). A server without streaming lists answers 400 or 422, or 500 if its
+            // etcd is too old for them (before 3.4.25). Status 429 is excluded: a busy server stays busy.
             code if is_list && code != 429 => End::NotStreamed,
             _ if self.is_listed => End::Refused(unserved(resource, &why)),
             _ => End::Failed(unserved(resource, &why)),
