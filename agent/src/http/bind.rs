@@ -159,8 +159,8 @@ fn open(
     aside: bool,
 ) -> io::Result<TcpListener> {
     let socket = socket(address, both_families)?;
-    // Accepted connections inherit these sizes. The admin port keeps the defaults, because it has long
-    // answers and few clients.
+    // Accepted connections inherit the listener's buffer sizes. The admin port keeps the kernel's defaults,
+    // because it has long answers and few clients.
     if matches!(option, HEALTHZ | SERVICES) {
         socket.set_recv_buffer_size(RECEIVED)?;
         socket.set_send_buffer_size(SENT)?;

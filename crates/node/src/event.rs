@@ -201,8 +201,8 @@ pub struct KernelSample {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
     pub top_talker: Option<TopTalker>,
     /// Connections from outside, by family, that were forwarded and not answered within the loss
-    /// window. A node is not responsible for its endpoints, so these connections count only if a
-    /// probe names a cause that keeps answers away.
+    /// window. The endpoint itself may be at fault, so these connections count only while probes
+    /// fail because their source is not masqueraded.
     #[serde(default)]
     pub unanswered: [u32; FAMILIES],
     /// Connections to other nodes.

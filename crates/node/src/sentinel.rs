@@ -1,7 +1,7 @@
 //! The node's model of the sentinel: what can be probed, whether the sentinel's parts (devices, programs
 //! and prober) are sound, and what each probe means. The shell owns the parts.
 //!
-//! Length: one state, and the events that move it.
+//! Length: the sentinel's state and all event handlers that change it, which share its private fields.
 
 use std::hash::Hasher as _;
 use std::time::Duration;

@@ -98,9 +98,12 @@ impl Planner {
         self.quotas.settle();
     }
 
-    /// Gives a Service port the id that one of its frontends has in the map, and all its frontends with
-    /// that id. A frontend that is in the map with another kind (an external IP instead of a cluster IP)
-    /// was another Service's, so its id is not adopted.
+    /// Keeps the id that the earlier agent gave to a Service port. The id is taken from the first of the
+    /// port's frontends in the map whose id is still free. The port then owns all its frontends that the map
+    /// has under this id.
+    ///
+    /// A frontend whose kind differs in the map (external IP instead of cluster IP) is skipped. It belonged
+    /// to another Service.
     fn adopt_id(
         &mut self,
         name: &ObjectName,

@@ -38,8 +38,8 @@ const OWNERS_READ: Duration = Duration::from_secs(7);
 const TRANSPORTS: usize = Transport::ALL.len();
 const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
 
-/// The last known state of the sentinel, from the cluster view and from its prober, with its time.
-/// It outlives the agent.
+/// Last known state of the sentinel: its objects in the cluster, whether it can be probed, and since when.
+/// It is stored for the next agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelView {
     /// Whether its Service and slices exist.

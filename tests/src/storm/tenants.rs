@@ -25,8 +25,8 @@ pub(super) const SERVICES_FILE: &str = "tenant.yaml";
 /// whose file comes first in the folder.
 const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
-/// Only the agent reads this file. The rules of its objects would take minutes to install, and no proxy is
-/// under test.
+/// File of [`Tenant::Products`], which only the agent reads: rules are made from YAML files alone. Rules for
+/// thousands of ports would take minutes to install, and the storm tests the agent, not a proxy.
 const UNRULED_FILE: &str = "tenant.json";
 
 /// Ports of the tenant's Services, including those that probes dial. The port of /healthz is not among them:

@@ -74,8 +74,8 @@ impl Ask {
     /// Parses the query of a URL, such as `quiet=30s&waited=12.5`. An empty one gives the defaults.
     ///
     /// # Errors
-    /// The first parameter that is unknown or out of range. A misspelt hook must not get the answer that all
-    /// is quiet.
+    /// A parameter is unknown or its value is invalid; the first such parameter is reported. Unknown
+    /// parameters are not ignored: a typo in a termination hook must not make the node look quiet too early.
     pub fn parse(query: &str) -> Result<Self, AskError> {
         let mut ask = Self::default();
         for parameter in query.split('&').filter(|part| !part.is_empty()) {

@@ -200,9 +200,9 @@ impl<'a> Case<'a> {
             .then_some((None, Evidence::Boot { at, never: None }))
     }
 
-    /// The Node reports that its pods have no network. During boot this does not count, because that network
-    /// is still being set up. The finding only replaces Proven: a Node condition must not end a 503 that only
-    /// a proof may end.
+    /// The Node reports that its pods have no network. This rule applies only after a probe or a connection
+    /// succeeded. Degraded means 200, so without that success it would end a 503 that only a success may end.
+    /// The rule does not apply during boot, while the pod network is still being set up.
     fn degraded_by_node(&self) -> Option<Grounds> {
         let said = self.inputs.network.clone()?;
         self.proven_by_connection()

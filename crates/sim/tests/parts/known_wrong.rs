@@ -1,5 +1,6 @@
-//! Cells that the verdict gets wrong today, a list that should become empty. The test fails for a listed
-//! cell that is right, and for a wrong cell that is not listed.
+//! Cells of the simulator's tables for which the verdict is wrong today. A cell is one use of a node with
+//! one fault or innocent world. The list should become empty. The test fails if a listed cell is right, or
+//! if a cell that is not listed is wrong.
 
 /// Faults or worlds, each with the uses in which the verdict is wrong.
 pub(crate) const KNOWN_WRONG: &[(&str, &[&str])] = &[

@@ -184,8 +184,8 @@ fn a_restart_does_not_disarm_lanes_that_represent_users() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// Cilium serves pods, so their success proves nothing about kube-proxy's rules. Without Cilium, pods and all
-/// other clients use the same rules.
+/// Beside Cilium, kube-proxy handles no connections of pods. So a pod's success proves nothing about
+/// kube-proxy's rules, but an external client's does. Without Cilium, any client's success proves them.
 #[rstest]
 #[case::two_proxies(Some(mixed()), SourceClass::Pod, State::Broken)]
 #[case::served_by_kube_proxy(Some(mixed()), SourceClass::External, State::Degraded)]

@@ -21,8 +21,8 @@ fn declared(declared: Declared) -> Limits {
     }
 }
 
-/// A proxy that never wrote a rule, and innocent counterparts: a filter that takes or rejects the probes,
-/// and probes that pass.
+/// Without the proxy's rules, or with forwarding off, the state is Broken, although no probe ever passed.
+/// Negative controls: a filter drops the probes, a filter rejects them, or they pass.
 #[rstest]
 #[case::no_rules(Fate::Leak, State::Broken)]
 #[case::forwarding_off(Fate::ForwardingOff, State::Broken)]
