@@ -2,6 +2,8 @@
 //! module only reads these settings. They do not show whether anything works.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, io};
@@ -144,32 +146,38 @@ fn uplink_forwards(family: Family) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The interfaces of default routes.
+/// The interfaces of default routes. It reads all routes of the node, of which a router may have a million: the
+/// caller should not do this often.
 ///
 /// # Errors
 /// The kernel's routes could not be read.
 pub fn uplinks(family: Family) -> io::Result<BTreeSet<String>> {
-    let routes = fs::read_to_string(match family {
+    let routes = File::open(match family {
         Family::V4 => "/proc/thread-self/net/route",
         Family::V6 => "/proc/thread-self/net/ipv6_route",
     });
-    let routes = unless_missing(routes)?.unwrap_or_default();
-    Ok(by_default(&routes, family).map(str::to_owned).collect())
+    let Some(routes) = unless_missing(routes)? else {
+        return Ok(BTreeSet::new());
+    };
+    let mut found = BTreeSet::new();
+    // Only one line at a time is in memory.
+    for line in BufReader::new(routes).lines() {
+        found.extend(by_default(&line?, family).map(str::to_owned));
+    }
+    Ok(found)
 }
 
-/// The interfaces of default routes. Columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use
+/// The interface of a line, if it is a default route. Columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use
 /// Metric Mask ...; of /proc/net/ipv6_route: destination and its length, source and its length, next hop,
 /// metric, references, use, flags, device.
-fn by_default(routes: &str, family: Family) -> impl Iterator<Item = &str> {
-    routes.lines().filter_map(move |line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let device = match (family, &words[..]) {
-            (Family::V4, [device, "00000000", _, _, _, _, _, "00000000", ..]) => device,
-            (Family::V6, [to, "00", .., device]) if to.bytes().all(|digit| digit == b'0') => device,
-            _ => return None,
-        };
-        (*device != "lo").then_some(*device)
-    })
+fn by_default(line: &str, family: Family) -> Option<&str> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let device = match (family, &words[..]) {
+        (Family::V4, [device, "00000000", _, _, _, _, _, "00000000", ..]) => device,
+        (Family::V6, [to, "00", .., device]) if to.bytes().all(|digit| digit == b'0') => device,
+        _ => return None,
+    };
+    (*device != "lo").then_some(*device)
 }
 
 pub fn has_ipv6(device: &str) -> bool {
@@ -184,8 +192,8 @@ fn read(path: &str) -> io::Result<Option<bool>> {
     Ok(number.map(|number| number != 0))
 }
 
-fn unless_missing(text: io::Result<String>) -> io::Result<Option<String>> {
-    match text {
+fn unless_missing<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
@@ -235,14 +243,16 @@ eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
 half\t00000000\t010200C0\t0003\t0\t0\t100\t00000080\t0\t0\t0
 cali1\t0A00F40A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0
 ";
-        assert!(by_default(v4, Family::V4).eq(["eth0"]));
+        let found = v4.lines().filter_map(|line| by_default(line, Family::V4));
+        assert!(found.eq(["eth0"]));
         let zero = "0".repeat(32);
         let rest = format!("{zero} 00 {zero} 00000400 00000001 00000000 00000003");
         let v6 = format!(
             "{zero} 00 {rest}     eth1\n{zero} 00 {rest}       lo\nfd{} 40 {rest} cni0\n",
             "0".repeat(30)
         );
-        assert!(by_default(&v6, Family::V6).eq(["eth1"]));
+        let found = v6.lines().filter_map(|line| by_default(line, Family::V6));
+        assert!(found.eq(["eth1"]));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock;
 use crate::config::SentinelConfig;
 use crate::sentinel::devices::{
-    Role, SentinelDevices, Uplinks, address_conflict, answering, ensure, remove, verify,
+    Role, SentinelDevices, address_conflict, answering, ensure, remove, verify,
 };
 use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners, uplinks};
 
@@ -76,7 +76,8 @@ struct Keeper {
 struct Tried {
     at: Mono,
     tries: Vec<SocketAddr>,
-    uplinks: Uplinks,
+    /// Whether there was a default route by which they could be tried.
+    has_uplink: bool,
     /// A sentence about who answers; `None` if nobody does.
     in_use: Option<String>,
 }
@@ -128,25 +129,25 @@ impl Keeper {
     }
 
     /// Returns a sentence if somebody else answers at the sentinel's addresses. The addresses are tried before
-    /// the first devices are made, when claims of other Services to these addresses or the default routes
-    /// change, and again while somebody answers.
+    /// the first devices are made, when claims of other Services to these addresses change, and again every
+    /// minute while somebody answers or there is no default route.
     async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
         let mut tries = desired.tries.clone();
         tries.retain(|to| desired.families.contains(&Family::of(&address(&to.ip()))));
-        let uplinks = Family::ALL.map(|family| uplinks(family).unwrap_or_default());
         let is_current = |tried: &&Tried| {
             let is_young = clock::mono().since(tried.at) < AGAIN;
-            let is_same = (&tried.tries, &tried.uplinks) == (&tries, &uplinks);
-            is_same && (tried.in_use.is_none() || is_young)
+            let is_free = tried.has_uplink && tried.in_use.is_none();
+            tried.tries == tries && (is_free || is_young)
         };
         if let Some(tried) = self.tried.as_ref().filter(is_current) {
             return tried.in_use.clone();
         }
+        let uplinks = Family::ALL.map(|family| uplinks(family).unwrap_or_default());
         let in_use = answering(&tries, &uplinks).await;
         self.tried = Some(Tried {
             at: clock::mono(),
             tries,
-            uplinks,
+            has_uplink: uplinks.iter().any(|devices| !devices.is_empty()),
             in_use: in_use.clone(),
         });
         in_use

@@ -28,12 +28,12 @@ const WAIT: Duration = Duration::from_millis(300);
 /// address.
 const ATTEMPTS: usize = 2;
 
-/// Interfaces of default routes, by [`Family`].
-pub type Uplinks = [BTreeSet<String>; FAMILIES];
-
 /// Tries each address by each uplink of its family. If an address answers, returns a sentence with the
 /// remedy.
-pub async fn answering(tries: &[SocketAddr], uplinks: &Uplinks) -> Option<String> {
+pub async fn answering(
+    tries: &[SocketAddr],
+    uplinks: &[BTreeSet<String>; FAMILIES],
+) -> Option<String> {
     let tries = tries.iter().flat_map(|to| {
         let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
         let devices = uplinks[family as usize].iter();
