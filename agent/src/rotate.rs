@@ -108,7 +108,7 @@ struct Rotator {
 impl Rotator {
     fn new(client: &Client, config: RotateConfig) -> Self {
         let namespace = &*config.service.namespace;
-        // The start time tells a container that restarts in the same pod apart.
+        // With the start time, a container that restarts in the same pod is a different candidate.
         let me = format!("{}_{:x}", config.host, clock::mono().0);
         Self {
             candidate: Candidate::new(me),

@@ -2,7 +2,7 @@
 //! operator.
 //!
 //! Its mount namespace outlives the agent, as on a real node. bpffs and /sys are private, and a cgroup of the
-//! test stands in for the root of all cgroups. Files of the world cover the two global kernel settings that
+//! test replaces the root of all cgroups. Files of the world cover the two global kernel settings that
 //! Cilium writes. The test adds the world's pods through Cilium's API, as its CNI plugin does.
 
 use std::fs;

@@ -49,8 +49,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.labelled(peers[0], &ours, "a node that fails");
     scene.peers(0);
     scene.labelled(NODE, &Value::Null, "a sound one");
-    // Make this node fail, as its own agent's condition says. Only one node of five may be withdrawn at a
-    // time.
+    // Make this node fail, so that its condition is False. Only one node of five may be withdrawn at a time.
     scene.labelled(peers[0], &Value::Null, "a node that works again");
     let rules = flush(&scene.world.node);
     scene.labelled(NODE, &ours, "this node fails");

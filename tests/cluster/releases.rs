@@ -33,7 +33,7 @@ fn both(scene: &Scene, path: &str) -> (Shape, Shape) {
     (shape(&theirs), shape(&ours))
 }
 
-/// kube-proxy's body in releases that do not report each family. `T` and `G` stand for times in two forms.
+/// kube-proxy's body in releases that do not report each family. `T` and `G` are placeholders of times in two forms.
 fn old_body(eligible: Option<bool>) -> String {
     let times = r#"{"lastUpdated": "G","currentTime": "G""#;
     match eligible {
@@ -80,7 +80,7 @@ fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
     }
 }
 
-/// Answers of a node that is being removed, and of one that is not. `heeds` says whether this kube-proxy's
+/// Answers of a node that is being removed, and of one that is not. `heeds`: whether this kube-proxy's
 /// /healthz depends on the removal.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables, &[], false)]

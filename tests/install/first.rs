@@ -131,7 +131,7 @@ impl Scene {
         assert!(all.iter().all(|one| *one == json!({})), "{all:#?}");
     }
 
-    /// Checks the agent's process in /proc. `by_runtime` says whether the container runtime adds a seccomp
+    /// Checks the agent's process in /proc. `by_runtime`: whether the container runtime adds a seccomp
     /// filter.
     fn assert_confined(&self, by_runtime: bool) {
         let process = self.agent_process();

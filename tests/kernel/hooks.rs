@@ -21,7 +21,7 @@ fn syn(family: Family) -> Packet {
     packet::syn(client(family), frontend(family), ISN)
 }
 
-/// What a packet must leave in the maps.
+/// Expected content of the maps after a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Nothing,

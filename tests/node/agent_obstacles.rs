@@ -1,4 +1,4 @@
-//! Obstacles that the kernel's own state reveals, and that affect real traffic while the sentinel's probes
+//! Obstacles that show in the state of the kernel, and that affect real traffic while the sentinel's probes
 //! pass: policy rules, the reverse path filter, neighbours that do not answer. Each has a negative control.
 
 use node_tests::outage::Users;

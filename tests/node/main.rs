@@ -1,5 +1,5 @@
 //! The real agent on a real node: packets, kernel NAT, /healthz. Each fault that the agent must find has a
-//! negative control: an event that looks similar and is no fault.
+//! negative control: a similar event that is no fault.
 //!
 //! These tests measure no time. Waits are long, because the machine may be busy, and end with the event that
 //! they wait for. The demo and the benchmarks measure how fast the agent is.

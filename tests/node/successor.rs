@@ -133,7 +133,7 @@ fn both_of_two_agents_probe() {
             .map(|lane| lane["passed"].as_u64().unwrap_or_default())
             .collect()
     };
-    // The successor continues its predecessor's counts, and must add passed probes of its own on all lanes.
+    // The successor continues its predecessor's counts, and must add passed probes on all lanes.
     let first = said_by(&next, &before);
     for family in Family::ALL {
         let begun = passed(&first, family);

@@ -1,6 +1,5 @@
 //! Tight memory for one process: a control group in which the kernel reclaims every page that it can read
-//! again from a file, as on a node that runs out of memory. The process's own data stays, and nothing is
-//! killed.
+//! again from a file, as on a node that runs out of memory. Anonymous memory stays, and nothing is killed.
 
 use std::fs;
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ fn a_report_has_sentences_and_is_read_back_without_them() {
     }
 }
 
-/// After a while a Service or interface is gone, or its id is another's.
+/// Later, a Service or interface may be gone, or another one may have its id.
 #[test]
 fn sightings_keep_the_names_they_had_when_seen() {
     let named = sample::broken();

@@ -11,7 +11,7 @@ use super::{Api, base};
 use crate::manifests::{Manifests, NODE_FILE};
 use crate::prelude::*;
 
-/// Timeout of the wait for the API server's own namespaces, which it creates a moment after it is ready.
+/// Timeout of the wait for the namespaces that the API server creates a moment after it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn documents(text: &str) -> Result<Vec<Value>> {

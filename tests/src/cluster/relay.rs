@@ -1,5 +1,5 @@
 //! A TCP relay in front of the API server. It makes the network between nodes and server slow, silent or
-//! dead, while the server, and the test's own connection to it, keep working.
+//! dead, while the server, and the connection of the test to it, keep working.
 
 use std::io;
 use std::pin::pin;

@@ -112,7 +112,7 @@ impl Play<'_> {
         self.explained(&failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
-    /// After the repair, asks `pathproof why` to explain the 503 at this time.
+    /// Runs `pathproof why` after the repair, to explain the 503 at this time.
     fn explained(&mut self, time: &str) -> Result<()> {
         self.tell.act(&format!(
             "the node works again; explain the 503 afterwards: pathproof why --at {time}"

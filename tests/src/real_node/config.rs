@@ -20,8 +20,8 @@ pub(super) fn containerd(folder: &Path) -> Result<String> {
         .replace("PAUSE", PAUSE))
 }
 
-/// A CNI network with a veth and a host route for each pod, in both families, and host ports. The world's own
-/// pods have addresses below the first of these.
+/// A CNI network with a veth and a host route for each pod, in both families, and host ports. Pods of the test
+/// world have addresses below the first of these.
 pub(super) fn network() -> String {
     let ((v4, v6), (first4, first6)) = (NODE_POD_CIDRS, FREE_PODS);
     include_str!("network.json")

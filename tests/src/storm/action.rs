@@ -309,7 +309,7 @@ fn spawn(
     let Some(group) = memory else {
         return spawn();
     };
-    // Lift the limit first: a new agent needs memory of its own, as in a new pod. In a tight group even this
+    // Lift the limit first: a new agent needs additional memory, as in a new pod. In a tight group even this
     // process may lack the memory to open a file.
     group.loosen()?;
     group.inside(spawn)?

@@ -162,7 +162,7 @@ pub(super) fn seed_of_the_day(now: Timestamp) -> u64 {
 }
 
 /// The storm of a seed within `length`, with actions ordered by their start. Actions of one kind never
-/// overlap. `api` says whether the agent reads an API server.
+/// overlap. `api`: whether the agent reads an API server.
 pub(super) fn plan(seed: u64, length: Duration, api: bool) -> Vec<Step> {
     let mut troubles = TROUBLES.map(Action::Api).to_vec();
     troubles.retain(|_| api);

@@ -204,8 +204,7 @@ const KERNEL_OPTIONS: &str =
 const NETWORK: &str =
     "-netdev user,id=uplink,ipv6=off -device virtio-net-pci,netdev=uplink,romfile=";
 
-/// What differs between the machines of two architectures: QEMU's options, and words on the kernel's
-/// command line. QEMU's first serial line is the kernel's console, the second carries the results. The
+/// The options of QEMU and the kernel's command line, which differ between the two architectures. QEMU's first serial line is the kernel's console, the second carries the results. The
 /// kernel passes `results`, which it does not know, to the first process as an environment variable.
 fn hardware(arch: Arch) -> (&'static str, &'static str) {
     match arch {

@@ -134,8 +134,8 @@ fn lookups_count_only_if_they_showed_open_ways_before() {
     );
 }
 
-/// Clients outside arrive by another interface, and may not depend on netfilter at a bridge. So an open
-/// path of theirs does not show that lookups are right for pods.
+/// Clients outside arrive by another interface, and may not depend on netfilter at a bridge. So a
+/// successful lookup for them does not show that lookups for pods succeed.
 #[rstest]
 #[case::of_the_same_class(SourceClass::Pod, State::Broken)]
 #[case::of_another_class(SourceClass::External, State::Suspect)]

@@ -144,7 +144,7 @@ impl Datapath {
         rules.filter(|_| !gone)
     }
 
-    /// What stops a translated connection, if a fault does.
+    /// The outcome of a translated connection that a fault stops; `None` if no fault stops it.
     fn stopped(&self, masqueraded: bool, family: Family) -> Option<Way> {
         if !self.forwards(family) || self.has(Fault::ForwardDropped, family) {
             return Some(Way::Dropped);
@@ -156,7 +156,7 @@ impl Datapath {
         denied.then_some(Way::Dropped)
     }
 
-    /// What happens to a connection without rules.
+    /// The outcome of a connection for which there are no rules.
     fn unruled(&self, client: Client, (kind, family): (FrontendKind, Family)) -> Way {
         let stopped = self.stopped(false, family);
         match kind {

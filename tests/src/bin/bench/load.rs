@@ -23,7 +23,7 @@ mod clients;
 const TURN: Duration = Duration::from_secs(2);
 /// Duration of each measurement at a rate.
 const AT_A_RATE: Duration = Duration::from_secs(10);
-/// Rate that stands for "no limit": more connections a second than any thread can make.
+/// Rate without a limit: more connections a second than any thread can make.
 const FLOOD: u32 = 1_000_000;
 /// SYNs of the flood, nearly all from different sources, and the time limit for them.
 const SOURCES: u64 = 1_000_000;
