@@ -249,7 +249,7 @@ impl Config {
             admin = listens(&self.admin.address),
             audit_only = self.healthz.enforcement == Enforcement::Audit,
             unknown_is_503 = self.healthz.unknown_policy == pathproof_judge::answer::UnknownPolicy::Closed,
-            families = ?self.healthz.families,
+            families = %serde_json::json!(self.healthz.families),
             fleet_brake = %self.healthz.fleet_brake,
             flap_dwell = ?self.healthz.flap_dwell,
             sentinel = sentinel.map(|sentinel| sentinel.service.to_string()),

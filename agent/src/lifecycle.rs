@@ -1,5 +1,7 @@
 //! The process itself: its log, readiness, liveness, limits and memory.
 
+#[cfg(test)]
+pub(crate) mod captured;
 pub mod starting;
 
 use std::collections::BTreeSet;

@@ -1,4 +1,3 @@
-use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::http::AllowList;
+use crate::lifecycle::captured::CapturedLog;
 
 fn around() -> Surroundings {
     Surroundings {
@@ -40,17 +40,11 @@ fn resolve_in(options: &[&str], around: &Surroundings) -> Result<Config, String>
 /// The log line is for people, so it must not contain Rust's Debug format.
 #[test]
 fn the_configuration_is_logged_in_words() {
-    let (mut log, write) = std::io::pipe().unwrap();
-    let lines = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(Arc::new(write));
-    let logging = tracing::subscriber::set_default(lines.finish());
+    let log = CapturedLog::begin();
     resolve(&["--node-name=node-1"]).unwrap().log();
-    drop(logging);
-    let mut text = String::new();
-    log.read_to_string(&mut text).unwrap();
+    let text = log.end();
     let expected = "configuration node=node-1 cluster_view=folder /cluster healthz=\"all addresses, port 10256\" \
-                    admin=\"127.0.0.1:19256\" audit_only=true unknown_is_503=false families=Used fleet_brake=20 flap_dwell=10s \
+                    admin=\"127.0.0.1:19256\" audit_only=true unknown_is_503=false families=\"used\" fleet_brake=20 flap_dwell=10s \
                     sentinel=\"pathproof/pathproof-sentinel\"\n";
     assert!(text.ends_with(expected), "{text}");
 }

@@ -1,13 +1,10 @@
 //! Tests of the rotator against an API server in this process.
 
-use std::io::Read as _;
-use std::sync::Arc;
-
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::lifecycle;
+use crate::lifecycle::captured::CapturedLog;
 
 mod server;
 
@@ -266,12 +263,7 @@ async fn an_api_that_is_away_is_survived() {
 
 #[tokio::test]
 async fn an_outage_is_logged_once_with_its_root_cause() {
-    let (mut log, write) = std::io::pipe().unwrap();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(lifecycle::DEFAULT_FILTER)
-        .with_ansi(false)
-        .with_writer(Arc::new(write));
-    let logging = tracing::subscriber::set_default(lines.finish());
+    let log = CapturedLog::begin();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server {
         url: format!("http://{}", listener.local_addr().unwrap()),
@@ -282,10 +274,7 @@ async fn an_outage_is_logged_once_with_its_root_cause() {
     for _ in 0..3 {
         rotator.look().await;
     }
-    drop(logging);
-    let mut text = [0; 16_384];
-    let length = log.read(&mut text).unwrap();
-    let text = str::from_utf8(&text[..length]).unwrap();
+    let text = log.end();
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(
         text.contains("the API server is not available: Connection refused"),

@@ -1,12 +1,9 @@
-use std::io::Read as _;
-use std::sync::Arc;
-
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_report::sample;
 use rstest::rstest;
 
 use super::*;
-use crate::lifecycle;
+use crate::lifecycle::captured::CapturedLog;
 
 /// An answer of the agent: its status code, and whether it reports the datapath as healthy.
 type Told = (u16, bool);
@@ -124,20 +121,13 @@ fn a_flapping_state_is_logged_once_a_second() {
 
 #[test]
 fn a_line_quotes_the_reason() {
-    let (mut log, write) = std::io::pipe().unwrap();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(lifecycle::DEFAULT_FILTER)
-        .with_ansi(false)
-        .with_writer(Arc::new(write));
-    let logging = tracing::subscriber::set_default(lines.finish());
+    let log = CapturedLog::begin();
     let mut changes = Changes::default();
     for (state, told, at) in [(State::Proven, OK, 0), (State::Broken, FAILS, 2_000)] {
         let lines = changes.lines(&verdict(state, at), &answers([told; 2]));
         lines.iter().for_each(|line| line.write("worker-1"));
     }
-    drop(logging);
-    let mut text = String::new();
-    log.read_to_string(&mut text).unwrap();
+    let text = log.end();
     let reason = verdict(State::Broken, 2_000).reason();
     let expected = format!(
         "the answer of /livez changed node=\"worker-1\" old=\"200\" new=\"503\" cause=\"leaked\" reason={reason:?}"
