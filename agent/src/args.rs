@@ -102,7 +102,7 @@ pub enum Command {
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
     /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists nodes that are not ready
-    /// first (broken, stale or recovering), then unknown nodes (degraded, suspect, unknown, starting, or
+    /// first (broken, stale or recovering), then uncertain nodes (degraded, suspect, unknown, starting, or
     /// with an outdated condition), nodes that are being removed, and healthy nodes. Nodes that do not run
     /// Linux have no agent, and are listed last.
     Fleet(Box<FleetArgs>),

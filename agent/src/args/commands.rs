@@ -369,7 +369,7 @@ pub struct FleetArgs {
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
     pub selector: Option<String>,
 
-    /// Show only nodes that are not ready, unknown or being removed
+    /// Show only nodes that are not ready, uncertain or being removed
     #[arg(long, alias = "sick", help_heading = LIST)]
     pub unhealthy: bool,
 }

@@ -55,8 +55,7 @@ impl FleetReport {
 
     /// Whether both reports have the same content, apart from the time of writing.
     pub fn is_same(&self, other: &FleetReport) -> bool {
-        let said = |report: &Self| (report.nodes, report.unsound.clone(), report.in_use.clone());
-        said(self) == said(other)
+        (self.nodes, &self.unsound, &self.in_use) == (other.nodes, &other.unsound, &other.in_use)
     }
 
     pub fn count(&self) -> Count {

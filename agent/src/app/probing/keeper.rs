@@ -76,8 +76,8 @@ struct Keeper {
 struct Tried {
     at: Mono,
     tries: Vec<SocketAddr>,
-    /// Whether there was a default route by which they could be tried.
-    has_uplink: bool,
+    /// Those of a family without a default route.
+    untried: Vec<SocketAddr>,
     /// A sentence about who answers; `None` if nobody does.
     in_use: Option<String>,
 }
@@ -130,24 +130,31 @@ impl Keeper {
 
     /// Returns a sentence if somebody else answers at the sentinel's addresses. The addresses are tried before
     /// the first devices are made, when claims of other Services to these addresses change, and again every
-    /// minute while somebody answers or there is no default route.
+    /// minute while somebody answers or a family has no default route.
     async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
+        let family_of = |to: &SocketAddr| Family::of(&address(&to.ip()));
         let mut tries = desired.tries.clone();
-        tries.retain(|to| desired.families.contains(&Family::of(&address(&to.ip()))));
-        let is_current = |tried: &&Tried| {
-            let is_young = clock::mono().since(tried.at) < AGAIN;
-            let is_free = tried.has_uplink && tried.in_use.is_none();
-            tried.tries == tries && (is_free || is_young)
+        tries.retain(|to| desired.families.contains(&family_of(to)));
+        let last = self.tried.as_ref().filter(|last| last.tries == tries);
+        let due = match last {
+            None => tries.clone(),
+            Some(last) if clock::mono().since(last.at) < AGAIN => return last.in_use.clone(),
+            Some(last) if last.in_use.is_some() => tries.clone(),
+            Some(last) if last.untried.is_empty() => return None,
+            Some(last) => last.untried.clone(),
         };
-        if let Some(tried) = self.tried.as_ref().filter(is_current) {
-            return tried.in_use.clone();
-        }
-        let uplinks = Family::ALL.map(|family| uplinks(family).unwrap_or_default());
-        let in_use = answering(&tries, &uplinks).await;
+        let uplinks = Family::ALL.map(|family| {
+            let is_due = due.iter().any(|to| family_of(to) == family);
+            let devices = is_due.then(|| uplinks(family).ok()).flatten();
+            devices.unwrap_or_default()
+        });
+        let in_use = answering(&due, &uplinks).await;
+        let mut untried = due;
+        untried.retain(|to| uplinks[family_of(to) as usize].is_empty());
         self.tried = Some(Tried {
             at: clock::mono(),
             tries,
-            has_uplink: uplinks.iter().any(|devices| !devices.is_empty()),
+            untried,
             in_use: in_use.clone(),
         });
         in_use

@@ -15,6 +15,7 @@ use futures_util::future::join_all;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr};
 use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg, setsockopt};
+use pathproof_facts::node_context::address;
 use pathproof_plan::expect::addresses::OTHERS;
 use pathproof_wire::service::{FAMILIES, Family};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -35,8 +36,7 @@ pub async fn answering(
     uplinks: &[BTreeSet<String>; FAMILIES],
 ) -> Option<String> {
     let tries = tries.iter().flat_map(|to| {
-        let family = if to.is_ipv4() { Family::V4 } else { Family::V6 };
-        let devices = uplinks[family as usize].iter();
+        let devices = uplinks[Family::of(&address(&to.ip())) as usize].iter();
         devices.map(move |device| async move {
             for _ in 0..ATTEMPTS {
                 match answers(*to, device).await {

@@ -55,7 +55,9 @@ pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
         let mut endpoints = endpoints.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
         let taken = cluster_ips.find(is_ours).map(|ip| ("a cluster IP", ip));
         let is_source = |ip: &IpAddr| rule.pods.contains(ip);
-        let taken = taken.or_else(|| Some(("an endpoint", endpoints.find(is_source)?)));
+        let has_sources = !rule.pods.is_empty();
+        let mut source = || has_sources.then(|| endpoints.find(is_source)).flatten();
+        let taken = taken.or_else(|| Some(("an endpoint", source()?)));
         if let Some((what, address)) = taken {
             return Some(format!(
                 "the sentinel's address {address} is {what} of Service {name}: {OTHERS}"
@@ -96,8 +98,10 @@ pub fn tries(rule: &SentinelRule, view: &ClusterView) -> Vec<SocketAddr> {
     let usual = ours
         .iter()
         .flat_map(|ip| PORTS.map(|port| SocketAddr::new(*ip, port)));
-    let tries: BTreeSet<SocketAddr> = usual.chain(claimed.into_iter().take(CLAIMS)).collect();
-    tries.difference(&translated).copied().collect()
+    let usual: BTreeSet<SocketAddr> = usual.collect();
+    let claimed = claimed.difference(&translated).take(CLAIMS);
+    let tries: BTreeSet<_> = usual.difference(&translated).chain(claimed).collect();
+    tries.into_iter().copied().collect()
 }
 
 /// The TCP ports at each address.

@@ -107,10 +107,3 @@ fn memory_is_bounded() {
         assert_eq!(drops.shown.dropped.len(), KEPT);
     }
 }
-
-/// The packet was to be forwarded to a pod, so that no process listens here is as it should be.
-#[test]
-fn a_packet_without_a_socket_was_taken_by_the_node() {
-    let words = "the node took the packet for itself";
-    assert_eq!(meaning("NO_SOCKET"), Some(words));
-}

@@ -114,7 +114,7 @@ fn claims_of_a_tenant_turn_nothing_off() {
         ..(*external).clone()
     };
     let claims = vec![
-        Change::Service(Arc::new(external)),
+        Change::Service(Arc::new(external.clone())),
         slice("till", "198.18.0.2"),
     ];
     assert_eq!(said(&rule, claims), None);
@@ -195,8 +195,22 @@ fn claimed_addresses_are_tried_unless_the_proxy_would_answer() {
         ..ServiceFacts::default()
     };
     let both = vec![
-        Change::Service(Arc::new(external)),
+        Change::Service(Arc::new(external.clone())),
         with_ports("198.18.0.2", &ports),
     ];
     assert_eq!(tried(both), [10_250]);
+    let all = ServiceFacts {
+        ports: (1..5).map(port).collect(),
+        ..external
+    };
+    let both = vec![
+        Change::Service(Arc::new(all)),
+        with_ports("198.18.0.2", &many),
+    ];
+    let tried = tried(both);
+    assert_eq!(
+        tried,
+        [5, 6, 7, 8, 9, 10_250],
+        "what is translated takes no place"
+    );
 }
