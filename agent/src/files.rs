@@ -21,14 +21,18 @@ pub(crate) fn part(file: &Path) -> PathBuf {
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Makes a folder that only its owner can read. The mode of an existing folder is changed too, because
-/// kubelet creates a pod's folder with mode 0755.
+/// Makes a folder that only its owner can read. kubelet creates a pod's folder with mode 0755, so the mode of an
+/// empty folder is changed. A folder with content may belong to others, such as /run, and keeps its mode.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    fs::set_permissions(folder, Permissions::from_mode(0o700))
+    if fs::read_dir(folder)?.next().is_none() {
+        // A folder of another owner cannot be changed, and is used as it is.
+        let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
+    }
+    Ok(())
 }
 
 /// Writes a file atomically, readable only by its owner; `fresh` is the temporary path.
@@ -60,5 +64,26 @@ pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
         if begun && is_old {
             let _ = fs::remove_file(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_empty_folders_become_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let [made, empty, used] = ["made", "empty", "used"].map(|name| dir.path().join(name));
+        for folder in [&empty, &used] {
+            fs::create_dir(folder).unwrap();
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::write(used.join("of-another-program"), "").unwrap();
+        for folder in [&made, &empty, &used] {
+            make_private(folder).unwrap();
+        }
+        assert_eq!([&*made, &*empty, &*used].map(mode), [0o700, 0o700, 0o755]);
     }
 }

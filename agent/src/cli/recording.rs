@@ -2,6 +2,7 @@
 //! `pathproof why --at` finds the recording that contains a past moment.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
@@ -86,7 +87,13 @@ pub(super) fn report_at(at: Wall, args: &WhyArgs) -> Result<Report, Problem> {
 
 /// The first recording that ends at or after `at`.
 fn recorded(state_dir: &Path, at: Wall) -> Result<PathBuf, Problem> {
-    let files = Recordings::below(state_dir).files().unwrap_or_default();
+    let files = match Recordings::below(state_dir).files() {
+        // The agent's folder is for its owner alone.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(Problem::File(state_dir.to_owned(), error));
+        }
+        files => files.unwrap_or_default(),
+    };
     let reaches = |path: &PathBuf| load(path, None).is_ok_and(|replayed| replayed.span.1 >= at);
     let found = files.into_iter().find(reaches);
     found.ok_or_else(|| Problem::NotRecorded(state_dir.to_owned(), at))

@@ -134,8 +134,13 @@ impl Manifests {
         if is_whole && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
         }
-        // Do not report a missing Node while a file cannot be read: that file may contain the Node.
-        if !self.is_synced || self.files.values().any(|file| !file.is_whole) {
+        // Do not report a missing Node while a file cannot be read, or a new one is being written: that file may
+        // contain the Node.
+        let is_new = |name: &OsString| !self.files.contains_key(name);
+        let is_partial = |file: &File| !file.is_whole;
+        let is_incomplete =
+            hints.unfinished.iter().any(is_new) || self.files.values().any(is_partial);
+        if !self.is_synced || is_incomplete {
             update.missing_node = None;
         }
         let told = self.told.replace(update.clone());

@@ -19,7 +19,6 @@ use rtnetlink::packet_core::Parseable;
 use rtnetlink::packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use socket2::{SockFilter, SockRef};
 use thiserror::Error;
@@ -316,29 +315,11 @@ fn carries_ip(kind: LinkLayerType) -> bool {
 
 /// Indexes of the devices of default routes, in any table.
 fn uplinks() -> Result<BTreeSet<u32>, DevicesError> {
-    let mut uplinks = BTreeSet::new();
+    let mut found = BTreeSet::new();
     for family in Family::ALL {
-        let defaults = routes::list(family, |destination, _| destination.prefix_len() == 0);
-        for route in defaults.map_err(failed("list routes"))? {
-            collect(&route, &mut uplinks);
-        }
+        found.extend(routes::uplinks(family).map_err(failed("list routes"))?);
     }
-    Ok(uplinks)
-}
-
-fn collect(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
-    if route.header.kind != RouteType::Unicast {
-        return;
-    }
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => drop(uplinks.insert(*index)),
-            RouteAttribute::MultiPath(hops) => {
-                uplinks.extend(hops.iter().map(|hop| hop.interface_index));
-            }
-            _ => {}
-        }
-    }
+    Ok(found)
 }
 
 #[cfg(test)]

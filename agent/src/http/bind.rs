@@ -17,10 +17,10 @@ const BACKLOG: i32 = 4096;
 /// towards the memory of the agent's container, and a client decides how much of them it fills. With the
 /// default size, 1,000 connections whose request lacked one byte took 67 MB; with this size they take 3 MB
 /// (Linux 6.18). Longer requests are read in parts.
-const RECEIVED: usize = 2 * 1024;
+const RECEIVE_BUFFER: usize = 2 * 1024;
 /// Send buffer of a health check's connection, in bytes; the kernel doubles it. A client that reads no
 /// answers fills it.
-const SENT: usize = 16 * 1024;
+const SEND_BUFFER: usize = 16 * 1024;
 
 /// Option of the listener for health checks. If connections are steered to this listener, it does not need
 /// its port (docs/internal/design/shell.md#port-takeover).
@@ -162,8 +162,8 @@ fn open(
     // Accepted connections inherit the listener's buffer sizes. The admin port keeps the kernel's defaults,
     // because it has long answers and few clients.
     if matches!(option, HEALTHZ | SERVICES) {
-        socket.set_recv_buffer_size(RECEIVED)?;
-        socket.set_send_buffer_size(SENT)?;
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        socket.set_send_buffer_size(SEND_BUFFER)?;
     }
     match address {
         _ if !aside => socket.set_reuse_port(true)?,

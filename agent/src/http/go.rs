@@ -49,7 +49,7 @@ fn is_in_hosts(byte: u8) -> bool {
 
 /// Puts Date before Content-Length, as Go does. Without this, hyper would add Date behind the
 /// Content-Length that axum has set.
-pub(super) fn in_order(mut answer: Response, now: Wall) -> Response {
+pub(super) fn with_date(mut answer: Response, now: Wall) -> Response {
     let headers = answer.headers_mut();
     let length = headers.remove(CONTENT_LENGTH);
     let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&now.timestamp());

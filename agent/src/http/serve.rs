@@ -287,7 +287,7 @@ impl Shared {
                     Some(answer) => answer,
                     None => {
                         let answer = routed.oneshot(request.map(Body::new)).await?;
-                        go::in_order(answer, clock::wall())
+                        go::with_date(answer, clock::wall())
                     }
                 })
             }

@@ -1,6 +1,7 @@
 //! Routes of this node, selected while the kernel lists them. A router may have a million routes of
 //! which a handful matters; rtnetlink would parse each of them and buffer them all.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_wire::service::Family;
 use rtnetlink::packet_core::Parseable;
-use rtnetlink::packet_route::route::RouteMessage;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use tokio::time::Instant;
 
 use crate::netlink;
@@ -54,6 +55,24 @@ pub(crate) fn list(
         }
     })?;
     Ok(routes)
+}
+
+/// Indexes of the interfaces of this family's default routes, in any table. It lists all routes: see [`list`].
+pub(crate) fn uplinks(family: Family) -> io::Result<BTreeSet<u32>> {
+    let defaults = list(family, |destination, _| destination.prefix_len() == 0)?;
+    let unicast = defaults
+        .iter()
+        .filter(|route| route.header.kind == RouteType::Unicast);
+    let attributes = unicast.flat_map(|route| &route.attributes);
+    Ok(attributes.flat_map(interfaces).collect())
+}
+
+fn interfaces(attribute: &RouteAttribute) -> Vec<u32> {
+    match attribute {
+        RouteAttribute::Oif(index) => vec![*index],
+        RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// Destination (if it is an IP network) and protocol of a route.

@@ -16,7 +16,7 @@ use std::io;
 use std::net::IpAddr;
 
 pub use address_conflict::address_conflict;
-pub use answering::answering;
+pub use answering::{answering, uplinks};
 pub use ensure::{ensure, remove};
 use pathproof_wire::service::Family;
 use thiserror::Error;

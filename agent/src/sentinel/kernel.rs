@@ -138,6 +138,10 @@ fn switch_of(device: &str, family: Family) -> String {
 
 /// Whether an interface of a default route has forwarding enabled.
 fn uplink_forwards(family: Family) -> io::Result<bool> {
+    // Below Linux 6.17 no interface has the switch, and the kernel takes seconds to list many IPv6 routes.
+    if read(&switch_of("all", family))?.is_none() {
+        return Ok(false);
+    }
     for device in uplinks(family)? {
         if read(&switch_of(&device, family))? == Some(true) {
             return Ok(true);
@@ -146,12 +150,8 @@ fn uplink_forwards(family: Family) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The interfaces of default routes. It reads all routes of the node, of which a router may have a million: the
-/// caller should not do this often.
-///
-/// # Errors
-/// The kernel's routes could not be read.
-pub fn uplinks(family: Family) -> io::Result<BTreeSet<String>> {
+/// The interfaces of default routes in the main table.
+fn uplinks(family: Family) -> io::Result<BTreeSet<String>> {
     let routes = File::open(match family {
         Family::V4 => "/proc/thread-self/net/route",
         Family::V6 => "/proc/thread-self/net/ipv6_route",
@@ -160,16 +160,16 @@ pub fn uplinks(family: Family) -> io::Result<BTreeSet<String>> {
         return Ok(BTreeSet::new());
     };
     let mut found = BTreeSet::new();
-    // Only one line at a time is in memory.
+    // A router may have a million routes, so only one line at a time is in memory.
     for line in BufReader::new(routes).lines() {
         found.extend(by_default(&line?, family).map(str::to_owned));
     }
     Ok(found)
 }
 
-/// The interface of a line, if it is a default route. Columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use
-/// Metric Mask ...; of /proc/net/ipv6_route: destination and its length, source and its length, next hop,
-/// metric, references, use, flags, device.
+/// The interface of a line, if it is a default route. Columns of /proc/net/route: Iface Destination Gateway
+/// Flags RefCnt Use Metric Mask ...; of /proc/net/ipv6_route: destination and its length, source and its
+/// length, next hop, metric, references, use, flags, device.
 fn by_default(line: &str, family: Family) -> Option<&str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let device = match (family, &words[..]) {

@@ -121,7 +121,7 @@ impl Census {
     }
 
     /// Records how the node uses the sentinel's addresses.
-    pub fn uses_sentinel(&mut self, node: &str, in_use: Option<String>) {
+    pub fn set_in_use(&mut self, node: &str, in_use: Option<String>) {
         if let Some(member) = self.nodes.get_mut(node) {
             member.in_use = in_use.map(String::into_boxed_str);
         }

@@ -2,6 +2,7 @@
 //! them. It is a separate task because netlink requests take time. It reports to the main loop and decides
 //! nothing.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
 use pathproof_node::effect::DesiredDevices;
 use pathproof_node::event::{Event, KernelState, SentinelEvent};
-use pathproof_wire::service::Family;
+use pathproof_wire::service::{FAMILIES, Family};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -18,9 +19,9 @@ use tokio::time::{sleep, timeout};
 use crate::clock;
 use crate::config::SentinelConfig;
 use crate::sentinel::devices::{
-    Role, SentinelDevices, address_conflict, answering, ensure, remove, verify,
+    Role, SentinelDevices, address_conflict, answering, ensure, remove, uplinks, verify,
 };
-use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners, uplinks};
+use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// Interval between checks while all is well.
 const LOOK: Duration = Duration::from_secs(5);
@@ -90,7 +91,7 @@ impl Keeper {
             match desired {
                 Some(devices) if devices.needed => {
                     sound_since = match self.in_use(&devices).await {
-                        Some(why) => self.leave(why).await,
+                        Some(why) => self.give_up_addresses(why).await,
                         None => self.look(&devices.families, &desires).await,
                     };
                 }
@@ -143,14 +144,18 @@ impl Keeper {
             Some(last) if last.untried.is_empty() => return None,
             Some(last) => last.untried.clone(),
         };
-        let uplinks = Family::ALL.map(|family| {
-            let is_due = due.iter().any(|to| family_of(to) == family);
-            let devices = is_due.then(|| uplinks(family).ok()).flatten();
-            devices.unwrap_or_default()
-        });
-        let in_use = answering(&due, &uplinks).await;
+        let mut found = <[BTreeSet<String>; FAMILIES]>::default();
+        for family in Family::ALL {
+            if due.iter().any(|to| family_of(to) == family) {
+                let listed = uplinks(family).await.inspect_err(|error| {
+                    tracing::warn!(%error, "the sentinel's addresses could not be tried yet");
+                });
+                found[family as usize] = listed.unwrap_or_default();
+            }
+        }
+        let in_use = answering(&due, &found).await;
         let mut untried = due;
-        untried.retain(|to| uplinks[family_of(to) as usize].is_empty());
+        untried.retain(|to| found[family_of(to) as usize].is_empty());
         self.tried = Some(Tried {
             at: clock::mono(),
             tries,
@@ -162,7 +167,7 @@ impl Keeper {
 
     /// Removes the devices, because something else uses the sentinel's addresses, and reports why. This
     /// happens at each check: during an update the older agent may make the devices again and then leave them.
-    async fn leave(&mut self, why: String) -> Option<Mono> {
+    async fn give_up_addresses(&mut self, why: String) -> Option<Mono> {
         self.remove().await;
         self.turn_off(why);
         None

@@ -122,7 +122,7 @@ fn take(
         Event::There(Object::Node(node)) => {
             let changed = put(census, &node, at);
             let name = node.metadata.name.as_deref().unwrap_or_default();
-            census.uses_sentinel(name, use_of(&node, echo));
+            census.set_in_use(name, use_of(&node, echo));
             return changed;
         }
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),

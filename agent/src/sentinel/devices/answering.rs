@@ -20,7 +20,12 @@ use pathproof_plan::expect::addresses::OTHERS;
 use pathproof_wire::service::{FAMILIES, Family};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+
+use super::DeviceError;
+use super::netlink::Netlink;
+use crate::netlink::routes;
 
 /// Timeout of a handshake. A machine behind the default route answers in milliseconds, once its link-layer
 /// address is resolved.
@@ -28,6 +33,24 @@ const WAIT: Duration = Duration::from_millis(300);
 /// Number of tries. One is not enough: a router may drop the first packet while it resolves the link-layer
 /// address.
 const ATTEMPTS: usize = 2;
+
+/// The interfaces of this family's default routes.
+///
+/// # Errors
+/// A request failed.
+pub async fn uplinks(family: Family) -> Result<BTreeSet<String>, DeviceError> {
+    let listed = spawn_blocking(move || routes::uplinks(family)).await;
+    let listed = listed.map_err(io::Error::other).flatten();
+    let indexes = listed.map_err(|source| DeviceError::Refused {
+        operation: "list default routes".to_owned(),
+        source,
+    })?;
+    let (netlink, mut names) = (Netlink::open()?, BTreeSet::new());
+    for index in indexes {
+        names.insert(netlink.name_of(index).await);
+    }
+    Ok(names)
+}
 
 /// Tries each address by each uplink of its family. If an address answers, returns a sentence with the
 /// remedy.

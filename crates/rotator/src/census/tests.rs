@@ -181,9 +181,9 @@ fn a_node_that_uses_the_sentinels_addresses_is_published_at_once() {
         report.in_use.clone()
     };
     assert_eq!(in_use(&mut census, s(0)), None);
-    census.uses_sentinel("node-1", Some("it is an address of Node node-1".to_owned()));
+    census.set_in_use("node-1", Some("it is an address of Node node-1".to_owned()));
     let said = in_use(&mut census, s(1));
     assert_eq!(said.as_deref(), Some("it is an address of Node node-1"));
-    census.uses_sentinel("node-1", None);
+    census.set_in_use("node-1", None);
     assert_eq!(in_use(&mut census, s(2)), None);
 }
