@@ -234,8 +234,7 @@ impl Inputs {
         let counted = OptionFuture::from(self.counted.as_mut().map(Receiver::recv));
         tokio::select! {
             biased;
-            // Samples come first: after the machine was paused, no other input may be judged by evidence from
-            // before the pause.
+            // Samples come first, so that other inputs are judged by the newest evidence.
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.follow_view(update),
             Some(event) = inbox => agent.feed(event),

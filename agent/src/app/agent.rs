@@ -45,6 +45,9 @@ use crate::state::{Memory, Recordings};
 /// A change of this many objects frees enough memory to return it to the system.
 const LARGE: usize = 1_000;
 
+/// A sample that is later than this was delayed by a pause, not by other inputs.
+const LATE_SAMPLE: Duration = Duration::from_secs(1);
+
 pub(super) struct Agent {
     pub(super) config: Config,
     pub(super) node: Node,
@@ -59,7 +62,9 @@ pub(super) struct Agent {
     interfaces: Interfaces,
     /// Whether interfaces changed since their hooks were last updated.
     unfollowed: bool,
-    /// Time until the next sample.
+    /// Time of the last sample.
+    sampled: Mono,
+    /// Time from the last sample until the next one.
     next_sample: Duration,
 }
 
@@ -115,6 +120,7 @@ impl Agent {
             },
             interfaces: Interfaces::default(),
             unfollowed: false,
+            sampled: started,
             next_sample: SAMPLE_INTERVAL,
         }
     }
@@ -217,6 +223,7 @@ impl Agent {
     /// Reads the kernel's evidence. Returns the time until the next reading.
     pub(super) fn sample(&mut self) -> Duration {
         let now = clock::mono();
+        self.sampled = now;
         let event = match self.observer.as_mut().map(|observer| observer.sample(now)) {
             None => Event::Tick,
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
@@ -235,7 +242,13 @@ impl Agent {
         self.next_sample
     }
 
+    /// Feeds one input. After the machine was paused, a sample comes first, because no input may be judged
+    /// by evidence from before the pause. The timer alone does not ensure this: the runtime may report that
+    /// a socket is readable before it looks at its timers.
     pub(super) fn feed(&mut self, event: Event) {
+        if clock::mono().since(self.sampled) > self.next_sample + LATE_SAMPLE {
+            self.sample();
+        }
         self.feed_at(event, clock::mono());
     }
 
