@@ -40,9 +40,14 @@ impl Scene {
     /// A proven node with deploy/base as shipped, which is in audit mode.
     pub(crate) fn shipped() -> Needed<Self> {
         let scene = Self::bare()?;
-        scene.install(&base::folder());
+        scene.install_shipped();
         scene.wait_proven();
         Ok(scene)
+    }
+
+    /// Installs deploy/base as shipped, and does not wait.
+    pub(crate) fn install_shipped(&self) {
+        self.install(&base::folder());
     }
 
     /// A proven node with deploy/base, in enforce mode.
@@ -99,18 +104,24 @@ impl Scene {
     }
 
     pub(crate) fn agent_container(&self) -> String {
-        let pod = self.agent();
-        let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
-        let id = id.and_then(|id| id.strip_prefix("containerd://"));
-        id.unwrap_or_else(|| panic!("no container in {pod:#}"))
-            .to_owned()
+        container(&self.agent())
     }
 
     /// Process id of the agent on the node.
     pub(crate) fn agent_process(&self) -> String {
-        let container = self.agent_container();
+        self.process(&self.agent_container())
+    }
+
+    /// Process id on the node of a pod whose label `app` has this value.
+    pub(crate) fn pod_process(&self, app: &str) -> String {
+        let path = format!("/api/v1/namespaces/default/pods?labelSelector=app%3D{app}");
+        let pods = self.node.api.get(&path).expect("pods");
+        self.process(&container(&pods["items"][0]))
+    }
+
+    fn process(&self, container: &str) -> String {
         let tasks = self.node.ctr(&["task", "list"]).expect("tasks");
-        let task = tasks.lines().find_map(|line| line.strip_prefix(&container));
+        let task = tasks.lines().find_map(|line| line.strip_prefix(container));
         let process = task.and_then(|rest| rest.split_whitespace().next());
         process.expect("a task of the container").to_owned()
     }
@@ -213,4 +224,12 @@ impl Scene {
         });
         start.elapsed()
     }
+}
+
+/// Id of a pod's first container.
+fn container(pod: &Value) -> String {
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    let id = id.and_then(|id| id.strip_prefix("containerd://"));
+    id.unwrap_or_else(|| panic!("no container in {pod:#}"))
+        .to_owned()
 }

@@ -2,7 +2,7 @@
 //! with Nodes as large as those of a kubelet. The peer in the same run is `kubectl get nodes --watch`, which
 //! does not store Nodes either. The cost of rotations at the same server follows ([`events`]).
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use node_tests::cluster::{Process, base, each};
 use node_tests::deploy::Tool;
 use node_tests::prelude::*;
@@ -19,6 +19,8 @@ const PROMISED: f64 = 24.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of heartbeats: as many as 5,000 agents write in a minute.
 const BEATS: usize = 1_000;
+/// An address of the sentinel that one of the Nodes has, so all agents must be told.
+const TAKEN: &str = "198.18.0.2";
 /// Images that a kubelet lists in its Node's status by default.
 const IMAGES: usize = 50;
 
@@ -26,7 +28,11 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     let site = Site::build()?;
     let start = Instant::now();
     each(&site.apis, nodes, |api, index| {
-        api.post("/api/v1/nodes", &node(index)).map(drop)
+        let mut node = node(index);
+        if index == nodes - 1 {
+            node["status"]["addresses"][0]["address"] = json!(TAKEN);
+        }
+        api.post("/api/v1/nodes", &node).map(drop)
     })?;
     let (size, took) = (node(0).to_string().len() / 1024, start.elapsed());
     println!("{nodes} Nodes of {size} KiB brought to the API in {took:.0?}");
@@ -40,6 +46,13 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     });
     let counted = counted.with_context(|| format!("never counted:\n{}", rotator.log()))?;
     println!("all nodes were counted {counted:.1?} after the start");
+    let slice = site.apis[0].get(base::SLICE)?.to_string();
+    let taken = format!("Node {}", name(nodes - 1));
+    ensure!(
+        slice.contains(&taken),
+        "{taken} has the address {TAKEN} of the sentinel, and the rotator does not say so: {slice}"
+    );
+    println!("found the one Node that has the sentinel's address {TAKEN}");
     let peer = kubectl(&site)?;
     let listed = || (peer.log().lines().count() >= nodes).then_some(());
     until(PATIENCE, listed).context("kubectl lists all nodes")?;
@@ -95,9 +108,20 @@ fn node(index: usize) -> Value {
         let digest = format!("{name}@sha256:{:064x}", image * 7_919 + 1);
         json!({ "names": [digest, format!("{name}:v1.{image}.0")], "sizeBytes": 123_456_789 + image })
     };
+    let (high, low) = (64 + index / 256, index % 256);
+    let pods = [
+        format!("100.{high}.{low}.0/24"),
+        format!("fd00:{index:x}::/64"),
+    ];
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": name(index) },
+        "spec": { "podCIDR": pods[0], "podCIDRs": pods },
         "status": {
+            "addresses": [
+                { "type": "InternalIP", "address": format!("10.{high}.{low}.1") },
+                { "type": "InternalIP", "address": format!("fd01::{index:x}") },
+                { "type": "Hostname", "address": name(index) },
+            ],
             "conditions": [condition()],
             "images": (0..IMAGES).map(image).collect::<Vec<Value>>(),
         },
