@@ -40,6 +40,7 @@ use crate::http::admin;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
 use crate::lifecycle::starting::{self, Starting};
+use crate::lifecycle::watchdog::Watchdog;
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory};
 use crate::metrics::Metrics;
 use crate::publish::{self, Client, Settings};
@@ -110,7 +111,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     };
     // Parsing the object took more memory than all that follows.
     give_back_memory();
-    let (listeners, takeover, succeeded, health_ports) =
+    let (mut listeners, takeover, succeeded, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
     let probing = config.sentinel.clone().map(|sentinel| {
         let scope = Scope::Sentinel(sentinel.service.clone());
@@ -146,6 +147,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         // need to wait for the view.
         takeover.ready();
     }
+    let mut watchdog = Watchdog::of_systemd();
     let (ending, ended) = watch::channel(());
     let (recordings, wanted_recordings) = mpsc::channel(1);
     let admin = admin::AdminState {
@@ -159,8 +161,9 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     };
     // Attaching takes long on a node with many pods, and the loop must not count as stalled meanwhile.
     heartbeat.beat(clock::mono().0);
+    let pulse = listeners.pulse.take();
     let served = serving::all(&agent, listeners, admin)?;
-    let serving = Serving::start(served, ended).await?;
+    let serving = Serving::start(served, pulse, ended).await?;
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     inputs.counted = agent.open_count.counted.take();
     agent.follow_interfaces(inputs.interfaces());
@@ -177,7 +180,9 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
             takeover.ready();
         }
         readiness.set(UPGRADE, !agent.node.judge().gate.closed);
-        heartbeat.beat(clock::mono().0);
+        let now = clock::mono();
+        heartbeat.beat(now.0);
+        watchdog.beat(now);
     };
     tracing::info!(signal, "ending");
     let grace = match signal {

@@ -14,6 +14,7 @@ pub mod admin;
 pub mod bind;
 mod go;
 pub mod health;
+pub mod limits;
 mod proxied;
 pub mod serve;
 pub mod service;

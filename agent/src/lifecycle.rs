@@ -2,7 +2,9 @@
 
 #[cfg(test)]
 pub(crate) mod captured;
+pub(crate) mod memory_limit;
 pub mod starting;
+pub(crate) mod watchdog;
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::config::{Config, OrNone, PortRange, PortTakeover};
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
-use crate::datapath::steer::{Owners, ServicePorts, Steer, SteerError, Steering};
+use crate::datapath::steer::{Owners, Pulse, ServicePorts, Steer, SteerError, Steered, Steering};
 use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
@@ -50,6 +50,8 @@ pub(crate) struct Listeners {
     pub(crate) admin: Option<TcpListener>,
     /// Target of steered connections to Services' health check node ports.
     pub(crate) services: Option<TcpListener>,
+    /// By which the thread that answers shows that it runs, if connections are steered.
+    pub(crate) pulse: Option<Pulse>,
 }
 
 /// Opens the listeners, and directs connections to them: at once if nothing else answers, otherwise
@@ -86,14 +88,16 @@ pub(crate) fn take_over(
         services: (aside && range.is_some())
             .then(|| bind::listen_aside(bind::SERVICES, BindAddress::Everywhere(0)))
             .transpose()?,
+        pulse: None,
     };
     if aside {
         match steer(config, &listeners, observer) {
-            Ok((steering, owners, ports)) => {
+            Ok(all) => {
                 report.way = PortWay::Steered;
-                steered = Some((steering, owners));
+                steered = Some((all.steering, all.owners));
+                listeners.pulse = Some(all.pulse);
                 services = range.clone().map(|range| SteeredServices {
-                    ports,
+                    ports: all.ports,
                     range,
                     table: watch::Sender::default(),
                 });
@@ -226,7 +230,7 @@ fn steer(
     config: &Config,
     listeners: &Listeners,
     observer: Option<&mut Observer>,
-) -> Result<(Steering, Owners, ServicePorts), SteerError> {
+) -> Result<Steered, SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
     let mut steers = Vec::new();
     // The admin port is steered as well as bound: while two agents run, the later one answers.

@@ -67,7 +67,7 @@ fn pinned() -> [Layout; 17] {
 
 /// Maps of the sentinel, the sampling gate, port steering and drop reasons. They are not pinned, so they end
 /// with the agent.
-fn unpinned() -> [Layout; 10] {
+fn unpinned() -> [Layout; 11] {
     [
         of::<ProbeKey, Probe>(map::PROBES, abi::MAX_PROBES),
         of::<u64, HostProbe>(map::HOST_PROBES, abi::MAX_HOST_PROBES),
@@ -76,6 +76,7 @@ fn unpinned() -> [Layout; 10] {
         of::<u32, SteerRule>(map::STEER_RULES, RULES),
         of::<u32, u32>(map::STEER_SOCKETS, SOCKETS),
         of::<u32, u64>(map::STEER_PORTS, PORT_WORDS),
+        of::<u32, u64>(map::STEER_ALIVE, 1),
         of::<Address, u32>(map::STEER_OWNERS, abi::MAX_STEER_OWNERS),
         of::<DropKey, u64>(map::DROPS, abi::MAX_DROPS),
         of::<u32, SkbLayout>(map::SKB_LAYOUT, 1),

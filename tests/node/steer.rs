@@ -218,6 +218,52 @@ fn a_killed_agent_leaves_the_port_to_its_owner() {
     }
 }
 
+/// A frozen process keeps its listeners: connections to it are accepted by the kernel and never answered. So
+/// the owner gets them until the agent runs again.
+#[test]
+fn a_frozen_agent_leaves_the_port_to_its_owner() {
+    let mut scene = Scene::bare(Backend::Nftables);
+    let _owner = Owner::start(&scene.world.node);
+    scene.start(&[]);
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    assert!(scene.agent().signal(libc::SIGSTOP));
+    let frozen = Instant::now();
+    eventually("the owner answers", || outside(&scene) == [Who::Owner; 2]);
+    println!("MEASURED the owner answered after {:?}", frozen.elapsed());
+    throughout(Duration::from_secs(1), || {
+        assert_eq!(outside(&scene), [Who::Owner; 2]);
+    });
+    assert!(scene.agent().signal(libc::SIGCONT));
+    eventually("the agent answers again", || {
+        outside(&scene) == [Who::Pathproof; 2]
+    });
+    throughout(Duration::from_secs(1), || {
+        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    });
+}
+
+/// The negative controls: an agent that is late by a second keeps the port, and so does one that is frozen
+/// where nobody else would answer. Its connections wait until it runs again.
+#[rstest]
+#[case::for_a_second(true, Duration::from_secs(1))]
+#[case::without_an_owner(false, Duration::from_secs(5))]
+fn connections_to_a_late_agent_wait(#[case] owned: bool, #[case] frozen: Duration) {
+    let mut scene = Scene::bare(Backend::Nftables);
+    let _owner = owned.then(|| Owner::start(&scene.world.node));
+    scene.start(&[]);
+    assert!(scene.agent().signal(libc::SIGSTOP));
+    thread::sleep(frozen);
+    let address = node_address(&scene, Family::V4);
+    let client = scene.world.outside.clone();
+    let asked = thread::spawn(move || {
+        client.run(|| http::get(address, "/healthz", Duration::from_secs(20)))
+    });
+    thread::sleep(Duration::from_millis(500));
+    assert!(scene.agent().signal(libc::SIGCONT));
+    let answer = asked.join().expect("a client").expect("an answer");
+    assert!(answer.body.contains("\"lastUpdated\""), "{answer:?}");
+}
+
 #[test]
 fn one_address_is_one_address() {
     let mut scene = Scene::bare(Backend::Nftables);

@@ -58,9 +58,22 @@ impl MemoryGroup {
         self.group.set(self.words[0], &bytes.to_string())
     }
 
-    /// Bytes in use by the group.
+    /// File to which a process writes its id to move into the group. Memory that it already holds still
+    /// counts in its old group.
+    pub fn processes(&self) -> PathBuf {
+        self.group.path().join("cgroup.procs")
+    }
+
+    /// Bytes in use by the group, without the pages of files, which the kernel can reclaim.
     pub fn held(&self) -> Result<u64> {
-        Ok(self.group.get(self.words[1])?.trim().parse()?)
+        let all: u64 = self.group.get(self.words[1])?.trim().parse()?;
+        let stat = self.group.get("memory.stat")?;
+        let files = stat.lines().filter_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            let is_of_files = ["active_file", "inactive_file"].contains(&name);
+            is_of_files.then(|| bytes.parse::<u64>().ok()).flatten()
+        });
+        Ok(all.saturating_sub(files.sum()))
     }
 
     /// Limits the group to little more than the anonymous memory of this process.

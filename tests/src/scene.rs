@@ -140,7 +140,7 @@ impl Scene {
         self.wait_ready();
     }
 
-    fn wait_ready(&mut self) {
+    pub fn wait_ready(&mut self) {
         let agent = self.agent.as_mut().expect("just started");
         agent.wait_ready(PATIENCE).expect("a ready agent");
     }

@@ -11,7 +11,7 @@ use pathproof_facts::owners::OwnersRead;
 use pathproof_facts::time::Mono;
 use pathproof_judge::verdict::Verdict;
 use pathproof_node::effect::{
-    Answers, Effect, MapEffect, Notice, ReadEffect, SentinelEffect, VerdictUpdate, WriteEffect,
+    Answers, Effect, MapEffect, ReadEffect, SentinelEffect, VerdictUpdate, WriteEffect,
 };
 use pathproof_node::event::{Event, SentinelEvent, ViewUpdate};
 use pathproof_node::{Node, Start};
@@ -23,7 +23,7 @@ use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::Sighting;
 use tokio::sync::watch;
 
-use super::changes::Changes;
+use super::changes::{self, Changes};
 use super::open_count::OpenCount;
 use super::probing::Probing;
 use super::{Loaded, settings};
@@ -283,7 +283,7 @@ impl Agent {
             Effect::Write(WriteEffect::State(state)) => self.output.memory.remember(*state),
             Effect::Write(WriteEffect::Recording) => self.save_recording(),
             Effect::Measure(measured) => self.output.metrics.record(&measured),
-            Effect::Log(notice) => log(&notice),
+            Effect::Log(notice) => changes::log(&notice),
         }
     }
 
@@ -496,13 +496,5 @@ impl Agent {
         if let Some(observer) = &mut self.observer {
             observer.release(succeeded);
         }
-    }
-}
-
-fn log(notice: &Notice) {
-    match notice {
-        Notice::Lane(_) => tracing::debug!("{notice}"),
-        Notice::SentinelOn | Notice::Topology(_) => tracing::info!("{notice}"),
-        _ => tracing::warn!("{notice}"),
     }
 }

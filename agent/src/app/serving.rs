@@ -20,8 +20,11 @@ use tokio::task::JoinSet;
 use super::agent::Agent;
 use crate::clock;
 use crate::config::Switch;
-use crate::http::serve::{Limits, Rules, serve};
+use crate::datapath::steer::Pulse;
+use crate::http::limits::Limits;
+use crate::http::serve::{Rules, serve};
 use crate::http::{AllowList, admin, health, service};
+use crate::lifecycle::memory_limit::memory_limit;
 use crate::lifecycle::raise_open_files;
 use crate::metrics::Listener;
 use crate::port::Listeners;
@@ -30,6 +33,9 @@ use crate::port::Listeners;
 /// client that does not read it holds it for a minute.
 const ADMIN_TALKING: usize = 16;
 
+/// Memory that the agent may need for everything but connections (docs/internal/specification.md).
+const OWN_MEMORY: u64 = 72 << 20;
+
 /// A listener, with the requests that it answers and the rules for its clients.
 type Served = (std::net::TcpListener, Router, Rules);
 
@@ -37,12 +43,17 @@ pub(super) struct Serving(oneshot::Receiver<()>);
 
 impl Serving {
     /// Starts the thread; it serves until the sender of `ended` is dropped.
-    pub(super) async fn start(all: Vec<Served>, ended: watch::Receiver<()>) -> io::Result<Self> {
+    /// Meanwhile the thread shows by the `pulse` that it runs.
+    pub(super) async fn start(
+        all: Vec<Served>,
+        pulse: Option<Pulse>,
+        ended: watch::Receiver<()>,
+    ) -> io::Result<Self> {
         let (started, starting) = oneshot::channel();
         let (over, ends) = oneshot::channel();
         let thread = thread::Builder::new().name("answers".to_owned());
         thread.spawn(move || {
-            run(all, &ended, started);
+            run(all, pulse, &ended, started);
             drop(over);
         })?;
         starting.await.map_err(io::Error::other)??;
@@ -56,7 +67,12 @@ impl Serving {
     }
 }
 
-fn run(all: Vec<Served>, ended: &watch::Receiver<()>, started: oneshot::Sender<io::Result<()>>) {
+fn run(
+    all: Vec<Served>,
+    pulse: Option<Pulse>,
+    ended: &watch::Receiver<()>,
+    started: oneshot::Sender<io::Result<()>>,
+) {
     let runtime = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return drop(started.send(Err(error))),
@@ -72,10 +88,24 @@ fn run(all: Vec<Served>, ended: &watch::Receiver<()>, started: oneshot::Sender<i
             let end = async move { while ended.changed().await.is_ok() {} };
             served.spawn(serve(listener, router, rules, end));
         }
+        // It ends with the runtime.
+        pulse.map(|pulse| tokio::spawn(beat(pulse)));
         // The receiver may be gone.
         let _ = started.send(Ok(()));
         served.join_all().await;
     });
+}
+
+async fn beat(mut pulse: Pulse) {
+    let mut failed = false;
+    loop {
+        if let Err(error) = pulse.beat(clock::mono())
+            && !std::mem::replace(&mut failed, true)
+        {
+            tracing::warn!(%error, "connections are not steered any more: the port's owner answers");
+        }
+        tokio::time::sleep(Pulse::INTERVAL).await;
+    }
 }
 
 /// All listeners of the agent.
@@ -98,30 +128,36 @@ pub(super) fn all(
         };
         served.push((listener, router, rules));
     };
-    let alive = health::Alive {
+    let answers = health::CurrentAnswers {
+        published: agent.output.answers.subscribe(),
+        policy: agent.config.healthz.unknown_policy,
         heartbeat: state.heartbeat.clone(),
-        now: clock::mono,
+        mono: clock::mono,
     };
     let router = health::router(health::HealthState {
-        answers: agent.output.answers.subscribe(),
+        answers: answers.clone(),
         now: clock::wall,
         metrics: Arc::clone(&metrics),
-        loopback: agent.config.drop_in.then_some(alive),
+        loopback: agent.config.drop_in,
     });
     // Raise the limit of open files, because the healthz port is open to unauthenticated clients.
     let open_files = raise_open_files();
+    // Shares of the memory that is left: the rest is for the admin port, which only the node itself can reach.
+    let left = memory_limit().map_or(u64::MAX, |limit| limit.saturating_sub(OWN_MEMORY));
     let limits = Limits::default().within(open_files / 4 * 3);
+    let limits = limits.within_memory(left / 4 * 3);
     let allow = &agent.config.healthz.allow;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
     let router = service::router(service::ServiceState {
-        answers: agent.output.answers.subscribe(),
+        answers,
         ports: (agent.health_ports.as_ref()).map_or_else(
             || watch::Sender::default().subscribe(),
             |ports| ports.table.subscribe(),
         ),
         metrics: Arc::clone(&metrics),
     });
-    let mut limits = Limits::default().within(open_files / 8);
+    let limits = Limits::default().within(open_files / 8);
+    let mut limits = limits.within_memory(left / 8);
     // Few clients use the other two ports.
     limits.waiting = limits.waiting.min(1_024);
     // As in kube-proxy, any client may connect: other load balancers may probe these ports.
@@ -164,7 +200,7 @@ mod tests {
             metrics: Metrics::with(ServiceMetrics::default()),
         };
         let (ending, ended) = watch::channel(());
-        let serving = Serving::start(vec![(listener, router, rules)], ended).await;
+        let serving = Serving::start(vec![(listener, router, rules)], None, ended).await;
         let serving = serving.expect("a thread");
         let mut stream = TcpStream::connect(address).expect("accepted");
         let patience = Some(Duration::from_secs(10));

@@ -10,15 +10,17 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, SockMap};
 use aya::programs::sk_lookup::SkLookupLink;
 use aya::programs::{ProgramError, SkLookup};
+use pathproof_facts::time::Mono;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::service::{Address, Family};
 use pathproof_wire::steer::{
-    ANY_V4, ANY_V6, Dialled, HEALTHZ, SERVICES, SteerRule, port_bit, steer_flag,
+    ALIVE_NS, ANY_V4, ANY_V6, Dialled, HEALTHZ, SERVICES, SteerRule, port_bit, steer_flag,
 };
 use thiserror::Error;
 
@@ -65,6 +67,14 @@ pub struct Steer {
     pub listener: RawFd,
 }
 
+/// The attached program, and the maps by which it is controlled.
+pub struct Steered {
+    pub steering: Steering,
+    pub owners: Owners,
+    pub ports: ServicePorts,
+    pub pulse: Pulse,
+}
+
 /// The attached program. Dropping it detaches it: the next connection goes to the port's owner.
 pub struct Steering {
     _link: SkLookupLink,
@@ -89,7 +99,7 @@ impl Steering {
         steers: &[Steer],
         services: Option<RawFd>,
         marks: Marks,
-    ) -> Result<(Self, Owners, ServicePorts), SteerError> {
+    ) -> Result<Steered, SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
         // The rule of the port on which load balancers probe the node.
@@ -124,6 +134,7 @@ impl Steering {
             map: take(ebpf, map::STEER_PORTS)?,
             words: BTreeMap::new(),
         };
+        let pulse = Pulse(take(ebpf, map::STEER_ALIVE)?);
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
         let failed = |source| SteerError::Program { source };
         let program = load(ebpf)?;
@@ -141,7 +152,12 @@ impl Steering {
         if !steering.succession.follows_an_agent() && !owners.answer_outsiders() {
             steering.answer()?;
         }
-        Ok((steering, owners, ports))
+        Ok(Steered {
+            steering,
+            owners,
+            ports,
+            pulse,
+        })
     }
 
     /// Steers load balancers' connections to this agent, if that is not done yet.
@@ -214,6 +230,25 @@ impl ServicePorts {
             };
         }
         Ok(())
+    }
+}
+
+/// Map in which the answering thread shows that it runs. While it does not, the program leaves connections to
+/// the port's owner.
+pub struct Pulse(Array<MapData, u64>);
+
+impl Pulse {
+    /// Interval of beats: several within the time that a beat lasts.
+    pub const INTERVAL: Duration = Duration::from_millis(500);
+
+    /// Shows that the thread runs at this moment.
+    ///
+    /// # Errors
+    /// The map cannot be written: steering ends when the last beat has expired.
+    pub fn beat(&mut self, now: Mono) -> Result<(), MapsError> {
+        let until = now.0 + ALIVE_NS;
+        let failed = refused("write to", map::STEER_ALIVE);
+        self.0.set(0, until, 0).map_err(failed)
     }
 }
 

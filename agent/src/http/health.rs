@@ -21,7 +21,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use pathproof_facts::time::{Mono, Wall};
-use pathproof_judge::answer::{Answer, Endpoint};
+use pathproof_judge::answer::{Answer, Endpoint, UnknownPolicy};
 use pathproof_node::effect::Answers;
 use tokio::sync::watch;
 
@@ -31,19 +31,60 @@ use crate::metrics::Metrics;
 
 #[derive(Clone)]
 pub struct HealthState {
-    pub answers: watch::Receiver<Arc<Answers>>,
+    pub answers: CurrentAnswers,
     pub now: fn() -> Wall,
     pub metrics: Arc<Metrics>,
-    /// Liveness of the agent, which loopback clients get at `/healthz`; `None` if they get the node's
-    /// health like all others.
-    pub loopback: Option<Alive>,
+    /// Whether loopback clients get the liveness of the agent at `/healthz`, rather than the node's health
+    /// like all others.
+    pub loopback: bool,
 }
 
-/// Whether the agent is alive, as `/agent/livez` reports it.
+/// The published answers. If the main loop hangs, nothing is known of the node any more, so
+/// `--unknown-policy` decides, and the answers' time stands still.
 #[derive(Clone)]
-pub struct Alive {
+pub struct CurrentAnswers {
+    pub published: watch::Receiver<Arc<Answers>>,
+    pub policy: UnknownPolicy,
     pub heartbeat: Heartbeat,
-    pub now: fn() -> Mono,
+    pub mono: fn() -> Mono,
+}
+
+impl CurrentAnswers {
+    /// These answers, of an agent whose main loop runs, with the policy `closed`.
+    #[cfg(test)]
+    pub(super) fn alive(answers: Answers) -> Self {
+        Self {
+            published: watch::Sender::new(Arc::new(answers)).subscribe(),
+            policy: UnknownPolicy::Closed,
+            heartbeat: Heartbeat::new(0),
+            mono: || Mono(0),
+        }
+    }
+
+    /// With the policy `open` the last answers stay: a failure that was seen is not forgotten.
+    pub fn get(&self) -> Arc<Answers> {
+        let answers = Arc::clone(&self.published.borrow());
+        match self.policy {
+            UnknownPolicy::Closed if !self.is_alive() => Arc::new(answers.refused()),
+            UnknownPolicy::Closed | UnknownPolicy::Open => answers,
+        }
+    }
+
+    /// Whether the main loop runs, as `/agent/livez` reports it.
+    fn is_alive(&self) -> bool {
+        self.heartbeat.is_alive((self.mono)().0)
+    }
+
+    /// When the answers were last confirmed.
+    fn confirmed(&self, now: Wall) -> Wall {
+        match self.is_alive() {
+            true => now,
+            false => {
+                let age = self.heartbeat.age((self.mono)().0).as_nanos();
+                Wall(now.0.saturating_sub(i64::try_from(age).unwrap_or(i64::MAX)))
+            }
+        }
+    }
 }
 
 /// Client address, set by the listener; without it, no client counts as loopback.
@@ -70,7 +111,7 @@ pub fn router(state: HealthState) -> Router {
 
 impl HealthState {
     fn answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Response {
-        let answers = Arc::clone(&self.answers.borrow());
+        let answers = self.answers.get();
         let own = self.own_answer(endpoint, peer);
         let answer = own.as_ref().unwrap_or(match endpoint {
             Endpoint::Healthz => &answers.healthz,
@@ -78,16 +119,19 @@ impl HealthState {
         });
         self.metrics.http().answered(Some(endpoint), answer.status);
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        (status, JSON, answer.body((self.now)())).into_response()
+        let now = (self.now)();
+        let body = answer.body(self.answers.confirmed(now), now);
+        (status, JSON, body).into_response()
     }
 
     /// Answer about the agent alone, without eligibility and families; `None` if the client gets the node's
     /// answer.
     fn own_answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Option<Answer> {
         let Extension(Peer(ip)) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
-        let alive = self.loopback.as_ref();
-        let Alive { heartbeat, now } = alive.filter(|_| ip.to_canonical().is_loopback())?;
-        let healthy = heartbeat.is_alive(now().0);
+        if !self.loopback || !ip.to_canonical().is_loopback() {
+            return None;
+        }
+        let healthy = self.answers.is_alive();
         Some(Answer {
             status: if healthy { 200 } else { 503 },
             healthy,

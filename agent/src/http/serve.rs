@@ -36,6 +36,7 @@ use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
 use super::health::{Dialled, Peer};
+use super::limits::Limits;
 use super::proxied::{Header, LONGEST, header};
 use super::{AllowList, go};
 use crate::clock;
@@ -69,53 +70,6 @@ const QUEUE_GAP: Duration = Duration::from_millis(1);
 
 /// Maximum connections accepted from the queue before the listener closes, more than the queue holds.
 const LAST_ACCEPTED: usize = 8_192;
-
-/// Open files reserved for the agent itself: maps, links, devices, manifests.
-const OWN_FILES: usize = 512;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum connections without a request so far; beyond it the oldest is closed. Each takes 4 KiB. Most
-    /// of that is kernel memory, which counts towards the container.
-    pub waiting: usize,
-    /// Maximum connections that have sent a request, and therefore have a buffer; beyond it the least
-    /// recently used one is closed.
-    pub talking: usize,
-    /// Maximum time from accept to the first request; some connections get only half of it. It is long,
-    /// because a waiting connection costs little and a closed client would reconnect.
-    pub waiting_time: Duration,
-    /// Interval at which a connection is closed if it had no request since the previous check. Its client
-    /// is idle, does not read its answer, or does not complete the next header.
-    pub talking_time: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            waiting: 10_240,
-            talking: 512,
-            waiting_time: Duration::from_secs(60),
-            // Neither 30 s, the usual scrape interval, nor a divisor of it: a close should not coincide
-            // with a scrape.
-            talking_time: Duration::from_secs(45),
-        }
-    }
-}
-
-impl Limits {
-    /// Reduces the limits so that all connections, and the agent's other files, fit into this number of
-    /// open files.
-    pub fn within(self, open_files: u64) -> Self {
-        let room = usize::try_from(open_files).unwrap_or(usize::MAX);
-        let room = room.saturating_sub(OWN_FILES).max(32);
-        let talking = self.talking.min(room / 2);
-        Self {
-            waiting: self.waiting.min(room - talking),
-            talking,
-            ..self
-        }
-    }
-}
 
 #[derive(Debug, Clone)]
 pub struct Rules {

@@ -8,11 +8,10 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Router};
 use pathproof_judge::answer::of_service;
 use pathproof_judge::health_ports::PortTable;
-use pathproof_node::effect::Answers;
 use pathproof_wire::service::Family;
 use tokio::sync::watch;
 
-use super::health::{Dialled, JSON, not_found};
+use super::health::{CurrentAnswers, Dialled, JSON, not_found};
 use crate::metrics::Metrics;
 
 /// Header with the number of ready endpoints on the node, by which load balancers can weigh nodes.
@@ -20,7 +19,7 @@ const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-we
 
 #[derive(Clone)]
 pub struct ServiceState {
-    pub answers: watch::Receiver<Arc<Answers>>,
+    pub answers: CurrentAnswers,
     pub ports: watch::Receiver<Arc<PortTable>>,
     pub metrics: Arc<Metrics>,
 }
@@ -47,7 +46,7 @@ impl ServiceState {
             true => Family::V4,
             false => Family::V6,
         };
-        let healthy = self.answers.borrow().serve(&port.service, family);
+        let healthy = self.answers.get().serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let weight = [(WEIGHT, answer.endpoints.to_string())];
@@ -62,7 +61,9 @@ mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
     use pathproof_facts::cluster::ObjectName;
+    use pathproof_facts::time::Mono;
     use pathproof_judge::health_ports::HealthPort;
+    use pathproof_node::effect::Answers;
     use rstest::rstest;
     use tower::ServiceExt as _;
 
@@ -92,7 +93,7 @@ mod tests {
         };
         let ports = PortTable::from([(30_500, port), (30_501, v4_alone), (30_502, both)]);
         ServiceState {
-            answers: watch::Sender::new(Arc::new(answers)).subscribe(),
+            answers: CurrentAnswers::alive(answers),
             ports: watch::Sender::new(Arc::new(ports)).subscribe(),
             metrics: Metrics::new(),
         }
@@ -129,6 +130,15 @@ mod tests {
         let answer = ask(&state(&[]), dialled).await;
         assert_eq!((answer.0, &*answer.1), (status, weight), "{}", answer.2);
         assert_eq!(answer.2 == BODY, status == 200);
+    }
+
+    #[tokio::test]
+    async fn closed_is_503_once_the_main_loop_stalls() {
+        let mut state = state(&[]);
+        state.answers.mono = || Mono(11_000_000_000);
+        let (status, weight, body) = ask(&state, "192.0.2.10:30500").await;
+        assert_eq!((status, &*weight), (503, "2"));
+        assert_eq!(body, BODY.replace("true", "false"));
     }
 
     #[tokio::test]

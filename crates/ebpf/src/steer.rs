@@ -1,19 +1,21 @@
 //! Steers new connections to the agent's listeners, even if another process listens at the dialled port.
 //! The program runs in the node's network namespace when the kernel selects the listener for a new
 //! connection to the node. It affects only connections to the ports of the agent's rules and to the
-//! Services' health check node ports.
+//! Services' health check node ports. While the agent is frozen, another process that listens at the port
+//! gets them.
 //!
 //! Programs of this kind run in the order in which they were attached, and the choice of the last one
 //! counts. So the program of a new agent takes over the connections of the old agent when it is attached.
 
 use aya_ebpf::bindings::sk_action::SK_PASS;
 use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup};
+use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
 use pathproof_wire::service::{Family, TCP};
 use pathproof_wire::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped, port_bit};
 
-use crate::maps::{STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
+use crate::maps::{STEER_ALIVE, STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
 
 const AF_INET: u32 = 2;
 /// Replaces the choice of an earlier program, and selects this listener rather than another one of its
@@ -38,14 +40,17 @@ fn steer(ctx: &SkLookupContext) {
     let index = match rule_of(port) {
         Some((index, rule)) => {
             let dialled = seen.dialled(port);
-            let left_alone = rule.yields() && dialled.is_own() && is_owned(&dialled);
+            let left_alone =
+                rule.yields() && (dialled.is_own() || is_frozen()) && is_owned(&dialled);
             if left_alone || !rule.names(&dialled) {
                 return;
             }
             index
         }
-        // Connections of the node itself to a health check node port stay with the Service proxy.
-        None if !is_of_service(&seen, port) || seen.dialled(port).is_own() => return,
+        None if !is_of_service(&seen, port) => return,
+        // Connections of the node itself to a health check node port stay with the Service proxy, and those
+        // of others while the agent is frozen.
+        None if seen.dialled(port).is_own() || is_frozen() => return,
         None => SERVICES,
     };
     // If there is no listener, this fails, and the kernel selects the socket as usual.
@@ -73,6 +78,15 @@ fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
         }
     }
     None
+}
+
+/// Whether the agent's answering thread has not run for seconds: it was stopped, or gets no CPU time. The
+/// port's owner must then answer, because connections to the agent would only time out.
+#[inline(always)]
+fn is_frozen() -> bool {
+    // SAFETY: a plain helper call.
+    let now = unsafe { bpf_ktime_get_ns() };
+    STEER_ALIVE.get(0).is_none_or(|until| *until < now)
 }
 
 /// Whether another process listens at this connection's destination.

@@ -152,12 +152,23 @@ pub struct FamilyAnswer {
 }
 
 impl Answer {
-    /// The body as kube-proxy 1.36 writes it (Go's `json.Marshal` of `ProxyHealth`, no newline).
-    pub fn body(&self, now: Wall) -> String {
+    /// The answer once nothing is known of the datapath, if that is to be 503.
+    #[must_use]
+    pub fn refused(mut self) -> Self {
+        (self.status, self.healthy, self.would_fail) = (503, false, true);
+        for family in &mut self.families {
+            family.healthy = false;
+        }
+        self
+    }
+
+    /// The body as kube-proxy 1.36 writes it (Go's `json.Marshal` of `ProxyHealth`, no newline). `judged` is
+    /// the time at which this answer was last confirmed.
+    pub fn body(&self, judged: Wall, now: Wall) -> String {
         let proofs = self.families.iter().map(|family| family.last_updated);
         let latest = proofs.max().flatten();
         // On 200 kube-proxy writes the current time, so that clients of older releases see a recent one.
-        let last_updated = (self.status == 200).then_some(now).or(latest);
+        let last_updated = (self.status == 200).then_some(judged).or(latest);
         let mut body = String::with_capacity(320);
         // Writing to a String cannot fail.
         let last_updated = marshalled(last_updated);

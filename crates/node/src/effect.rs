@@ -190,6 +190,18 @@ impl Answers {
         self.healthz.healthy && !(may_refuse && is_broken)
     }
 
+    /// The answers of `--unknown-policy=closed` when nothing is known of the node any more, because the main
+    /// loop hangs. In audit mode they stay as they are.
+    #[must_use]
+    pub fn refused(&self) -> Self {
+        let mut answers = self.clone();
+        if answers.audit.is_none() {
+            answers.healthz = answers.healthz.refused();
+            answers.livez = answers.livez.refused();
+        }
+        answers
+    }
+
     /// Initial value. The first verdict replaces it before any client can connect.
     pub fn before_the_first() -> Self {
         let livez = Answer {

@@ -62,6 +62,9 @@ pub mod map {
     pub const STEER_OWNERS: &str = "STEER_OWNERS";
     /// Bits of the Services' health check node ports, by [`port_bit`](crate::steer::port_bit). Not pinned.
     pub const STEER_PORTS: &str = "STEER_PORTS";
+    /// One value: the time until which the agent can be expected to answer, in nanoseconds of
+    /// `CLOCK_MONOTONIC`. Not pinned.
+    pub const STEER_ALIVE: &str = "STEER_ALIVE";
     /// [`DropKey`](crate::dropped::DropKey) to a number of packets. Neither this map nor the next is
     /// pinned, since each agent counts separately.
     pub const DROPS: &str = "DROPS";

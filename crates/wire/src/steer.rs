@@ -14,6 +14,10 @@ pub const SERVICES: u32 = 2;
 /// Number of sockets: one for each rule, and the one at [`SERVICES`].
 pub const SOCKETS: u32 = 3;
 
+/// Time for which the agent can be expected to answer after its answering thread wrote to the map, in
+/// nanoseconds. A load balancer waits for an answer for a few seconds.
+pub const ALIVE_NS: u64 = 3_000_000_000;
+
 /// Words of the map of health check node ports, with one bit for each port of each family.
 pub const PORT_WORDS: u32 = FAMILIES as u32 * WORDS_OF_FAMILY;
 const WORDS_OF_FAMILY: u32 = (1 << 16) / u64::BITS;

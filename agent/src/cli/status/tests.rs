@@ -102,6 +102,7 @@ async fn the_served_report_is_shown() {
 
     use pathproof_facts::time::Mono;
 
+    use crate::http::limits::Limits;
     use crate::http::{AllowList, admin, bind, serve};
     use crate::lifecycle::{Heartbeat, Readiness};
     use crate::metrics::Metrics;
@@ -124,7 +125,7 @@ async fn the_served_report_is_shown() {
         listener: serve::Listener::Admin,
         allow: AllowList::default(),
         proxied: false,
-        limits: serve::Limits::default(),
+        limits: Limits::default(),
         metrics,
     };
     tokio::spawn(serve::serve(listener, router, rules, pending()));

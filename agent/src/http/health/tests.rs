@@ -1,6 +1,7 @@
 use axum::body::Body;
 use axum::http::{Method, Request};
 use http_body_util::BodyExt as _;
+use pathproof_facts::switches::AuditBy;
 use pathproof_judge::answer::FamilyAnswer;
 use pathproof_wire::service::Family;
 use rstest::rstest;
@@ -41,23 +42,31 @@ struct Fixture {
 }
 
 fn fixture(healthz: u16, livez: u16) -> Fixture {
-    fixture_with(healthz, livez, None)
+    fixture_with(answers(healthz, livez), UnknownPolicy::Open, 0, false)
 }
 
 /// A fixture in kube-proxy's place whose main loop last turned this many seconds ago.
 fn stand_in(healthz: u16, livez: u16, seconds: u64) -> Fixture {
-    let alive = Alive {
-        heartbeat: Heartbeat::new((100 - seconds) * 1_000_000_000),
-        now: || Mono(100_000_000_000),
-    };
-    fixture_with(healthz, livez, Some(alive))
+    let answers = answers(healthz, livez);
+    fixture_with(answers, UnknownPolicy::Open, seconds, true)
 }
 
-fn fixture_with(healthz: u16, livez: u16, loopback: Option<Alive>) -> Fixture {
-    let (publish, published) = watch::channel(answers(healthz, livez));
+fn fixture_with(
+    answers: Arc<Answers>,
+    policy: UnknownPolicy,
+    seconds: u64,
+    loopback: bool,
+) -> Fixture {
+    let (publish, published) = watch::channel(answers);
     let metrics = Metrics::new();
+    let answers = CurrentAnswers {
+        published,
+        policy,
+        heartbeat: Heartbeat::new((100 - seconds) * 1_000_000_000),
+        mono: || Mono(100_000_000_000),
+    };
     let state = HealthState {
-        answers: published,
+        answers,
         now: || NOW,
         metrics: Arc::clone(&metrics),
         loopback,
@@ -253,6 +262,40 @@ async fn in_kube_proxys_place_a_stalled_main_loop_is_503_at_loopback() {
     );
     let outside = ask_from(&fixture, Some("192.0.2.1"), Method::GET, "/healthz").await;
     assert_eq!(outside.0, 200);
+}
+
+/// The main loop last turned a minute ago, so nothing is known of the node since.
+#[rstest]
+#[case::open(UnknownPolicy::Open, None, 200, [200, 200])]
+#[case::open_keeps_a_failure(UnknownPolicy::Open, None, 503, [503, 503])]
+#[case::closed(UnknownPolicy::Closed, None, 200, [503, 503])]
+#[case::audit(UnknownPolicy::Closed, Some(AuditBy::Flag), 200, [200, 200])]
+#[tokio::test]
+async fn a_stalled_main_loop_is_answered_by_the_policy(
+    #[case] policy: UnknownPolicy,
+    #[case] audit: Option<AuditBy>,
+    #[case] last: u16,
+    #[case] expected: [u16; 2],
+) {
+    let mut answers = Arc::unwrap_or_clone(answers(last, last));
+    answers.audit = audit;
+    let fixture = fixture_with(Arc::new(answers), policy, 60, false);
+    for (path, code) in ["/healthz", "/livez"].into_iter().zip(expected) {
+        let (status, _, body) = ask(&fixture, Method::GET, path).await;
+        assert_eq!(status, code, "{path}");
+        assert_eq!(body.contains(r#""healthy":true"#), code == 200, "{body}");
+        let stood_still = r#"{"lastUpdated":"2026-11-21T12:59:00.25Z""#;
+        assert_eq!(body.starts_with(stood_still), code == 200, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_main_loop_that_is_late_by_seconds_changes_nothing() {
+    let fixture = fixture_with(answers(200, 200), UnknownPolicy::Closed, 9, false);
+    let (status, _, body) = ask(&fixture, Method::GET, "/healthz").await;
+    assert_eq!(status, 200);
+    let now = r#"{"lastUpdated":"2026-11-21T13:00:00.25Z""#;
+    assert!(body.starts_with(now), "{body}");
 }
 
 #[tokio::test]

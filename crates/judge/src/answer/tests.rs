@@ -223,7 +223,7 @@ fn a_sound_body_is_that_of_kube_proxy() {
     );
     assert_eq!(healthz.status, 200);
     assert_eq!(
-        healthz.body(NOW),
+        healthz.body(NOW, NOW),
         "{\"lastUpdated\":\"2026-11-22T00:00:02.25Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
          \"nodeEligible\":true,\"healthy\":true,\"status\":{\
          \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true},\
@@ -236,7 +236,7 @@ fn a_sound_body_is_that_of_kube_proxy() {
         Enforcement::Enforce,
     );
     assert_eq!(
-        livez.body(NOW),
+        livez.body(NOW, NOW),
         "{\"lastUpdated\":\"2026-11-22T00:00:02.25Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
          \"healthy\":true,\"status\":{\
          \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true},\
@@ -257,7 +257,7 @@ fn a_broken_family_is_named_and_the_last_update_is_the_latest() {
     );
     assert_eq!(healthz.status, 503);
     assert_eq!(
-        healthz.body(NOW),
+        healthz.body(NOW, NOW),
         "{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
          \"nodeEligible\":true,\"healthy\":false,\"status\":{\
          \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true},\
@@ -276,7 +276,7 @@ fn a_leaving_node_has_a_healthy_datapath() {
     );
     assert_eq!((healthz.status, healthz.would_fail), (503, false));
     assert_eq!(
-        healthz.body(NOW),
+        healthz.body(NOW, NOW),
         "{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
          \"nodeEligible\":false,\"healthy\":true,\"status\":{\
          \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true}}}"
@@ -296,7 +296,7 @@ fn without_a_proof_the_time_is_gos_zero_and_an_empty_status_is_omitted() {
         Enforcement::Enforce,
     );
     assert_eq!(
-        healthz.body(NOW),
+        healthz.body(NOW, NOW),
         "{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
          \"nodeEligible\":true,\"healthy\":false,\"status\":{\
          \"IPv4\":{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"healthy\":false}}}"
@@ -310,7 +310,7 @@ fn without_a_proof_the_time_is_gos_zero_and_an_empty_status_is_omitted() {
     );
     assert_eq!(livez.status, 503);
     assert_eq!(
-        livez.body(NOW),
+        livez.body(NOW, NOW),
         "{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
          \"healthy\":false}"
     );
@@ -471,7 +471,7 @@ proptest! {
         let verdict = verdict(families, node);
         for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
             let given = first(endpoint, &verdict, policy, enforcement);
-            let body: serde_json::Value = serde_json::from_str(&given.body(now)).unwrap();
+            let body: serde_json::Value = serde_json::from_str(&given.body(now, now)).unwrap();
             let good = body["healthy"] == true && body["nodeEligible"] != false;
             prop_assert_eq!(given.status, if good { 200 } else { 503 });
             let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];

@@ -5,16 +5,16 @@ use pathproof_node::effect::Answers;
 use rstest::rstest;
 
 use super::*;
-use crate::http::health::{self, HealthState};
+use crate::http::health::{self, CurrentAnswers, HealthState};
 
 impl Server {
     /// Serves the health port's router, which gives the answers from before the first verdict.
     async fn of_health() -> Self {
         let router = health::router(HealthState {
-            answers: watch::Sender::new(Arc::new(Answers::before_the_first())).subscribe(),
+            answers: CurrentAnswers::alive(Answers::before_the_first()),
             now: clock::wall,
             metrics: Metrics::new(),
-            loopback: None,
+            loopback: false,
         });
         Self::serving(router, Limits::default(), &[]).await
     }

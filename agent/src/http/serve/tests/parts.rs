@@ -5,16 +5,6 @@ use rstest::rstest;
 use super::super::*;
 
 #[test]
-fn limits_fit_the_open_files() {
-    let limits = Limits::default();
-    assert_eq!(limits.within(1_048_576), limits);
-    let small = limits.within(1_024);
-    assert_eq!((small.waiting, small.talking), (256, 256));
-    let least = limits.within(0);
-    assert!(least.waiting > 0 && least.talking > 0);
-}
-
-#[test]
 fn the_least_recently_used_makes_room() {
     let crowd = LruConnections::new(2);
     let (first, mut first_taken, _) = crowd.enter();
