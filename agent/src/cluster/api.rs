@@ -29,6 +29,7 @@ mod budget;
 mod census;
 pub mod client;
 mod follow;
+mod problems;
 mod routes;
 mod store;
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn common(programs: bool) -> Vec<Refusal> {
     let mut refused: Vec<Refusal> = NEVER.iter().map(|call| (*call, Vec::new())).collect();
     refused.extend(conditional(programs));
     if !programs {
-        refused.extend([libc::SYS_execve, libc::SYS_execveat].map(|call| (call, Vec::new())));
+        refused.extend(WITHOUT_PROGRAMS.map(|call| (call, Vec::new())));
         #[cfg(target_arch = "x86_64")]
         refused.extend([libc::SYS_fork, libc::SYS_vfork].map(|call| (call, Vec::new())));
     }
@@ -90,19 +90,32 @@ fn conditional(programs: bool) -> Vec<Refusal> {
         let thread = libc::CLONE_THREAD as u64;
         clone.push(vec![(0, Compare::MaskedEq(thread), 0)]);
     }
+    // Code that another program loads is mapped without being writable.
+    let code = match programs {
+        true => libc::PROT_WRITE | libc::PROT_EXEC,
+        false => libc::PROT_EXEC,
+    };
+    let mut refused = Vec::new();
+    if !programs {
+        // Signals to other processes; abort(3) sends one to this process.
+        let others = vec![(0, Compare::Ne, u64::from(std::process::id()))];
+        refused = [libc::SYS_kill, libc::SYS_tgkill]
+            .map(|call| (call, vec![others.clone()]))
+            .into();
+    }
     let typing = [TIOCSTI, TIOCLINUX].map(|request| vec![(1, Compare::Eq, request)]);
-    let written_code = libc::PROT_WRITE | libc::PROT_EXEC;
     let families = FAMILIES.map(|family| (0, Compare::Ne, family as u64));
-    vec![
+    refused.extend([
         (libc::SYS_clone, clone),
         (libc::SYS_socket, vec![families.into()]),
         // No executable memory except the program's code, which was loaded at its start.
-        (libc::SYS_mmap, vec![bits(2, written_code)]),
+        (libc::SYS_mmap, vec![bits(2, code)]),
         (libc::SYS_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         (libc::SYS_pkey_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         // No input to the terminal that started the process.
         (libc::SYS_ioctl, typing.into()),
-    ]
+    ]);
+    refused
 }
 
 /// Commands of bpf(2) that create objects in the kernel: BPF_MAP_CREATE, BPF_PROG_LOAD and
@@ -136,6 +149,19 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUSER,
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
+];
+
+/// Calls that are refused unless the agent starts other programs, which may need them.
+const WITHOUT_PROGRAMS: [c_long; 7] = [
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    // A file without a name, from which code can be run.
+    libc::SYS_memfd_create,
+    // Signals to other processes.
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
 ];
 
 /// Calls that are refused with any arguments. Calls that need a dropped capability (mounts,

@@ -17,17 +17,19 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use pathproof_facts::time::Mono;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
@@ -42,6 +44,8 @@ use super::{AllowList, go};
 use crate::clock;
 pub use crate::metrics::Listener;
 use crate::metrics::{Metrics, Turned};
+
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// Maximum size of a request's header on most connections.
 const HEADER_SIZE: usize = 16 * 1024;
@@ -60,6 +64,9 @@ const LYING: usize = 1024;
 
 /// Maximum fields of a first header that stays in the socket. A header with more is read at once.
 const HEADERS: usize = 32;
+
+/// Maximum number of requests that a connection may send in one second. The answer to the next one closes it.
+const BURST: u32 = 16;
 
 /// Grace period after the listener closes for connections without a request, which clients may be about to
 /// send.
@@ -226,8 +233,10 @@ impl Shared {
         let _ = stream.set_nodelay(true);
         let (place, mut taken) = self.enter(&self.talking);
         let visit = Arc::clone(&place);
-        let router = self.router.clone();
+        let (router, metrics) = (self.router.clone(), Arc::clone(&self.rules.metrics));
+        let is_health = self.rules.listener == Listener::Healthz;
         let dialled = stream.local_addr().ok().map(Dialled);
+        let burst = Arc::new(Burst::default());
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             visit.use_now();
             request.extensions_mut().insert(Peer(peer.ip()));
@@ -235,15 +244,26 @@ impl Shared {
                 request.extensions_mut().insert(dialled);
             }
             let refused = go::before_handlers(&request);
-            let routed = router.clone();
+            if let Some(answer) = refused.as_ref().filter(|_| is_health) {
+                metrics.http().answered(None, answer.status().as_u16());
+            }
+            let (routed, turn) = (router.clone(), burst.count(clock::mono()));
             async move {
-                Ok::<_, Infallible>(match refused {
+                if turn > 1 {
+                    // Other connections come between the requests of one that sends many at once.
+                    tokio::task::yield_now().await;
+                }
+                let mut answer = match refused {
                     Some(answer) => answer,
                     None => {
                         let answer = routed.oneshot(request.map(Body::new)).await?;
                         go::with_date(answer, clock::wall())
                     }
-                })
+                };
+                if turn > BURST {
+                    answer.headers_mut().insert(CONNECTION, CLOSE);
+                }
+                Ok::<_, Infallible>(answer)
             }
         });
         let long = is_long.then(|| self.long.try_acquire().ok()).flatten();
@@ -271,6 +291,25 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+/// Counts a connection's requests by seconds.
+#[derive(Debug, Default)]
+struct Burst {
+    second: AtomicU64,
+    requests: AtomicU32,
+}
+
+impl Burst {
+    /// Number of requests of this second, with this one. hyper answers a connection's requests one by one, so
+    /// no two calls run at once.
+    fn count(&self, now: Mono) -> u32 {
+        let second = now.0 / 1_000_000_000;
+        if self.second.swap(second, Relaxed) != second {
+            self.requests.store(0, Relaxed);
+        }
+        self.requests.fetch_add(1, Relaxed) + 1
     }
 }
 

@@ -94,6 +94,16 @@ impl Default for HttpStats {
     }
 }
 
+fn code_of_other(status: u16) -> &'static str {
+    match status {
+        200 => "200",
+        307 => "307",
+        400 => "400",
+        417 => "417",
+        _ => "404",
+    }
+}
+
 impl HttpStats {
     fn answer(&self, check: &'static str, code: &'static str) -> Counter {
         let labels = [("check", check), ("code", code)];
@@ -110,19 +120,18 @@ impl HttpStats {
         self.turned.get_or_create_owned(&labels)
     }
 
-    /// Counts an answer on the health port; `None` is an unknown path.
+    /// Counts an answer on the health port; `None` is an unknown path, or a request that is refused or answered
+    /// whatever its path.
     pub fn answered(&self, endpoint: Option<Endpoint>, status: u16) {
         let code = if status == 200 { "200" } else { "503" };
         let [healthz, livez] = &self.as_kube_proxy;
         let (check, code, own) = match endpoint {
-            Some(Endpoint::Healthz) => ("healthz", code, healthz),
-            Some(Endpoint::Livez) => ("livez", code, livez),
-            None if status == 307 => ("other", "307", livez),
-            None if status == 400 => ("other", "400", livez),
-            None => ("other", "404", livez),
+            Some(Endpoint::Healthz) => ("healthz", code, Some(healthz)),
+            Some(Endpoint::Livez) => ("livez", code, Some(livez)),
+            None => ("other", code_of_other(status), None),
         };
         self.answer(check, code).inc();
-        if let Some(own) = own.get(&[("code", code)]) {
+        if let Some(own) = own.and_then(|own| own.get(&[("code", code)])) {
             own.inc();
         }
     }

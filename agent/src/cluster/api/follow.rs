@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::{is_dead, root_cause};
+use super::problems::{away, no_answer, one_line, unserved};
 use super::store::Event;
 use super::wire::{Line, Page, metadata, object};
 use super::{Kind, Requests, jitter};
@@ -53,8 +54,8 @@ pub(super) struct Pace {
     pub(super) relist: Duration,
     /// Maximum random delay before a list in pages. It is longer, because such a list costs the server more.
     pub(super) relist_pages: Duration,
-    /// Maximum size of a page in bytes. A larger page is requested again in parts. A single object is always
-    /// smaller.
+    /// Maximum size in bytes of a page, or of a line of a watch. A larger page is requested again in parts. A
+    /// single object is always smaller.
     pub(super) page: usize,
 }
 
@@ -292,7 +293,11 @@ impl Follower {
                 true => self.pace.reply,
                 false => (whole + self.pace.reply).saturating_sub(began.elapsed()),
             };
-            match timeout(patience, stream.read_until(b'\n', &mut line)).await {
+            let mut limited = stream.as_mut().take(self.pace.page as u64 + 1);
+            match timeout(patience, limited.read_until(b'\n', &mut line)).await {
+                Ok(Ok(length)) if length > self.pace.page => {
+                    return Err(End::Failed(away("it sends a line without an end")));
+                }
                 Ok(Ok(1..)) => self.hear(&line).await?,
                 Ok(Err(error)) if is_dead(&error) => {
                     self.doubtful = true;
@@ -473,28 +478,6 @@ fn chance(most: Duration) -> Duration {
     Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// The problem of a server that cannot be reached. Its text stays the same as long as the cause is the same.
-fn away(why: &str) -> Problem {
-    let why = one_line(why);
-    Problem::silence(format!(
-        "API server: cannot be reached ({why}); the last known objects stay in use"
-    ))
-}
-
-fn no_answer(patience: Duration) -> Problem {
-    away(&format!("no answer within {} s", patience.as_secs_f32()))
-}
-
-fn unserved(resource: &str, why: &str) -> Problem {
-    Problem::silence(format!(
-        "API server: cannot return {resource} ({why}); the last known objects stay in use"
-    ))
-}
-
 fn unasked(error: kube::core::request::Error) -> End {
     End::Failed(away(&error.to_string()))
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

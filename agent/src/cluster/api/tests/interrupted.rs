@@ -89,3 +89,23 @@ async fn refused_watches_become_a_problem_after_some_time(
     let asked = world.server.asked("services");
     assert!(asked[3].ends_with("resourceVersion=5"), "{asked:?}");
 }
+
+/// A line is kept in memory until it ends. A server, or a proxy in front of it, may never end one.
+#[rstest]
+#[case::in_a_watch(true, &["a", "b"])]
+#[case::in_a_list(false, &["b"])]
+#[tokio::test]
+async fn a_line_without_an_end_is_a_problem(#[case] listed: bool, #[case] expected: &[&str]) {
+    let endless = Answer::Open(vec!["x".repeat(hasty().page + 1)]);
+    let mut answers = vec![endless];
+    if listed {
+        answers.insert(0, Answer::Closed(list(5, &[service(4, "a", 80)])));
+    }
+    answers.push(Answer::OpenFor(WHOLE, list(9, &[service(8, "b", 80)])));
+    let mut world = World::new(with_services(answers)).await;
+    world.until(|world| !world.problems.is_empty()).await;
+    let told = &world.problems[0];
+    assert!(told.contains("it sends a line without an end"), "{told}");
+    world.until(|world| world.services() == expected).await;
+    assert_eq!(world.problems, [""; 0]);
+}

@@ -59,3 +59,12 @@ fn times_differ_by_at_most_half() {
     let shortest = (0..u16::MAX).map(|port| spread(longest, port)).min();
     assert!(shortest >= Some(longest / 2) && shortest < Some(longest * 3 / 5));
 }
+
+#[test]
+fn requests_are_counted_by_seconds() {
+    let burst = Burst::default();
+    let at = |ms: u64| burst.count(Mono(ms * 1_000_000));
+    assert_eq!([at(1_000), at(1_500), at(1_999)], [1, 2, 3]);
+    assert_eq!([at(2_000), at(2_001)], [1, 2]);
+    assert_eq!(at(9_000), 1);
+}

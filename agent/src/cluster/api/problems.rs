@@ -1,0 +1,27 @@
+//! Texts of problems with the API server.
+
+use std::time::Duration;
+
+use crate::cluster::Problem;
+
+/// The problem of a server that cannot be reached. Its text stays the same as long as the cause is the same.
+pub(super) fn away(why: &str) -> Problem {
+    let why = one_line(why);
+    Problem::silence(format!(
+        "API server: cannot be reached ({why}); the last known objects stay in use"
+    ))
+}
+
+pub(super) fn no_answer(patience: Duration) -> Problem {
+    away(&format!("no answer within {} s", patience.as_secs_f32()))
+}
+
+pub(super) fn unserved(resource: &str, why: &str) -> Problem {
+    Problem::silence(format!(
+        "API server: cannot return {resource} ({why}); the last known objects stay in use"
+    ))
+}
+
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
