@@ -39,6 +39,7 @@ use crate::datapath::{Observer, release, succession};
 use crate::http::admin;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
+use crate::lifecycle::stall::Stall;
 use crate::lifecycle::starting::{self, Starting};
 use crate::lifecycle::watchdog::Watchdog;
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory};
@@ -50,6 +51,7 @@ use crate::{clock, port, state};
 mod agent;
 mod changes;
 mod check;
+mod notices;
 mod open_count;
 mod probing;
 mod serving;
@@ -162,8 +164,9 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     // Attaching takes long on a node with many pods, and the loop must not count as stalled meanwhile.
     heartbeat.beat(clock::mono().0);
     let pulse = listeners.pulse.take();
-    let served = serving::all(&agent, listeners, admin)?;
-    let serving = Serving::start(served, pulse, ended).await?;
+    let stall = Stall::new(heartbeat.clone(), clock::mono());
+    let served = serving::all(&agent, listeners, admin, &stall)?;
+    let serving = Serving::start(served, (stall, pulse), ended).await?;
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     inputs.counted = agent.open_count.counted.take();
     agent.follow_interfaces(inputs.interfaces());
@@ -189,7 +192,9 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         "SIGTERM" => agent.config.healthz.shutdown_grace,
         _ => Duration::ZERO,
     };
-    let succeeded = takeover.close(grace, shutdown.requested()).await;
+    heartbeat.end();
+    let closing = takeover.close(grace, shutdown.requested());
+    let succeeded = watchdog.beat_during(clock::mono, closing).await;
     agent.end(succeeded).await;
     drop(ending);
     // Requests in progress are answered; a client that does not read must not delay the end.
@@ -241,11 +246,13 @@ impl Inputs {
             biased;
             // Samples come first, so that other inputs are judged by the newest evidence.
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
-            Some(update) = self.updates.recv() => agent.follow_view(update),
-            Some(event) = inbox => agent.feed(event),
-            Some(Some(counted)) = counted => agent.feed(Event::Open(counted)),
-            Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
-            _ = self.check.tick() => agent.check(),
+            Some(update) = self.updates.recv() => agent.caught_up().follow_view(update),
+            Some(event) = inbox => agent.caught_up().feed(event),
+            Some(Some(counted)) = counted => agent.caught_up().feed(Event::Open(counted)),
+            Ok(()) = self.devices.changed() => {
+                agent.caught_up().follow_interfaces(self.interfaces());
+            }
+            _ = self.check.tick() => agent.caught_up().check(),
             // Last: a client that keeps requesting recordings must not delay the other inputs.
             Some(wanted) = self.recordings.recv() => {
                 // The client may be gone.

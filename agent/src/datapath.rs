@@ -20,7 +20,7 @@ use pins::{Pins, PinsError};
 use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use program::{Outcome, Programmer};
 use sample::{Read, Sampler};
-use steer::{Steer, SteerError, Steered, Steering};
+use steer::{Attached, Steer, SteerError, Steering};
 use succession::Marks;
 
 pub mod attach;
@@ -198,7 +198,7 @@ impl Observer {
         steers: &[Steer],
         services: Option<RawFd>,
         state_dir: Option<&Path>,
-    ) -> Result<Steered, SteerError> {
+    ) -> Result<Attached, SteerError> {
         let marks = Marks::new(self.pins.as_ref(), state_dir);
         match self.no_steering.take() {
             Some(error) => Err(error),

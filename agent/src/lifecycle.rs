@@ -3,6 +3,7 @@
 #[cfg(test)]
 pub(crate) mod captured;
 pub(crate) mod memory_limit;
+pub mod stall;
 pub mod starting;
 pub(crate) mod watchdog;
 
@@ -91,7 +92,12 @@ impl Heartbeat {
         self.0.store(now, Ordering::Relaxed);
     }
 
-    /// Time since the last turn.
+    /// Records that the main loop has ended as it should, so that it does not count as stalled.
+    pub fn end(&self) {
+        self.beat(u64::MAX);
+    }
+
+    /// Time since the last turn; zero once the loop has ended.
     pub fn age(&self, now: u64) -> Duration {
         Duration::from_nanos(now.saturating_sub(self.0.load(Ordering::Relaxed)))
     }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::config::{Config, OrNone, PortRange, PortTakeover};
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
-use crate::datapath::steer::{Owners, Pulse, ServicePorts, Steer, SteerError, Steered, Steering};
+use crate::datapath::steer::{Attached, Owners, Pulse, ServicePorts, Steer, SteerError, Steering};
 use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
@@ -230,7 +230,7 @@ fn steer(
     config: &Config,
     listeners: &Listeners,
     observer: Option<&mut Observer>,
-) -> Result<Steered, SteerError> {
+) -> Result<Attached, SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
     let mut steers = Vec::new();
     // The admin port is steered as well as bound: while two agents run, the later one answers.

@@ -13,7 +13,8 @@ use crate::scene::{SOUND, Scene};
 const NODE_PORT: u16 = 30080;
 /// Time to observe, long enough for several probes and many connections.
 const WHILE: Duration = Duration::from_secs(4);
-/// Maximum silence after a kill of the agent: one answer is lost with the agent, and then kube-proxy answers.
+/// Maximum silence after a kill of the agent: kube-proxy answers once the kernel has closed the agent's
+/// listeners.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// Additional time until 503 that a busy machine may need.
 const SPARE: Duration = Duration::from_secs(2);
@@ -88,12 +89,10 @@ fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
     let codes = |change: &Change| [change.codes.healthz, change.codes.livez];
     let bad = changes.iter().any(|one| codes(one).contains(&503));
     assert!(!bad, "false 503: {changes:#?}");
-    let missed = changes.iter().filter(|one| codes(one).contains(&0)).count();
     let ends = changes.iter().skip(1).map(|one| one.at);
     let silent = |(one, end): (&Change, Instant)| codes(one).contains(&0).then(|| end - one.at);
     let silences = changes.iter().zip(ends.chain([Instant::now()]));
     let longest = silences.filter_map(silent).max().unwrap_or_default();
-    assert!(missed <= 1, "{changes:#?}");
     assert!(longest < scaled(SILENCE), "{longest:?}: {changes:#?}");
     drop(prober);
 

@@ -30,6 +30,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
         path_of(&report, Family::V4, "pod") == "proven"
     });
     scene.assert_restricted("pathproof-echo");
+    scene.assert_calm_log();
     scene.assert_lost_network_is_named();
 
     let pod = scene.agent();
@@ -38,7 +39,6 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     let shipped = &pod["spec"]["containers"][0]["securityContext"];
     let filtered = shipped["seccompProfile"]["type"] == "RuntimeDefault";
     scene.assert_confined(filtered);
-    scene.assert_calm_log();
     scene.assert_forwarded(&pod);
     scene.assert_policies_fit();
 

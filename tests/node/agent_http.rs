@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use node_tests::abuse::raise_open_files;
+use node_tests::abuse::ManyFiles;
 use node_tests::http;
 use node_tests::prelude::*;
 use node_tests::world::HEALTHZ_PORT;
@@ -66,7 +66,7 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
 #[test]
 fn idle_connections_do_not_silence_it() {
     let scene = Scene::new(Backend::Nftables, &[]);
-    raise_open_files();
+    let _files = ManyFiles::open();
     let address = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
     let connect = |number| {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;

@@ -360,7 +360,8 @@ fn a_frozen_agent_wakes_up_sound(#[values("open", "closed")] policy: &str) {
         .expect("an interface");
     scene.manifests.taint("news").expect("a taint");
     scene.rules.flush_services().expect("flush");
-    thread::sleep(Duration::from_secs(4));
+    // Longer in all than a main loop may hang before the policy decides: a frozen process does not hang.
+    thread::sleep(Duration::from_secs(10));
     scene.rules.install().expect("install again");
     scene.clients.clear();
     thread::sleep(Duration::from_millis(200));

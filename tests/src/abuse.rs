@@ -3,8 +3,8 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -25,6 +25,25 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub struct Crowd {
     counts: Arc<Counts>,
     _holders: Worker,
+    _files: ManyFiles,
+}
+
+/// The right to open many files: only one test of a process at a time may, because all of them together could
+/// exceed the limit of the process.
+#[derive(Debug)]
+pub struct ManyFiles {
+    _right: MutexGuard<'static, ()>,
+}
+
+impl ManyFiles {
+    /// Waits for the right, and raises this process's limit of open files to the maximum.
+    pub fn open() -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        // A test that failed with the right has given it back.
+        let _right = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        raise_open_files();
+        Self { _right }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +57,7 @@ impl Crowd {
     /// that the server closes. Half of them send nothing. The other half begin a header and send one byte of
     /// it each second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
-        raise_open_files();
+        let _files = ManyFiles::open();
         let counts = Arc::new(Counts::default());
         let held = Arc::clone(&counts);
         let _holders = Worker::within(from, "strangers", move |stop| {
@@ -49,7 +68,11 @@ impl Crowd {
                 }
             });
         })?;
-        Ok(Self { counts, _holders })
+        Ok(Self {
+            counts,
+            _holders,
+            _files,
+        })
     }
 
     /// Open connections, as of the last round.

@@ -20,6 +20,8 @@ pub struct MemoryGroup {
     home: PathBuf,
     /// Names of the files of the limit and of current use, and the value for no limit.
     words: [&'static str; 3],
+    /// File of the limit at which processes are killed.
+    most: &'static str,
 }
 
 impl MemoryGroup {
@@ -28,12 +30,19 @@ impl MemoryGroup {
         let (group, hierarchy) = Cgroup::with("memory")?;
         let home = hierarchy.own.join("cgroup.procs");
         let mut words = ["memory.high", "memory.current", "max"];
+        let mut most = "memory.max";
         if hierarchy.has("memory") {
             words = ["memory.limit_in_bytes", "memory.usage_in_bytes", "-1"];
+            most = words[0];
             // Disable the OOM killer: a process without memory for a page then waits for it.
             group.set("memory.oom_control", "1")?;
         }
-        Ok(Self { group, home, words })
+        Ok(Self {
+            group,
+            home,
+            words,
+            most,
+        })
     }
 
     /// Runs `work` inside the group, because a page counts in the group that allocates it. Processes that
@@ -56,6 +65,17 @@ impl MemoryGroup {
     /// count socket buffers.
     pub fn limit(&self, bytes: u64) -> Result<()> {
         self.group.set(self.words[0], &bytes.to_string())
+    }
+
+    /// Limits the group as a container is limited. With version 1, processes wait for memory beyond it; with
+    /// version 2 they are killed.
+    pub fn limit_container(&self, bytes: u64) -> Result<()> {
+        self.group.set(self.most, &bytes.to_string())
+    }
+
+    /// Whether the group's memory includes the buffers of sockets.
+    pub fn counts_sockets(&self) -> bool {
+        self.most != self.words[0]
     }
 
     /// File to which a process writes its id to move into the group. Memory that it already holds still

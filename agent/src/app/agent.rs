@@ -23,10 +23,10 @@ use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::Sighting;
 use tokio::sync::watch;
 
-use super::changes::{self, Changes};
+use super::changes::Changes;
 use super::open_count::OpenCount;
 use super::probing::Probing;
-use super::{Loaded, settings};
+use super::{Loaded, notices, settings};
 use crate::clock;
 use crate::cluster::Update;
 use crate::config::Config;
@@ -45,9 +45,6 @@ use crate::state::{Memory, Recordings};
 /// A change of this many objects frees enough memory to return it to the system.
 const LARGE: usize = 1_000;
 
-/// A sample that is later than this was delayed by a pause, not by other inputs.
-const LATE_SAMPLE: Duration = Duration::from_secs(1);
-
 pub(super) struct Agent {
     pub(super) config: Config,
     pub(super) node: Node,
@@ -62,9 +59,8 @@ pub(super) struct Agent {
     interfaces: Interfaces,
     /// Whether interfaces changed since their hooks were last updated.
     unfollowed: bool,
-    /// Time of the last sample.
+    /// Time of the last sample, and from it until the next one.
     sampled: Mono,
-    /// Time from the last sample until the next one.
     next_sample: Duration,
 }
 
@@ -242,13 +238,17 @@ impl Agent {
         self.next_sample
     }
 
-    /// Feeds one input. After the machine was paused, a sample comes first, because no input may be judged
-    /// by evidence from before the pause. The timer alone does not ensure this: the runtime may report that
-    /// a socket is readable before it looks at its timers.
-    pub(super) fn feed(&mut self, event: Event) {
-        if clock::mono().since(self.sampled) > self.next_sample + LATE_SAMPLE {
+    /// The agent, ready for any input but a sample: takes a sample first if it is late by a second. After the
+    /// machine was paused, no input may be judged by evidence from before the pause. The timer alone does not
+    /// ensure this: the runtime may report that a socket is readable before it looks at its timers.
+    pub(super) fn caught_up(&mut self) -> &mut Self {
+        if clock::mono().since(self.sampled) > self.next_sample + Duration::from_secs(1) {
             self.sample();
         }
+        self
+    }
+
+    pub(super) fn feed(&mut self, event: Event) {
         self.feed_at(event, clock::mono());
     }
 
@@ -283,7 +283,7 @@ impl Agent {
             Effect::Write(WriteEffect::State(state)) => self.output.memory.remember(*state),
             Effect::Write(WriteEffect::Recording) => self.save_recording(),
             Effect::Measure(measured) => self.output.metrics.record(&measured),
-            Effect::Log(notice) => changes::log(&notice),
+            Effect::Log(notice) => notices::log(&notice),
         }
     }
 

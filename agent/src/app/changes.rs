@@ -1,5 +1,4 @@
-//! Log lines for changes of the verdict and of the answers, and for what the node noticed. The level of a line
-//! depends on what users lose.
+//! Log lines for changes of the verdict and of the answers. The level of a line depends on what users lose.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_facts::time::Mono;
 use pathproof_judge::answer::Answer;
 use pathproof_judge::verdict::{LastVerdict, Verdict};
-use pathproof_node::effect::{Answers, Notice};
+use pathproof_node::effect::Answers;
 use tracing::Level;
 
 /// Minimum time between two lines about the verdict, which may change with every sample. Lines about answers
@@ -48,14 +47,6 @@ impl Line {
             Level::WARN => tracing::warn!(node, old, new, cause, reason, "{what}"),
             _ => tracing::info!(node, old, new, cause, reason, "{what}"),
         }
-    }
-}
-
-pub(super) fn log(notice: &Notice) {
-    match notice {
-        Notice::Lane(_) => tracing::debug!("{notice}"),
-        Notice::SentinelOn | Notice::Topology(_) => tracing::info!("{notice}"),
-        _ => tracing::warn!("{notice}"),
     }
 }
 

@@ -12,6 +12,7 @@ use std::{io, thread};
 
 use axum::Router;
 use ipnet::IpNet;
+use pathproof_facts::time::HumanDuration;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
@@ -26,15 +27,23 @@ use crate::http::serve::{Rules, serve};
 use crate::http::{AllowList, admin, health, service};
 use crate::lifecycle::memory_limit::memory_limit;
 use crate::lifecycle::raise_open_files;
+use crate::lifecycle::stall::Stall;
 use crate::metrics::Listener;
 use crate::port::Listeners;
 
-/// Maximum number of connections with a request on the admin port. An answer may have 1 MiB, and a
-/// client that does not read it holds it for a minute.
-const ADMIN_TALKING: usize = 16;
+/// Maximum number of connections with a request on the admin port. An answer may have 1 MiB (with
+/// `--service-metrics=all` 9 MiB), and a client that does not read it holds it for a minute.
+const ADMIN_TALKING: usize = 8;
 
 /// Memory that the agent may need for everything but connections (docs/internal/specification.md).
 const OWN_MEMORY: u64 = 72 << 20;
+
+/// Memory for connections under this limit of memory. Limits above the shipped 128 MiB are for clusters where
+/// the agent itself needs more, and lower ones for those where it needs less.
+fn left_for_connections(limit: u64) -> u64 {
+    let own = OWN_MEMORY.max(limit / 2);
+    limit.saturating_sub(own).max(limit / 4)
+}
 
 /// A listener, with the requests that it answers and the rules for its clients.
 type Served = (std::net::TcpListener, Router, Rules);
@@ -43,17 +52,17 @@ pub(super) struct Serving(oneshot::Receiver<()>);
 
 impl Serving {
     /// Starts the thread; it serves until the sender of `ended` is dropped.
-    /// Meanwhile the thread shows by the `pulse` that it runs.
+    /// Meanwhile the thread records that it runs, for other threads and for the kernel.
     pub(super) async fn start(
         all: Vec<Served>,
-        pulse: Option<Pulse>,
+        signs: (Stall, Option<Pulse>),
         ended: watch::Receiver<()>,
     ) -> io::Result<Self> {
         let (started, starting) = oneshot::channel();
         let (over, ends) = oneshot::channel();
         let thread = thread::Builder::new().name("answers".to_owned());
         thread.spawn(move || {
-            run(all, pulse, &ended, started);
+            run(all, signs, &ended, started);
             drop(over);
         })?;
         starting.await.map_err(io::Error::other)??;
@@ -69,7 +78,7 @@ impl Serving {
 
 fn run(
     all: Vec<Served>,
-    pulse: Option<Pulse>,
+    (stall, pulse): (Stall, Option<Pulse>),
     ended: &watch::Receiver<()>,
     started: oneshot::Sender<io::Result<()>>,
 ) {
@@ -89,20 +98,30 @@ fn run(
             served.spawn(serve(listener, router, rules, end));
         }
         // It ends with the runtime.
-        pulse.map(|pulse| tokio::spawn(beat(pulse)));
+        tokio::spawn(beat(stall, pulse));
         // The receiver may be gone.
         let _ = started.send(Ok(()));
         served.join_all().await;
     });
 }
 
-async fn beat(mut pulse: Pulse) {
+async fn beat(stall: Stall, mut pulse: Option<Pulse>) {
     let mut failed = false;
     loop {
-        if let Err(error) = pulse.beat(clock::mono())
+        let now = clock::mono();
+        let beaten = pulse.as_mut().map_or(Ok(()), |pulse| pulse.beat(now));
+        if let Err(error) = beaten
             && !std::mem::replace(&mut failed, true)
         {
-            tracing::warn!(%error, "connections are not steered any more: the port's owner answers");
+            tracing::warn!(%error, "if another process listens on the healthz port, it answers now: \
+                                    the agent cannot show that it runs");
+        }
+        if let Some(pause) = stall.run(now) {
+            let pause = HumanDuration(pause);
+            tracing::warn!(
+                "the agent did not run for {pause}: load balancers got no answer, or \
+                            that of another process at the healthz port"
+            );
         }
         tokio::time::sleep(Pulse::INTERVAL).await;
     }
@@ -113,6 +132,7 @@ pub(super) fn all(
     agent: &Agent,
     listeners: Listeners,
     state: admin::AdminState,
+    stall: &Stall,
 ) -> io::Result<Vec<Served>> {
     let metrics = Arc::clone(&state.metrics);
     let mut served: Vec<(TcpListener, Router, Rules)> = Vec::new();
@@ -131,7 +151,7 @@ pub(super) fn all(
     let answers = health::CurrentAnswers {
         published: agent.output.answers.subscribe(),
         policy: agent.config.healthz.unknown_policy,
-        heartbeat: state.heartbeat.clone(),
+        stall: stall.clone(),
         mono: clock::mono,
     };
     let router = health::router(health::HealthState {
@@ -142,10 +162,17 @@ pub(super) fn all(
     });
     // Raise the limit of open files, because the healthz port is open to unauthenticated clients.
     let open_files = raise_open_files();
-    // Shares of the memory that is left: the rest is for the admin port, which only the node itself can reach.
-    let left = memory_limit().map_or(u64::MAX, |limit| limit.saturating_sub(OWN_MEMORY));
+    // Shares of the memory that is left; the rest is for the admin port.
+    let left = memory_limit().map_or(u64::MAX, left_for_connections);
     let limits = Limits::default().within(open_files / 4 * 3);
     let limits = limits.within_memory(left / 4 * 3);
+    if limits != Limits::default() {
+        tracing::info!(
+            without_request = limits.waiting,
+            with_request = limits.talking,
+            "the limits of memory and open files bound the open connections to the healthz port"
+        );
+    }
     let allow = &agent.config.healthz.allow;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
     let router = service::router(service::ServiceState {
@@ -181,9 +208,19 @@ mod tests {
     use std::time::Duration;
 
     use axum::routing::get;
+    use rstest::rstest;
 
     use super::*;
+    use crate::lifecycle::Heartbeat;
     use crate::metrics::{Metrics, ServiceMetrics};
+
+    #[rstest]
+    #[case::as_shipped(128, 56)]
+    #[case::of_a_large_cluster(256, 128)]
+    #[case::low(64, 16)]
+    fn memory_is_left_for_connections(#[case] limit: u64, #[case] left: u64) {
+        assert_eq!(left_for_connections(limit << 20), left << 20);
+    }
 
     /// The test's runtime has one thread, which blocks here as the main loop blocks in the kernel.
     #[tokio::test]
@@ -200,7 +237,9 @@ mod tests {
             metrics: Metrics::with(ServiceMetrics::default()),
         };
         let (ending, ended) = watch::channel(());
-        let serving = Serving::start(vec![(listener, router, rules)], None, ended).await;
+        let now = clock::mono();
+        let stall = Stall::new(Heartbeat::new(now.0), now);
+        let serving = Serving::start(vec![(listener, router, rules)], (stall, None), ended).await;
         let serving = serving.expect("a thread");
         let mut stream = TcpStream::connect(address).expect("accepted");
         let patience = Some(Duration::from_secs(10));

@@ -68,7 +68,7 @@ pub struct Steer {
 }
 
 /// The attached program, and the maps by which it is controlled.
-pub struct Steered {
+pub struct Attached {
     pub steering: Steering,
     pub owners: Owners,
     pub ports: ServicePorts,
@@ -99,7 +99,7 @@ impl Steering {
         steers: &[Steer],
         services: Option<RawFd>,
         marks: Marks,
-    ) -> Result<Steered, SteerError> {
+    ) -> Result<Attached, SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
         // The rule of the port on which load balancers probe the node.
@@ -134,7 +134,7 @@ impl Steering {
             map: take(ebpf, map::STEER_PORTS)?,
             words: BTreeMap::new(),
         };
-        let pulse = Pulse(take(ebpf, map::STEER_ALIVE)?);
+        let pulse = Pulse(take(ebpf, map::STEER_ALIVE_UNTIL)?);
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
         let failed = |source| SteerError::Program { source };
         let program = load(ebpf)?;
@@ -152,7 +152,7 @@ impl Steering {
         if !steering.succession.follows_an_agent() && !owners.answer_outsiders() {
             steering.answer()?;
         }
-        Ok(Steered {
+        Ok(Attached {
             steering,
             owners,
             ports,
@@ -247,7 +247,7 @@ impl Pulse {
     /// The map cannot be written: steering ends when the last beat has expired.
     pub fn beat(&mut self, now: Mono) -> Result<(), MapsError> {
         let until = now.0 + ALIVE_NS;
-        let failed = refused("write to", map::STEER_ALIVE);
+        let failed = refused("write to", map::STEER_ALIVE_UNTIL);
         self.0.set(0, until, 0).map_err(failed)
     }
 }

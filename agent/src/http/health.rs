@@ -15,6 +15,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Method, StatusCode, Uri};
@@ -26,7 +27,7 @@ use pathproof_node::effect::Answers;
 use tokio::sync::watch;
 
 use super::go;
-use crate::lifecycle::Heartbeat;
+use crate::lifecycle::stall::Stall;
 use crate::metrics::Metrics;
 
 #[derive(Clone)]
@@ -45,7 +46,7 @@ pub struct HealthState {
 pub struct CurrentAnswers {
     pub published: watch::Receiver<Arc<Answers>>,
     pub policy: UnknownPolicy,
-    pub heartbeat: Heartbeat,
+    pub stall: Stall,
     pub mono: fn() -> Mono,
 }
 
@@ -53,36 +54,23 @@ impl CurrentAnswers {
     /// These answers, of an agent whose main loop runs, with the policy `closed`.
     #[cfg(test)]
     pub(super) fn alive(answers: Answers) -> Self {
+        let heartbeat = crate::lifecycle::Heartbeat::new(0);
         Self {
             published: watch::Sender::new(Arc::new(answers)).subscribe(),
             policy: UnknownPolicy::Closed,
-            heartbeat: Heartbeat::new(0),
+            stall: Stall::new(heartbeat, Mono(0)),
             mono: || Mono(0),
         }
     }
 
-    /// With the policy `open` the last answers stay: a failure that was seen is not forgotten.
-    pub fn get(&self) -> Arc<Answers> {
+    /// The answers, and since when they have not been confirmed, if the main loop hangs. With the policy
+    /// `open` the last answers stay: a failure that was seen is not forgotten.
+    pub fn get(&self) -> (Arc<Answers>, Option<Duration>) {
         let answers = Arc::clone(&self.published.borrow());
+        let hangs = self.stall.hangs_for((self.mono)());
         match self.policy {
-            UnknownPolicy::Closed if !self.is_alive() => Arc::new(answers.refused()),
-            UnknownPolicy::Closed | UnknownPolicy::Open => answers,
-        }
-    }
-
-    /// Whether the main loop runs, as `/agent/livez` reports it.
-    fn is_alive(&self) -> bool {
-        self.heartbeat.is_alive((self.mono)().0)
-    }
-
-    /// When the answers were last confirmed.
-    fn confirmed(&self, now: Wall) -> Wall {
-        match self.is_alive() {
-            true => now,
-            false => {
-                let age = self.heartbeat.age((self.mono)().0).as_nanos();
-                Wall(now.0.saturating_sub(i64::try_from(age).unwrap_or(i64::MAX)))
-            }
+            UnknownPolicy::Closed if hangs.is_some() => (Arc::new(answers.refused()), hangs),
+            UnknownPolicy::Closed | UnknownPolicy::Open => (answers, hangs),
         }
     }
 }
@@ -111,8 +99,8 @@ pub fn router(state: HealthState) -> Router {
 
 impl HealthState {
     fn answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Response {
-        let answers = self.answers.get();
-        let own = self.own_answer(endpoint, peer);
+        let (answers, hangs) = self.answers.get();
+        let own = self.own_answer(endpoint, peer, hangs.is_none());
         let answer = own.as_ref().unwrap_or(match endpoint {
             Endpoint::Healthz => &answers.healthz,
             Endpoint::Livez => &answers.livez,
@@ -120,18 +108,23 @@ impl HealthState {
         self.metrics.http().answered(Some(endpoint), answer.status);
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let now = (self.now)();
-        let body = answer.body(self.answers.confirmed(now), now);
+        let judged = now.0.saturating_sub(nanoseconds(hangs.unwrap_or_default()));
+        let body = answer.body(Wall(judged), now);
         (status, JSON, body).into_response()
     }
 
     /// Answer about the agent alone, without eligibility and families; `None` if the client gets the node's
     /// answer.
-    fn own_answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Option<Answer> {
+    fn own_answer(
+        &self,
+        endpoint: Endpoint,
+        peer: Option<Extension<Peer>>,
+        healthy: bool,
+    ) -> Option<Answer> {
         let Extension(Peer(ip)) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
         if !self.loopback || !ip.to_canonical().is_loopback() {
             return None;
         }
-        let healthy = self.answers.is_alive();
         Some(Answer {
             status: if healthy { 200 } else { 503 },
             healthy,
@@ -140,6 +133,10 @@ impl HealthState {
             would_fail: false,
         })
     }
+}
+
+fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Headers of an answer in JSON.

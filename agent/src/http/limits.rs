@@ -65,8 +65,8 @@ impl Limits {
         let talking = self.talking.min(room / 4 / TALKING_BYTES);
         let room = room - talking * TALKING_BYTES;
         Self {
-            waiting: self.waiting.min(room / WAITING_BYTES).max(FEWEST),
-            talking: talking.max(FEWEST),
+            waiting: (room / WAITING_BYTES).max(FEWEST).min(self.waiting),
+            talking: talking.max(FEWEST).min(self.talking),
             ..self
         }
     }

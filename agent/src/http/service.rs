@@ -46,7 +46,7 @@ impl ServiceState {
             true => Family::V4,
             false => Family::V6,
         };
-        let healthy = self.answers.get().serve(&port.service, family);
+        let healthy = self.answers.get().0.serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let weight = [(WEIGHT, answer.endpoints.to_string())];
@@ -135,6 +135,9 @@ mod tests {
     #[tokio::test]
     async fn closed_is_503_once_the_main_loop_stalls() {
         let mut state = state(&[]);
+        for second in 1..=11 {
+            state.answers.stall.run(Mono(second * 1_000_000_000));
+        }
         state.answers.mono = || Mono(11_000_000_000);
         let (status, weight, body) = ask(&state, "192.0.2.10:30500").await;
         assert_eq!((status, &*weight), (503, "2"));

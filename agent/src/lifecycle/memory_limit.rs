@@ -6,7 +6,8 @@ use std::path::Path;
 /// Where distributions and container runtimes mount the control groups.
 const MOUNTS: &str = "/sys/fs/cgroup";
 
-/// The limit in bytes, of version 1 or 2; `None` if there is none, or it cannot be read.
+/// The limit in bytes; `None` if there is none, or it cannot be read. Version 1 of control groups has a very
+/// large number instead of none.
 pub(crate) fn memory_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     lowest(Path::new(MOUNTS), &own)

@@ -2,9 +2,11 @@
 //! probe at `/agent/livez` does the same.
 
 use std::env;
+use std::future::Future;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::pin::pin;
 use std::time::Duration;
 
 use pathproof_facts::time::Mono;
@@ -41,6 +43,22 @@ impl Watchdog {
         };
         // A lost beat is no problem: several fit into the limit.
         let _ = socket.send(text.as_bytes());
+    }
+
+    /// Beats while `work` takes its time on purpose.
+    pub(crate) async fn beat_during<T>(
+        &mut self,
+        now: fn() -> Mono,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = pin!(work);
+        loop {
+            self.beat(now());
+            tokio::select! {
+                done = &mut work => return done,
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
     }
 }
 

@@ -15,12 +15,13 @@ use aya_ebpf::programs::SkLookupContext;
 use pathproof_wire::service::{Family, TCP};
 use pathproof_wire::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped, port_bit};
 
-use crate::maps::{STEER_ALIVE, STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
+use crate::maps::{STEER_ALIVE_UNTIL, STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
 
 const AF_INET: u32 = 2;
-/// Replaces the choice of an earlier program, and selects this listener rather than another one of its
-/// `SO_REUSEPORT` group.
-const FLAGS: u64 = (BPF_SK_LOOKUP_F_REPLACE | BPF_SK_LOOKUP_F_NO_REUSEPORT) as u64;
+/// Selects this listener rather than another one of its `SO_REUSEPORT` group.
+const ALONE: u64 = BPF_SK_LOOKUP_F_NO_REUSEPORT as u64;
+/// Replaces the choice of an earlier program.
+const REPLACE: u64 = BPF_SK_LOOKUP_F_REPLACE as u64;
 
 /// See `abi::program::STEER`.
 #[sk_lookup]
@@ -37,24 +38,25 @@ fn steer(ctx: &SkLookupContext) {
     }
     let port = seen.port();
     // The port is checked first, because most connections need no other check.
-    let index = match rule_of(port) {
+    let (index, flags) = match rule_of(port) {
         Some((index, rule)) => {
             let dialled = seen.dialled(port);
-            let left_alone =
-                rule.yields() && (dialled.is_own() || is_frozen()) && is_owned(&dialled);
+            let is_frozen = rule.yields() && is_frozen();
+            let left_alone = rule.yields() && (dialled.is_own() || is_frozen) && is_owned(&dialled);
             if left_alone || !rule.names(&dialled) {
                 return;
             }
-            index
+            // A frozen agent takes no connection from its predecessor, which may still answer.
+            (index, if is_frozen { ALONE } else { ALONE | REPLACE })
         }
         None if !is_of_service(&seen, port) => return,
         // Connections of the node itself to a health check node port stay with the Service proxy, and those
         // of others while the agent is frozen.
         None if seen.dialled(port).is_own() || is_frozen() => return,
-        None => SERVICES,
+        None => (SERVICES, ALONE | REPLACE),
     };
-    // If there is no listener, this fails, and the kernel selects the socket as usual.
-    let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
+    // If there is no listener (or an earlier choice that is not to be replaced), this fails, and the kernel selects the socket as usual.
+    let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, flags);
 }
 
 /// Whether this is a Service's health check node port.
@@ -86,7 +88,7 @@ fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
 fn is_frozen() -> bool {
     // SAFETY: a plain helper call.
     let now = unsafe { bpf_ktime_get_ns() };
-    STEER_ALIVE.get(0).is_none_or(|until| *until < now)
+    STEER_ALIVE_UNTIL.get(0).is_none_or(|until| *until < now)
 }
 
 /// Whether another process listens at this connection's destination.

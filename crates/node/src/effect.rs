@@ -191,11 +191,12 @@ impl Answers {
     }
 
     /// The answers of `--unknown-policy=closed` when nothing is known of the node any more, because the main
-    /// loop hangs. In audit mode they stay as they are.
+    /// loop hangs. In audit mode they stay as they are, and also while the fleet brake holds back a 503: the
+    /// loops of many nodes may hang at once.
     #[must_use]
     pub fn refused(&self) -> Self {
         let mut answers = self.clone();
-        if answers.audit.is_none() {
+        if answers.audit.is_none() && answers.held.is_none() {
             answers.healthz = answers.healthz.refused();
             answers.livez = answers.livez.refused();
         }

@@ -15,7 +15,7 @@ pub const SERVICES: u32 = 2;
 pub const SOCKETS: u32 = 3;
 
 /// Time for which the agent can be expected to answer after its answering thread wrote to the map, in
-/// nanoseconds. A load balancer waits for an answer for a few seconds.
+/// nanoseconds: on a busy node the thread may be late by a second.
 pub const ALIVE_NS: u64 = 3_000_000_000;
 
 /// Words of the map of health check node ports, with one bit for each port of each family.

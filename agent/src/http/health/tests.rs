@@ -8,6 +8,7 @@ use rstest::rstest;
 use tower::ServiceExt as _;
 
 use super::*;
+use crate::lifecycle::Heartbeat;
 
 /// 2026-11-21T13:00:00.25Z.
 const NOW: Wall = Wall(1_795_266_000_250_000_000);
@@ -59,10 +60,18 @@ fn fixture_with(
 ) -> Fixture {
     let (publish, published) = watch::channel(answers);
     let metrics = Metrics::new();
+    let second = |n: u64| Mono(n * 1_000_000_000);
+    let stall = Stall::new(
+        Heartbeat::new(second(100 - seconds).0),
+        second(100 - seconds),
+    );
+    for now in 100 - seconds..=100 {
+        stall.run(second(now));
+    }
     let answers = CurrentAnswers {
         published,
         policy,
-        heartbeat: Heartbeat::new((100 - seconds) * 1_000_000_000),
+        stall,
         mono: || Mono(100_000_000_000),
     };
     let state = HealthState {

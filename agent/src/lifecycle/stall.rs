@@ -1,0 +1,109 @@
+//! Whether the main loop hangs, as opposed to a pause of the whole process: after a pause, the thread that
+//! answers may run before the main loop does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pathproof_facts::time::Mono;
+
+use super::{Heartbeat, STALLED_AFTER};
+
+/// A gap between two runs of the answering thread that is longer than this was a pause.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Clones share their state.
+#[derive(Debug, Clone)]
+pub struct Stall {
+    heartbeat: Heartbeat,
+    /// Last run of the answering thread.
+    ran: Arc<AtomicU64>,
+    /// End of the last pause.
+    resumed: Arc<AtomicU64>,
+}
+
+impl Stall {
+    pub fn new(heartbeat: Heartbeat, now: Mono) -> Self {
+        let at = |at: Mono| Arc::new(AtomicU64::new(at.0));
+        Self {
+            heartbeat,
+            ran: at(now),
+            resumed: at(now),
+        }
+    }
+
+    /// Records that the answering thread runs; called several times within [`PAUSE`]. Returns the length of
+    /// the pause that has just ended, if there was one.
+    pub fn run(&self, now: Mono) -> Option<Duration> {
+        let gap = now.since(Mono(self.ran.swap(now.0, Ordering::Relaxed)));
+        let paused = gap > PAUSE;
+        if paused {
+            self.resumed.store(now.0, Ordering::Relaxed);
+        }
+        paused.then_some(gap)
+    }
+
+    /// Time since the last turn of the main loop, if the loop hangs. Time in which the answering thread did
+    /// not run either does not count.
+    pub fn hangs_for(&self, now: Mono) -> Option<Duration> {
+        let at = |at: &AtomicU64| Mono(at.load(Ordering::Relaxed));
+        if now.since(at(&self.ran)) > PAUSE {
+            return None;
+        }
+        let age = self.heartbeat.age(now.0);
+        let hangs = age.min(now.since(at(&self.resumed))) > STALLED_AFTER;
+        hangs.then_some(age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn second(n: u64) -> Mono {
+        Mono(n * 1_000_000_000)
+    }
+
+    fn stall() -> (Heartbeat, Stall) {
+        let heartbeat = Heartbeat::new(second(100).0);
+        (heartbeat.clone(), Stall::new(heartbeat, second(100)))
+    }
+
+    #[test]
+    fn a_loop_hangs_if_only_the_answering_thread_runs() {
+        let (heartbeat, stall) = stall();
+        for at in 101..=110 {
+            assert_eq!(stall.run(second(at)), None);
+            assert_eq!(stall.hangs_for(second(at)), None);
+        }
+        stall.run(second(111));
+        assert_eq!(stall.hangs_for(second(111)), Some(Duration::from_secs(11)));
+        heartbeat.beat(second(111).0);
+        assert_eq!(stall.hangs_for(second(111)), None);
+    }
+
+    #[test]
+    fn a_pause_of_the_process_is_no_stall() {
+        let (_, stall) = stall();
+        assert_eq!(stall.hangs_for(second(160)), None, "a request came first");
+        assert_eq!(stall.run(second(160)), Some(Duration::from_secs(60)));
+        assert_eq!(stall.hangs_for(second(160)), None);
+        for at in 161..=170 {
+            stall.run(second(at));
+        }
+        assert_eq!(stall.hangs_for(second(170)), None);
+        stall.run(second(171));
+        let hangs = stall.hangs_for(second(171));
+        assert_eq!(hangs, Some(Duration::from_secs(71)), "it never came back");
+    }
+
+    #[test]
+    fn a_loop_that_ended_does_not_hang() {
+        let (heartbeat, stall) = stall();
+        heartbeat.end();
+        for at in 101..=200 {
+            stall.run(second(at));
+        }
+        assert_eq!(stall.hangs_for(second(200)), None);
+    }
+}
