@@ -39,6 +39,11 @@ pub enum FetchError {
         "the agent at {0} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
     )]
     Denied(String),
+    #[error(
+        "the agent at {0} shows its verdict to its own node only: run this on the node, or use \
+         `kubectl pathproof`"
+    )]
+    Elsewhere(String),
     /// The agent has no verdict yet. The second field is empty, or a comma and the parts that it waits for.
     #[error("the agent at {0} has no verdict yet{1}; try again in a moment")]
     TooEarly(String, String),
@@ -135,6 +140,9 @@ impl<'a> Answer<'a> {
     }
 
     fn unexpected(&self) -> FetchError {
+        if self.status == 403 {
+            return FetchError::Elsewhere(self.address.to_owned());
+        }
         match serde_json::from_slice(self.body) {
             Ok(NotReady { pending }) if self.status == 503 => {
                 let waits = match pending.is_empty() {

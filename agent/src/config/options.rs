@@ -270,7 +270,7 @@ pub struct AdminArgs {
     /// :PORT; "none" serves none of them
     ///
     /// The default is reachable only on the node. For Prometheus give the node's address, and limit
-    /// the clients with --admin-allow-cidr.
+    /// the clients with --admin-allow-cidr. Only the node itself may read /verdict and /recording.
     #[arg(
         id = "admin-bind-address",
         long,

@@ -16,16 +16,20 @@
 //! `/agent/startupz` itself.
 //!
 //! Read only: GET and HEAD. Nothing here changes state.
+//!
+//! `/verdict` and `/recording` contain clients' addresses and names of Services. They are for the node itself,
+//! even if other clients may scrape metrics.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use pathproof_facts::text;
 use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_judge::drain::Ask;
@@ -33,7 +37,7 @@ use pathproof_report::Report;
 use pathproof_report::drain::DrainReport;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::health::{JSON, not_found};
+use super::health::{Dialled, JSON, Peer, not_found};
 use crate::lifecycle::starting::is_any_starting;
 use crate::lifecycle::{Heartbeat, Readiness};
 use crate::metrics::{self, Metrics};
@@ -56,11 +60,13 @@ pub struct AdminState {
 pub type RecordingRequest = oneshot::Sender<Vec<u8>>;
 
 pub fn router(state: AdminState) -> Router {
-    Router::new()
-        .route("/", get(index))
-        .route("/metrics", get(metrics))
+    let evidence = Router::new()
         .route("/verdict", get(verdict))
         .route("/recording", get(recording))
+        .layer(axum::middleware::from_fn(for_the_node_itself));
+    evidence
+        .route("/", get(index))
+        .route("/metrics", get(metrics))
         .route("/drainz", get(drainz))
         .route("/agent/readyz", get(readyz))
         .route("/agent/livez", get(livez))
@@ -68,6 +74,26 @@ pub fn router(state: AdminState) -> Router {
         .fallback(|| async { not_found() })
         .layer(axum::middleware::map_response(seal))
         .with_state(state)
+}
+
+/// Passes on requests of the node itself: from loopback, or from the address that the client dialled.
+async fn for_the_node_itself(
+    peer: Option<Extension<Peer>>,
+    dialled: Option<Extension<Dialled>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let peer = peer.map(|Extension(Peer(ip))| ip.to_canonical());
+    let dialled = dialled.map(|Extension(Dialled(at))| at.ip().to_canonical());
+    if peer.is_some_and(|ip| ip.is_loopback() || Some(ip) == dialled) {
+        return next.run(request).await;
+    }
+    let error = "only the node itself may read this: use `kubectl pathproof`, or `kubectl port-forward` \
+                 to the agent's pod";
+    json(
+        StatusCode::FORBIDDEN,
+        &serde_json::json!({ "error": error }),
+    )
 }
 
 async fn metrics(State(state): State<AdminState>) -> Response {

@@ -43,9 +43,21 @@ fn fixture() -> Fixture {
 }
 
 async fn ask(router: &Router, method: Method, path: &str) -> (StatusCode, String, String) {
+    ask_from("127.0.0.1", router, method, path).await
+}
+
+/// Asks from this address, at the node's address 192.0.2.10.
+async fn ask_from(
+    peer: &str,
+    router: &Router,
+    method: Method,
+    path: &str,
+) -> (StatusCode, String, String) {
     let request = Request::builder()
         .method(method)
         .uri(path)
+        .extension(Peer(peer.parse().unwrap()))
+        .extension(Dialled("192.0.2.10:19256".parse().unwrap()))
         .body(Body::empty())
         .unwrap();
     let response = router.clone().oneshot(request).await.unwrap();
@@ -73,6 +85,23 @@ async fn the_report_comes_back_whole() {
     let (status, kind, body) = ask(&fixture.router, Method::GET, "/verdict").await;
     assert_eq!((status.as_u16(), kind.as_str()), (200, "application/json"));
     assert_eq!(serde_json::from_str::<Report>(&body).unwrap(), report);
+}
+
+#[rstest]
+#[case::loopback("127.0.0.1", 200)]
+#[case::loopback_v6("::1", 200)]
+#[case::the_nodes_own_address("::ffff:192.0.2.10", 200)]
+#[case::a_pod("10.244.0.9", 403)]
+#[tokio::test]
+async fn evidence_is_for_the_node_itself(#[case] peer: &str, #[case] code: u16) {
+    let fixture = fixture();
+    let report = sample::broken();
+    fixture.publish.send_replace(Some(Arc::new(report)));
+    let (status, _, body) = ask_from(peer, &fixture.router, Method::GET, "/verdict").await;
+    assert_eq!(status, code, "{body}");
+    assert_eq!(body.contains("kubectl port-forward"), code == 403, "{body}");
+    let (status, ..) = ask_from(peer, &fixture.router, Method::GET, "/metrics").await;
+    assert_eq!(status, 200);
 }
 
 #[tokio::test]
