@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use pathproof::http::AllowList;
 use pathproof::http::admin::{self, AdminState};
-use pathproof::http::health::{self, HealthState};
-use pathproof::http::serve::{Limits, Listener, Rules, serve};
+use pathproof::http::health::{self, CurrentAnswers, HealthState};
+use pathproof::http::limits::Limits;
+use pathproof::http::serve::{Listener, Rules, serve};
+use pathproof::lifecycle::stall::Stall;
 use pathproof::lifecycle::{Heartbeat, Readiness};
 use pathproof::metrics::Metrics;
 use pathproof_facts::time::{Mono, Wall};
-use pathproof_judge::answer::Answer;
+use pathproof_judge::answer::{Answer, UnknownPolicy};
 use pathproof_node::effect::Answers;
 use pathproof_report::Report;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -95,7 +97,7 @@ async fn health_port() -> Port {
     };
     let (healthz, livez) = (answer(503), answer(200));
     let now = || Wall(1_795_266_000_250_000_000);
-    let calm = livez.body(now()).into_bytes();
+    let calm = livez.body(now(), now()).into_bytes();
     let (sender, answers) = watch::channel(Arc::new(Answers {
         healthz,
         livez,
@@ -105,10 +107,15 @@ async fn health_port() -> Port {
     }));
     let metrics = Metrics::new();
     let state = HealthState {
-        answers,
+        answers: CurrentAnswers {
+            published: answers,
+            policy: UnknownPolicy::Open,
+            stall: Stall::new(Heartbeat::new(0), Mono(0)),
+            mono: || Mono(0),
+        },
         now,
         metrics: Arc::clone(&metrics),
-        loopback: None,
+        loopback: false,
     };
     let address = listen(Listener::Healthz, health::router(state), metrics).await;
     Port {

@@ -70,7 +70,8 @@ fn go_on(known: &PersistedState, observed: bool, now: Mono) {
             let policy = UnknownPolicy::Open;
             let waits = judged.state == State::Starting;
             let said = answer(endpoint, &judged, &served, waits, policy, refuses, &anchor);
-            let body = said.body(anchor.wall_of(now));
+            let now = anchor.wall_of(now);
+            let body = said.body(now, now);
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }
         ledger.absorb(&look(now), &Names);

@@ -296,7 +296,11 @@ impl ViewPlanner {
     /// connections of one Service would be counted for another.
     fn successor_plans(&mut self) -> bool {
         let plans = self.successor == Successor::Plans;
-        self.unread_maps |= plans;
+        // Not `|=`, which rustc 1.95 compiles wrongly here (rust-lang/rust#158206): the shipped agent read the
+        // maps again at every check, and each time all removed endpoints counted as removed just now.
+        if plans {
+            self.unread_maps = true;
+        }
         plans
     }
 

@@ -141,8 +141,22 @@ pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Re
     if let Some(folder) = target_folder {
         command.arg("--target-dir").arg(folder);
     }
+    let version = rustc(&["-V"])?;
+    if is_faulty(&version) {
+        eprintln!(
+            "warning: {version} compiles some comparisons wrongly (rust-lang/rust#158206): for a \
+             release use 1.96.1 or newer"
+        );
+    }
     eprintln!("+ {}", run::shown(&command));
     run::built(&mut command, "pathproof")
+}
+
+/// Whether this version of rustc, such as `rustc 1.95.0 (...)`, has the fault that 1.96.1 mended.
+fn is_faulty(version: &str) -> bool {
+    let numbers = version.split(' ').nth(1).unwrap_or_default();
+    let numbers: Vec<u32> = numbers.split('.').flat_map(str::parse).collect();
+    numbers.as_slice() < &[1, 96, 1]
 }
 
 /// Output of rustc for these arguments.
@@ -157,6 +171,15 @@ pub(crate) fn rustc(arguments: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_compiler_with_the_fault_is_recognised() {
+        let of = |version| is_faulty(&format!("rustc {version} (59807616e 2026-04-14)"));
+        assert_eq!(
+            ["1.95.0", "1.96.0", "1.96.1", "1.99.1"].map(of),
+            [true, true, false, false]
+        );
+    }
 
     #[test]
     fn cargo_gets_the_linker_of_the_architecture() {
