@@ -162,7 +162,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         now: clock::mono,
     };
     // Attaching takes long on a node with many pods, and the loop must not count as stalled meanwhile.
-    heartbeat.beat(clock::mono().0);
+    heartbeat.rest();
     let pulse = listeners.pulse.take();
     let stall = Stall::new(heartbeat.clone(), clock::mono());
     let served = serving::all(&agent, listeners, admin, &stall)?;
@@ -192,7 +192,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         "SIGTERM" => agent.config.healthz.shutdown_grace,
         _ => Duration::ZERO,
     };
-    heartbeat.end();
+    heartbeat.rest();
     let closing = takeover.close(grace, shutdown.requested());
     let succeeded = watchdog.beat_during(clock::mono, closing).await;
     agent.end(succeeded).await;

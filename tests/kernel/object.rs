@@ -76,7 +76,7 @@ fn unpinned() -> [Layout; 11] {
         of::<u32, SteerRule>(map::STEER_RULES, RULES),
         of::<u32, u32>(map::STEER_SOCKETS, SOCKETS),
         of::<u32, u64>(map::STEER_PORTS, PORT_WORDS),
-        of::<u32, u64>(map::STEER_ALIVE_UNTIL, 1),
+        of::<u32, u64>(map::STEER_UNTIL, 1),
         of::<Address, u32>(map::STEER_OWNERS, abi::MAX_STEER_OWNERS),
         of::<DropKey, u64>(map::DROPS, abi::MAX_DROPS),
         of::<u32, SkbLayout>(map::SKB_LAYOUT, 1),

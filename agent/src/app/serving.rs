@@ -13,6 +13,7 @@ use std::{io, thread};
 use axum::Router;
 use ipnet::IpNet;
 use pathproof_facts::time::HumanDuration;
+use pathproof_wire::steer::ALIVE_NS;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
@@ -116,7 +117,8 @@ async fn beat(stall: Stall, mut pulse: Option<Pulse>) {
             tracing::warn!(%error, "if another process listens on the healthz port, it answers now: \
                                     the agent cannot show that it runs");
         }
-        if let Some(pause) = stall.run(now) {
+        let pause = stall.run(now);
+        if let Some(pause) = pause.filter(|pause| pause.as_nanos() > u128::from(ALIVE_NS)) {
             let pause = HumanDuration(pause);
             tracing::warn!(
                 "the agent did not run for {pause}: load balancers got no answer, or \

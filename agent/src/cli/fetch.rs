@@ -140,7 +140,8 @@ impl<'a> Answer<'a> {
     }
 
     fn unexpected(&self) -> FetchError {
-        if self.status == 403 {
+        let said = serde_json::from_slice::<Value>(self.body).unwrap_or_default();
+        if self.status == 403 && said["error"].is_string() {
             return FetchError::Elsewhere(self.address.to_owned());
         }
         match serde_json::from_slice(self.body) {

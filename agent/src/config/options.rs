@@ -269,8 +269,8 @@ pub struct AdminArgs {
     /// Listen address of /metrics, /verdict, /recording, /drainz and /agent/*: IP:PORT, IP, or
     /// :PORT; "none" serves none of them
     ///
-    /// The default is reachable only on the node. For Prometheus give the node's address, and limit
-    /// the clients with --admin-allow-cidr. Only the node itself may read /verdict and /recording.
+    /// The default is reachable only on the node. For Prometheus give 0.0.0.0, since the node's
+    /// own probes use 127.0.0.1, and limit the clients with --admin-allow-cidr. Only the node itself may read /verdict and /recording.
     #[arg(
         id = "admin-bind-address",
         long,

@@ -134,7 +134,7 @@ impl Steering {
             map: take(ebpf, map::STEER_PORTS)?,
             words: BTreeMap::new(),
         };
-        let pulse = Pulse(take(ebpf, map::STEER_ALIVE_UNTIL)?);
+        let pulse = Pulse(take(ebpf, map::STEER_UNTIL)?);
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
         let failed = |source| SteerError::Program { source };
         let program = load(ebpf)?;
@@ -247,7 +247,7 @@ impl Pulse {
     /// The map cannot be written: steering ends when the last beat has expired.
     pub fn beat(&mut self, now: Mono) -> Result<(), MapsError> {
         let until = now.0 + ALIVE_NS;
-        let failed = refused("write to", map::STEER_ALIVE_UNTIL);
+        let failed = refused("write to", map::STEER_UNTIL);
         self.0.set(0, until, 0).map_err(failed)
     }
 }

@@ -90,11 +90,8 @@ fn conditional(programs: bool) -> Vec<Refusal> {
         let thread = libc::CLONE_THREAD as u64;
         clone.push(vec![(0, Compare::MaskedEq(thread), 0)]);
     }
-    // Code that another program loads is mapped without being writable.
-    let code = match programs {
-        true => libc::PROT_WRITE | libc::PROT_EXEC,
-        false => libc::PROT_EXEC,
-    };
+    // The C library maps its modules for host names executable, but not writable.
+    let written_code = libc::PROT_WRITE | libc::PROT_EXEC;
     let mut refused = Vec::new();
     if !programs {
         // Signals to other processes; abort(3) sends one to this process.
@@ -109,7 +106,7 @@ fn conditional(programs: bool) -> Vec<Refusal> {
         (libc::SYS_clone, clone),
         (libc::SYS_socket, vec![families.into()]),
         // No executable memory except the program's code, which was loaded at its start.
-        (libc::SYS_mmap, vec![bits(2, code)]),
+        (libc::SYS_mmap, vec![bits(2, written_code)]),
         (libc::SYS_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         (libc::SYS_pkey_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         // No input to the terminal that started the process.

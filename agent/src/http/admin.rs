@@ -88,8 +88,8 @@ async fn for_the_node_itself(
     if peer.is_some_and(|ip| ip.is_loopback() || Some(ip) == dialled) {
         return next.run(request).await;
     }
-    let error = "only the node itself may read this: use `kubectl pathproof`, or `kubectl port-forward` \
-                 to the agent's pod";
+    let error = "only the node itself may read this, at 127.0.0.1: use `kubectl pathproof`, or \
+                 `kubectl port-forward` to the agent's pod";
     json(
         StatusCode::FORBIDDEN,
         &serde_json::json!({ "error": error }),

@@ -98,9 +98,9 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_ended_does_not_hang() {
+    fn a_loop_that_does_not_run_on_purpose_does_not_hang() {
         let (heartbeat, stall) = stall();
-        heartbeat.end();
+        heartbeat.rest();
         for at in 101..=200 {
             stall.run(second(at));
         }

@@ -209,7 +209,7 @@ definitions! {
     /// Listeners
     Counter "pathproof_healthz_requests" ["check", "code"]
         = Library(|counted| &counted.http.answers),
-        "Requests answered on the healthz port; check=\"service\" counts those on health check node ports of Services, \"other\" unknown paths and malformed requests";
+        "Requests answered on the healthz port; check=\"service\" counts those on health check node ports of Services, \"other\" unknown paths, and some malformed requests";
     Counter "kubeproxy_proxy_healthz" ["code"] = Library(|counted| &counted.http.as_kube_proxy[0]),
         "Requests answered on /healthz, under kube-proxy's metric name; only if the agent runs in place of kube-proxy's binary (profile rke1)";
     Counter "kubeproxy_proxy_livez" ["code"] = Library(|counted| &counted.http.as_kube_proxy[1]),

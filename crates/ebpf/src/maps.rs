@@ -135,7 +135,7 @@ pub static STEER_PORTS: Array<u64> = Array::with_max_entries(PORT_WORDS, 0);
 /// Time until which the agent can be expected to answer. Writer: the agent's answering thread. Reader:
 /// `pathproof_steer`. Not pinned.
 #[map]
-pub static STEER_ALIVE_UNTIL: Array<u64> = Array::with_max_entries(1, 0);
+pub static STEER_UNTIL: Array<u64> = Array::with_max_entries(1, 0);
 
 /// Addresses where another process listens. Writer: agent, once a second. Reader: `pathproof_steer`, for
 /// the node's connections, and for all connections while the agent is frozen. Not pinned.

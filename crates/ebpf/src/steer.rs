@@ -15,7 +15,7 @@ use aya_ebpf::programs::SkLookupContext;
 use pathproof_wire::service::{Family, TCP};
 use pathproof_wire::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped, port_bit};
 
-use crate::maps::{STEER_ALIVE_UNTIL, STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
+use crate::maps::{STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS, STEER_UNTIL};
 
 const AF_INET: u32 = 2;
 /// Selects this listener rather than another one of its `SO_REUSEPORT` group.
@@ -41,7 +41,7 @@ fn steer(ctx: &SkLookupContext) {
     let (index, flags) = match rule_of(port) {
         Some((index, rule)) => {
             let dialled = seen.dialled(port);
-            let is_frozen = rule.yields() && is_frozen();
+            let is_frozen = is_frozen();
             let left_alone = rule.yields() && (dialled.is_own() || is_frozen) && is_owned(&dialled);
             if left_alone || !rule.names(&dialled) {
                 return;
@@ -88,7 +88,7 @@ fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
 fn is_frozen() -> bool {
     // SAFETY: a plain helper call.
     let now = unsafe { bpf_ktime_get_ns() };
-    STEER_ALIVE_UNTIL.get(0).is_none_or(|until| *until < now)
+    STEER_UNTIL.get(0).is_none_or(|until| *until < now)
 }
 
 /// Whether another process listens at this connection's destination.

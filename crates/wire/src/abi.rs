@@ -64,7 +64,7 @@ pub mod map {
     pub const STEER_PORTS: &str = "STEER_PORTS";
     /// One value: the time until which the agent can be expected to answer, in nanoseconds of
     /// `CLOCK_MONOTONIC`. Not pinned.
-    pub const STEER_ALIVE_UNTIL: &str = "STEER_ALIVE_UNTIL";
+    pub const STEER_UNTIL: &str = "STEER_UNTIL";
     /// [`DropKey`](crate::dropped::DropKey) to a number of packets. Neither this map nor the next is
     /// pinned, since each agent counts separately.
     pub const DROPS: &str = "DROPS";

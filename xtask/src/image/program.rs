@@ -144,19 +144,20 @@ pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Re
     let version = rustc(&["-V"])?;
     if is_faulty(&version) {
         eprintln!(
-            "warning: {version} compiles some comparisons wrongly (rust-lang/rust#158206): for a \
-             release use 1.96.1 or newer"
+            "warning: {version} compiles some code wrongly (rust-lang/rust#158206, #159035 or \
+             #161441): for a release use 1.98.1 or newer"
         );
     }
     eprintln!("+ {}", run::shown(&command));
     run::built(&mut command, "pathproof")
 }
 
-/// Whether this version of rustc, such as `rustc 1.95.0 (...)`, has the fault that 1.96.1 mended.
+/// Whether this version of rustc, such as `rustc 1.95.0 (...)`, has one of three faults, which were mended in
+/// 1.96.1, in 1.97.1, and for 1.98.0 in 1.98.1.
 fn is_faulty(version: &str) -> bool {
     let numbers = version.split(' ').nth(1).unwrap_or_default();
     let numbers: Vec<u32> = numbers.split('.').flat_map(str::parse).collect();
-    numbers.as_slice() < &[1, 96, 1]
+    numbers.as_slice() < &[1, 97, 1] || numbers == [1, 98, 0]
 }
 
 /// Output of rustc for these arguments.
@@ -173,12 +174,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_with_the_fault_is_recognised() {
+    fn a_compiler_with_a_fault_is_recognised() {
         let of = |version| is_faulty(&format!("rustc {version} (59807616e 2026-04-14)"));
-        assert_eq!(
-            ["1.95.0", "1.96.0", "1.96.1", "1.99.1"].map(of),
-            [true, true, false, false]
-        );
+        assert_eq!(["1.95.0", "1.96.1", "1.97.0", "1.98.0"].map(of), [true; 4]);
+        assert_eq!(["1.97.1", "1.98.1", "1.99.1"].map(of), [false; 3]);
     }
 
     #[test]

@@ -46,7 +46,6 @@ fn filtered(number: c_long, arguments: [i64; 4]) -> i32 {
 #[case::calls_past_the_filter(libc::SYS_io_uring_enter, [-1; 4])]
 #[case::a_socket_to_the_kernels_ciphers(libc::SYS_socket, [libc::AF_ALG as i64, -1, 0, 0])]
 #[case::memory_that_is_written_and_run(libc::SYS_mmap, [0, 4096, WX, PRIVATE])]
-#[case::memory_that_is_run(libc::SYS_mmap, [0, 4096, libc::PROT_EXEC as i64, PRIVATE])]
 #[case::a_file_without_a_name(libc::SYS_memfd_create, [0; 4])]
 #[case::a_signal_to_all(libc::SYS_kill, [-1, 0, 0, 0])]
 #[case::a_signal_to_another(libc::SYS_kill, [1, 0, 0, 0])]
