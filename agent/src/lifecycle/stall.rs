@@ -32,7 +32,7 @@ impl Stall {
         }
     }
 
-    /// Records that the answering thread runs; called several times within [`PAUSE`]. Returns the length of
+    /// Records that the answering thread runs; called several times within `PAUSE`. Returns the length of
     /// the pause that has just ended, if there was one.
     pub fn run(&self, now: Mono) -> Option<Duration> {
         let gap = now.since(Mono(self.ran.swap(now.0, Ordering::Relaxed)));
