@@ -92,13 +92,13 @@ impl Heartbeat {
         self.0.store(now, Ordering::Relaxed);
     }
 
-    /// Records that the main loop does not run on purpose: it has not begun, or has ended. It does not count as
-    /// stalled until the next beat.
+    /// Records that the main loop is not supposed to run: it has not started yet, or has ended. Until the next
+    /// beat it does not count as stalled.
     pub fn rest(&self) {
         self.beat(u64::MAX);
     }
 
-    /// Time since the last turn; zero while the loop does not run on purpose.
+    /// Time since the last turn; zero while the loop is not supposed to run.
     pub fn age(&self, now: u64) -> Duration {
         Duration::from_nanos(now.saturating_sub(self.0.load(Ordering::Relaxed)))
     }

@@ -9,6 +9,7 @@ use node_tests::little_memory::MemoryGroup;
 use node_tests::prelude::*;
 use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
 use node_tests::{http, usage};
+use pathproof::http::limits::WAITING_BYTES;
 
 fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
@@ -198,8 +199,7 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn strangers_fit_into_the_memory_that_is_left() {
     const LIMIT: u64 = 128 << 20;
-    /// As `agent/src/http/limits.rs` assumes for each connection.
-    const EACH: u64 = 10 * 1024;
+    const EACH: u64 = WAITING_BYTES as u64;
     let mut scene = Scene::bare(Backend::Nftables);
     let group = needs!(skip::needed(MemoryGroup::new()));
     group.limit_container(LIMIT).expect("a limit");

@@ -239,8 +239,8 @@ impl Agent {
     }
 
     /// The agent, ready for any input but a sample: takes a sample first if it is late by a second. After the
-    /// machine was paused, no input may be judged by evidence from before the pause. The timer alone does not
-    /// ensure this: the runtime may report that a socket is readable before it looks at its timers.
+    /// machine was paused, no input may be judged by evidence from before the pause. The timer is not enough,
+    /// because the runtime may report a readable socket before it checks its timers.
     pub(super) fn caught_up(&mut self) -> &mut Self {
         if clock::mono().since(self.sampled) > self.next_sample + Duration::from_secs(1) {
             self.sample();

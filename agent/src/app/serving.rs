@@ -39,8 +39,8 @@ const ADMIN_TALKING: usize = 8;
 /// Memory that the agent may need for everything but connections (docs/internal/specification.md).
 const OWN_MEMORY: u64 = 72 << 20;
 
-/// Memory for connections under this limit of memory. Limits above the shipped 128 MiB are for clusters where
-/// the agent itself needs more, and lower ones for those where it needs less.
+/// Memory that connections may use under this limit. Operators raise the shipped limit of 128 MiB because the
+/// agent needs more for a large cluster, and lower it for a small one.
 fn left_for_connections(limit: u64) -> u64 {
     let own = OWN_MEMORY.max(limit / 2);
     limit.saturating_sub(own).max(limit / 4)

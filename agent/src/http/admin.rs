@@ -30,6 +30,7 @@ use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
+use pathproof_facts::node_context::address;
 use pathproof_facts::text;
 use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_judge::drain::Ask;
@@ -83,9 +84,16 @@ async fn for_the_node_itself(
     request: Request,
     next: Next,
 ) -> Response {
-    let peer = peer.map(|Extension(Peer(ip))| ip.to_canonical());
-    let dialled = dialled.map(|Extension(Dialled(at))| at.ip().to_canonical());
-    if peer.is_some_and(|ip| ip.is_loopback() || Some(ip) == dialled) {
+    let connection = peer
+        .zip(dialled)
+        .map(
+            |(Extension(peer), Extension(Dialled(at)))| pathproof_wire::steer::Dialled {
+                source: address(&peer.0),
+                destination: address(&at.ip()),
+                port: at.port().into(),
+            },
+        );
+    if connection.is_some_and(|connection| connection.is_own()) {
         return next.run(request).await;
     }
     let error = "only the node itself may read this, at 127.0.0.1: use `kubectl pathproof`, or \

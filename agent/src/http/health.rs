@@ -40,8 +40,8 @@ pub struct HealthState {
     pub loopback: bool,
 }
 
-/// The published answers. If the main loop hangs, nothing is known of the node any more, so
-/// `--unknown-policy` decides, and the answers' time stands still.
+/// The published answers. If the main loop hangs, the node's state is unknown, so `--unknown-policy` decides,
+/// and `lastUpdated` no longer advances.
 #[derive(Clone)]
 pub struct CurrentAnswers {
     pub published: watch::Receiver<Arc<Answers>>,

@@ -7,7 +7,7 @@ const OWN_FILES: usize = 512;
 
 /// Memory of a connection whose client sends parts of a request, one byte in each packet. Most of it is the
 /// kernel's: measured 9.3 KiB on Linux 6.18.
-const WAITING_BYTES: usize = 10 * 1024;
+pub const WAITING_BYTES: usize = 10 * 1024;
 
 /// Memory of a connection whose client has sent a request and a part of a long header (measured: 40 KiB), or
 /// many requests whose answers it does not read (29 KiB).

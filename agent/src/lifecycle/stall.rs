@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_does_not_run_on_purpose_does_not_hang() {
+    fn a_loop_that_is_not_supposed_to_run_does_not_hang() {
         let (heartbeat, stall) = stall();
         heartbeat.rest();
         for at in 101..=200 {

@@ -77,7 +77,7 @@ struct Keeper {
 struct Tried {
     at: Mono,
     tries: Vec<SocketAddr>,
-    /// Those of a family without a default route.
+    /// Addresses that were not tried, because their family has no default route.
     untried: Vec<SocketAddr>,
     /// A sentence about who answers; `None` if nobody does.
     in_use: Option<String>,

@@ -19,7 +19,7 @@ const PROMISED: f64 = 24.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of heartbeats: as many as 5,000 agents write in a minute.
 const BEATS: usize = 1_000;
-/// An address of the sentinel that one of the Nodes has, so all agents must be told.
+/// One of the sentinel's addresses, which one Node has as well. The rotator must publish this conflict.
 const TAKEN: &str = "198.18.0.2";
 /// Images that a kubelet lists in its Node's status by default.
 const IMAGES: usize = 50;

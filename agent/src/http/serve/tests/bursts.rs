@@ -14,7 +14,7 @@ async fn a_burst_of_requests_closes_the_connection(
     #[case] answered: usize,
     #[case] closes: bool,
 ) {
-    // The count begins again with each second, so a try that ends in another one says nothing.
+    // The limit applies to each second of the clock, so ignore attempts that cross into the next second.
     for _ in 0..10 {
         let second = clock::mono().0 / 1_000_000_000;
         let (seen, closed) = burst(sent, answered).await;
@@ -24,7 +24,7 @@ async fn a_burst_of_requests_closes_the_connection(
             return;
         }
     }
-    panic!("no try ended in the second in which it began");
+    panic!("every attempt crossed into the next second");
 }
 
 /// Sends this number of requests at once, and reads this number of answers. Returns them, and whether the
