@@ -206,10 +206,10 @@ impl Observer {
         }
     }
 
-    /// Checks that every hook is still first and repairs those that are not. Also unmarks the ports
-    /// of removed UDP Services.
-    pub fn check(&mut self, now: Mono) {
-        self.attacher.check(&mut self.ebpf, now);
+    /// Checks that every hook is still first and repairs those that are not, unless `has_successor` says
+    /// that another agent replaced them. Also unmarks the ports of removed UDP Services.
+    pub fn check(&mut self, now: Mono, has_successor: impl Fn() -> bool) {
+        self.attacher.check(&mut self.ebpf, now, has_successor);
         self.flag_devices();
         if let Err(error) = self.programmer.unmark_ports(now) {
             tracing::warn!(%error, "the ports of removed UDP Services could not be unmarked");

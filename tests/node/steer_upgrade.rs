@@ -10,8 +10,12 @@ use node_tests::prelude::*;
 use node_tests::wait::slowness;
 use node_tests::watch::Poll;
 use node_tests::world::{Agent, HEALTHZ_PORT};
-use pathproof::datapath::load;
+use pathproof::clock;
+use pathproof::datapath::attach::Mode;
+use pathproof::datapath::devices::Device;
+use pathproof::datapath::{Observer, load};
 use pathproof_wire::abi::program;
+use pathproof_wire::packet::Link;
 
 use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;
@@ -144,7 +148,8 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
     // The last agent must work completely.
     scene.wait_probed();
     let log = scene.agent().log();
-    assert_eq!(repairs(&scene), 0, "{log}");
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ")).collect();
+    assert_eq!(repairs(&scene), 0, "{warnings:#?}");
     assert!(!log.contains("programs were attached again"), "{log}");
     // Kill the agent: after SIGTERM it would wait for a successor.
     scene.take_agent().kill().expect("kill");
@@ -258,4 +263,38 @@ fn a_predecessor_does_not_interfere_with_its_successor() {
         scene.agent().log()
     );
     earlier.kill().expect("kill");
+}
+
+/// A successor may start while its predecessor is in the middle of a check that began before.
+#[test]
+fn a_check_that_a_successor_overtakes_repairs_nothing() {
+    let world = World::builder().build().expect("build a world");
+    let name = "eth0".to_owned();
+    let device = Device {
+        index: world.node.ifindex(&name).expect("the device"),
+        name,
+        link: Link::Ethernet,
+        uplink: false,
+        leads_elsewhere: false,
+        may_be_a_pods: false,
+    };
+    let pins = world.pin_dir().to_owned();
+    let (overtaken, successors, displaced) = world.node.run(|| {
+        let load = || {
+            Observer::load(Mode::Auto, Some(&pins))
+                .expect("an observer")
+                .0
+        };
+        let (mut earlier, mut later) = (load(), load());
+        earlier.follow(std::slice::from_ref(&device), clock::mono());
+        later.follow(std::slice::from_ref(&device), clock::mono());
+        earlier.check(clock::mono(), || true);
+        let overtaken = earlier.repairs();
+        later.check(clock::mono(), || false);
+        // Without a successor, it was another program that took its place.
+        earlier.check(clock::mono(), || false);
+        (overtaken, later.repairs(), earlier.repairs())
+    });
+    assert_eq!((overtaken, successors), (0, 0));
+    assert_eq!(displaced, 2, "both directions");
 }

@@ -197,7 +197,7 @@ impl Agent {
         }
         let before = observer.repairs();
         if checks {
-            observer.check(now);
+            observer.check(now, || self.succeeded.ask().exists());
         }
         let repaired = observer.repairs() != before;
         let left_to_others = (observer.attachments()).filter(|hooks| hooks.is_left_to_others());

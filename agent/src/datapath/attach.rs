@@ -328,8 +328,9 @@ impl Attacher {
         problem.map(ToOwned::to_owned)
     }
 
-    /// Reattaches every hook that is gone or not first, and pins every link whose pin is gone.
-    pub fn check(&mut self, ebpf: &mut Ebpf, now: Mono) {
+    /// Reattaches every hook that is gone or not first, and pins every link whose pin is gone. A hook that
+    /// a successor replaced while this runs is left to it.
+    pub fn check(&mut self, ebpf: &mut Ebpf, now: Mono, has_successor: impl Fn() -> bool) {
         self.with.restore_pins();
         for attachment in self.attachments.values_mut() {
             let rested = attachment
@@ -344,6 +345,10 @@ impl Attacher {
                 // A link that cannot be pinned is replaced.
                 let is_lost =
                     *first == Some(false) || rested && pin.is_some_and(|pin| !hook.pin(pin));
+                // Asked after the hook was read: a successor steers connections before it touches a hook.
+                if is_lost && has_successor() {
+                    return;
+                }
                 // An interface that is gone is handled when the device list changes.
                 if is_lost && rested && attachment.device.exists() {
                     hook.let_go();

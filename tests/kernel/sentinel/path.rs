@@ -366,7 +366,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         assert!(hooks.stand());
         // The observer does not follow the probe, because it has no frontend here.
         assert_eq!(path.maps.connection_state(TOKEN, V4), None);
-        agents.check(Mono(0));
+        agents.check(Mono(0), || false);
         assert_eq!(
             agents.repairs(),
             0,

@@ -64,7 +64,7 @@ fn features(sandbox: &Sandbox) {
         .map_err(|error| anyhow!(chain(&error)));
     let first = checked(&mut observer).and_then(|observer| {
         observer.follow(&devices, clock::mono());
-        observer.check(clock::mono());
+        observer.check(clock::mono(), || false);
         let attachment = observer.attachments().next().context("nothing followed")?;
         let first = attachment.first;
         ensure!(first == [Some(true); 2], "ingress and egress: {first:?}");
