@@ -12,6 +12,7 @@ use node_tests::manifests::{ports, service, slice};
 use node_tests::prelude::*;
 use node_tests::traffic::Flood;
 use node_tests::usage;
+use node_tests::world::NODE_NAME;
 use pathproof_wire::abi::{ABI_VERSION, MAX_PENDING, map};
 use pathproof_wire::evidence::UdpPorts;
 
@@ -100,6 +101,7 @@ fn a_tenants_pods_take_no_node_out() {
     let before = mark_ports_of_udp_services(&scene);
     // This part is first, because no other pod may have dialled before.
     a_policy_of_the_only_tenant_breaks_no_node(&mut scene);
+    endpoints_outside_are_no_missing_routes(&mut scene);
     a_flood_to_a_service_without_endpoints_fills_no_map(&mut scene);
     a_pod_that_keeps_its_port_makes_no_node_stale(&mut scene);
     udp_services_that_went_leave_no_port_marked(&scene, before);
@@ -151,6 +153,48 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     scene.start_proxy();
     scene.wait_proven();
     scene.clients.clear();
+}
+
+/// Services of two namespaces list addresses outside as endpoints of this node. Connections to them leave by
+/// the uplink and stay unanswered, as if routes of pods were missing.
+fn endpoints_outside_are_no_missing_routes(scene: &mut Scene) {
+    let watch = scene.watch_healthy();
+    let other = "tenant-prod";
+    namespace(&scene.api, other).expect("a namespace");
+    for (pod, namespace, address) in [
+        ("client-1", TENANT, "203.0.113.66"),
+        ("client-2", other, "203.0.113.67"),
+    ] {
+        let ip = scene.service(namespace, "outside", &ports(80..81, "TCP", None));
+        let endpoint = json!({ "addresses": [address], "nodeName": NODE_NAME });
+        let ports = ports(80..81, "TCP", Some(PORT));
+        let slice = slice(namespace, "outside", Family::V4, &ports, &[endpoint]);
+        create(&scene.api, slice).expect("a slice");
+        let client = scene.pod_plan(pod, SocketAddr::new(ip, 80), 5.0).start();
+        scene.clients.push(client.expect("a client"));
+    }
+    scene.wait("both connections leave by the uplink", |report| {
+        assert_never_503(&watch);
+        let leads_away = |namespace: &str| {
+            let mut sightings = report["sightings"].as_array().into_iter().flatten();
+            let service = format!("{namespace}/outside");
+            sightings.any(|seen| {
+                seen["failure"] == "misrouted"
+                    && seen["service"]
+                        .as_str()
+                        .is_some_and(|name| name.starts_with(&service))
+            })
+        };
+        leads_away(TENANT) && leads_away(other)
+    });
+    thread::sleep(settled() + SHOWS);
+    assert_never_503(&watch);
+    scene.clients.clear();
+    for namespace in [TENANT, other] {
+        let path = format!("/api/v1/namespaces/{namespace}/services/outside");
+        scene.api.delete(&path).expect("delete a Service");
+    }
+    scene.wait_proven();
 }
 
 /// Three pods send SYNs to a Service without endpoints, which the proxy rejects. In half a minute they send

@@ -312,6 +312,7 @@ impl Agent {
             ReadEffect::Topology(owners) => return self.read_topology(owners),
             ReadEffect::Table => return Some(Event::Table(conntrack::table())),
             ReadEffect::LookUp(clients) => return Some(ways::look_up(clients, &self.node)),
+            ReadEffect::Routes { endpoints, left } => return Some(ways::devices(endpoints, left)),
             ReadEffect::CountOpen => self.open_count.begin(self.node.outsiders()),
             ReadEffect::WatchDrops(on) => {
                 return Some(Event::DropWatch(self.observer.as_mut()?.watch_drops(on)));
@@ -324,8 +325,7 @@ impl Agent {
         let Some(dir) = &self.config.kept.state_dir else {
             return;
         };
-        let recording = self.node.recording();
-        match Recordings::below(dir).write(clock::wall(), &recording) {
+        match Recordings::below(dir).write(clock::wall(), &self.node.recording()) {
             Ok(path) => {
                 tracing::info!(path = %path.display(), "wrote a recording of the last minutes")
             }

@@ -10,7 +10,7 @@ use pathproof_facts::node_context::address;
 use pathproof_node::Node;
 use pathproof_node::event::Event;
 use pathproof_wire::service::Family;
-use pathproof_witness::evidence::{Client, Lookup, Way};
+use pathproof_witness::evidence::{Client, EndpointRoute, EndpointRoutes, Lookup, Way};
 
 use crate::netlink::{ask, attribute, find, link, name_of, word};
 
@@ -49,6 +49,21 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
         Lookup::of(client, ways)
     };
     Event::Lookups(clients.into_iter().map(lookup).collect())
+}
+
+/// Looks up the device by which the node reaches each of these endpoints.
+pub(crate) fn devices(endpoints: Vec<IpAddr>, left: Vec<IpAddr>) -> Event {
+    let device = |endpoint: IpAddr| match route(endpoint, None) {
+        RouteAnswer::Route(route) => Some(EndpointRoute {
+            endpoint,
+            device: name_of(route.device).ok()?,
+        }),
+        RouteAnswer::None | RouteAnswer::Unclear => None,
+    };
+    Event::EndpointRoutes(EndpointRoutes {
+        routes: endpoints.into_iter().filter_map(device).collect(),
+        left,
+    })
 }
 
 /// Looks up the route of the client's packet to the endpoint, its next hop, and the route of the answer. The

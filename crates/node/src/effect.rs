@@ -1,6 +1,6 @@
 //! Every output of a node. The shell performs effects in order and returns their results as events.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,6 +91,12 @@ pub enum ReadEffect {
     /// Look up routes and neighbours between these clients and this node's endpoints. The answer is
     /// `Event::Lookups`.
     LookUp(Vec<Client>),
+    /// Look up the device by which the node reaches each of these endpoints. The answer is
+    /// `Event::EndpointRoutes`, with the endpoints in `left`.
+    Routes {
+        endpoints: Vec<IpAddr>,
+        left: Vec<IpAddr>,
+    },
     /// Count the open connections from outside. The answer is `Event::Open`.
     CountOpen,
 }

@@ -18,7 +18,7 @@ use pathproof_witness::conntrack::Table;
 use pathproof_witness::coverage::Hooks;
 use pathproof_witness::drops::{DropCount, DropWatch};
 use pathproof_witness::evidence::{
-    CountDelta, Lookup, LostData, ProgrammingSeen, Sighting, Success,
+    CountDelta, EndpointRoutes, Lookup, LostData, ProgrammingSeen, Sighting, Success,
 };
 use pathproof_witness::peers::PeerSample;
 use pathproof_witness::topology::TopologyFacts;
@@ -75,6 +75,9 @@ pub enum Event {
     /// Lookups of the kernel's routes and neighbours: the result of
     /// [`ReadEffect::LookUp`](super::effect::ReadEffect).
     Lookups(Vec<Lookup>),
+    /// Devices by which the node reaches its endpoints: the result of
+    /// [`ReadEffect::Routes`](super::effect::ReadEffect).
+    EndpointRoutes(EndpointRoutes),
     /// Whether the kernel's drop reasons are read now: the result of
     /// [`ReadEffect::WatchDrops`](super::effect::ReadEffect).
     DropWatch(DropWatch),

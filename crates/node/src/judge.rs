@@ -172,7 +172,7 @@ impl Judge {
             Event::Facts(facts) => self.know(facts, effects),
             Event::Rechecked(began, differs) => self.rechecked(began, differs, effects),
             Event::Successor(successor) => return self.successor = successor,
-            Event::Hooks(hooks) => self.coverage.hooks = hooks,
+            Event::Hooks(hooks) => self.hooks_changed(hooks),
             Event::HooksRepaired(at) => {
                 self.coverage.settle(at);
                 return self.drain.missed(self.now);
@@ -199,6 +199,7 @@ impl Judge {
             }
             Event::Table(table) => return self.read_table(table, effects),
             Event::Lookups(lookups) => return self.read_lookups(&lookups, effects),
+            Event::EndpointRoutes(read) => return self.read_routes(&read),
             Event::Open(counted) => return self.drain.open(counted),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Topology(facts) => return self.topology(&facts, effects),

@@ -135,7 +135,8 @@ impl Node {
             None => {}
             Some(Event::Services(services)) => self.learn(services),
             Some(event) => {
-                if matches!(event, Event::Check)
+                let is_check = matches!(event, Event::Check);
+                if is_check
                     && self.recorded.is_none()
                     && let Some(facts) = self.view_planner.facts()
                     && facts != self.judge.facts
@@ -143,6 +144,10 @@ impl Node {
                     self.pass(Event::Facts(facts), now, &mut effects);
                 }
                 self.pass(event, now, &mut effects);
+                if is_check {
+                    let all = (self.judge.facts.synced).then(|| self.view_planner.all_here());
+                    self.judge.follow_routes(all, &mut effects);
+                }
             }
         }
         self.steer_ports(now, &mut effects);

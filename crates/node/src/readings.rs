@@ -1,6 +1,7 @@
 //! Reads of kernel state while connections or probes are lost: the connection table, drop reasons,
 //! and routes and neighbours between clients and this node's endpoints.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use pathproof_witness::conntrack::Table;
-use pathproof_witness::evidence::{Client, Lookup};
+use pathproof_witness::coverage::Hooks;
+use pathproof_witness::evidence::{Client, ENDPOINTS_AT_ONCE, EndpointRoutes, Lookup};
 use pathproof_witness::ledger::Classes;
 use serde::{Deserialize, Serialize};
 
@@ -172,6 +174,44 @@ impl Judge {
         }
         self.note_obstacles();
         self.publish(effects);
+    }
+
+    /// Endpoints of this node whose device is to be looked up: those without a known device, others at each
+    /// check. `all` are this node's endpoints; `None` if the view is not complete.
+    pub(super) fn follow_routes(&self, all: Option<BTreeSet<IpAddr>>, effects: &mut Effects) {
+        let known: BTreeSet<IpAddr> = self.ledger.endpoint_devices.known().collect();
+        let all = all.unwrap_or_else(|| known.clone());
+        let left: Vec<IpAddr> = known.difference(&all).copied().collect();
+        let unknown: Vec<IpAddr> = all.difference(&known).copied().collect();
+        let step = unknown.len().div_ceil(ENDPOINTS_AT_ONCE).max(1);
+        let turn = self.now.since(Mono(0)).as_secs() as usize % step;
+        let endpoints: Vec<IpAddr> = unknown.into_iter().skip(turn).step_by(step).collect();
+        let is_first = !self.ledger.endpoint_devices.is_read();
+        if is_first || !endpoints.is_empty() || !left.is_empty() {
+            effects.push(Effect::Read(ReadEffect::Routes { endpoints, left }));
+        }
+    }
+
+    pub(super) fn read_routes(&mut self, read: &EndpointRoutes) {
+        let uplinks = self.coverage.hooks.uplinks().collect();
+        self.ledger.learn_routes(read, &uplinks);
+    }
+
+    /// Records the observed interfaces. Endpoints behind those that are gone are gone too.
+    pub(super) fn hooks_changed(&mut self, hooks: Hooks) {
+        let before = std::mem::replace(&mut self.coverage.hooks, hooks);
+        let names = |hooks: &Hooks| -> BTreeSet<String> {
+            hooks
+                .devices
+                .iter()
+                .map(|hook| hook.device.clone())
+                .collect()
+        };
+        let (before, now) = (names(&before), names(&self.coverage.hooks));
+        let gone: BTreeSet<&str> = before.difference(&now).map(String::as_str).collect();
+        if !gone.is_empty() {
+            self.ledger.lose_devices(&gone);
+        }
     }
 
     /// Whether an obstacle that a former agent found still counts, because this agent has done no lookup

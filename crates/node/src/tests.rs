@@ -7,6 +7,7 @@ mod conntrack;
 mod coverage;
 mod drain;
 mod drops;
+mod endpoint_routes;
 mod health_ports;
 mod lookups;
 mod maps;

@@ -1,6 +1,6 @@
 //! From the cluster view to the maps, and which of two agents maintains them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -334,6 +334,14 @@ impl ViewPlanner {
 
     /// Some of this node's endpoints, each with its namespace, except the sentinel's and the node itself.
     pub(super) fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
+        let found = self.all_endpoints_here(family);
+        let step = found.len().div_ceil(ENDPOINTS).max(1);
+        let some = found.into_iter().step_by(step);
+        some.map(|(ip, namespace)| (namespace, ip)).collect()
+    }
+
+    /// This node's endpoints, each with its namespace, except the sentinel's and the node itself.
+    fn all_endpoints_here(&self, family: Family) -> BTreeMap<IpAddr, &str> {
         let own = self.view.node().map_or(&[][..], |node| &node.addresses);
         let sentinel = self.rule.as_ref().map(|rule| &rule.service);
         let mut found = BTreeMap::new();
@@ -350,9 +358,13 @@ impl ViewPlanner {
                 }
             }
         }
-        let step = found.len().div_ceil(ENDPOINTS).max(1);
-        let some = found.into_iter().step_by(step);
-        some.map(|(ip, namespace)| (namespace, ip)).collect()
+        found
+    }
+
+    /// This node's endpoints of both families.
+    pub(super) fn all_here(&self) -> BTreeSet<IpAddr> {
+        let here = Family::ALL.map(|family| self.all_endpoints_here(family).into_keys());
+        here.into_iter().flatten().collect()
     }
 
     fn pods_expected(&self) -> [bool; FAMILIES] {

@@ -24,6 +24,7 @@ use pathproof_wire::service::Family;
 use pathproof_witness::conntrack::Table;
 use pathproof_witness::coverage::{Hook, Hooks, ObserverStart};
 use pathproof_witness::drops::DropWatch;
+use pathproof_witness::evidence::EndpointRoutes;
 use pathproof_witness::topology::{DeviceFacts, Role, TopologyFacts};
 
 use super::datapath::sentinel_rule;
@@ -348,6 +349,11 @@ impl SimNode {
                 events.push_back(topology);
             }
             Effect::Read(ReadEffect::Table) => events.push_back(Event::Table(Some(self.table()))),
+            Effect::Read(ReadEffect::Routes { endpoints, left }) => {
+                let routes = endpoints.into_iter().map(|at| self.datapath.route_to(at));
+                let routes = routes.collect();
+                events.push_back(Event::EndpointRoutes(EndpointRoutes { routes, left }));
+            }
             Effect::Maps(MapEffect::ReadEndpoints(asked)) => self.kernel.asked = asked,
             Effect::Read(ReadEffect::WatchDrops(_)) => {
                 events.push_back(Event::DropWatch(DropWatch::Off))

@@ -290,7 +290,8 @@ impl SimNode {
         let routed = self.datapath.routes_pods(pod.local, family);
         let device = self.datapath.devices.get(&pod.ip(family)).copied();
         let Some(device) = device.filter(|_| routed) else {
-            let by = match self.world.overlay && routed {
+            let is_outside = pod.local && self.datapath.is_foreign(dialled.service, pod);
+            let by = match self.world.overlay && routed && !is_outside {
                 true => TUNNEL,
                 false => UPLINK,
             };

@@ -12,7 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 pub use data::LostData;
-pub use lookups::{Client, ENDPOINTS, Lookup, Way};
+pub use lookups::{
+    Client, ENDPOINTS, ENDPOINTS_AT_ONCE, EndpointRoute, EndpointRoutes, Lookup, Way,
+};
 use pathproof_facts::cause::Failure;
 use pathproof_facts::limits::CATCH_UP;
 use pathproof_facts::time::Mono;

@@ -9,6 +9,7 @@
 mod absorb;
 mod answers;
 mod data;
+mod endpoint_devices;
 mod external_failures;
 mod family;
 mod obstacle;
@@ -17,11 +18,12 @@ mod seen_working;
 mod service;
 mod source_ports;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use absorb::LOST_NOTICED;
 use answers::AnswerForwarding;
 pub use data::DataLoss;
+pub use endpoint_devices::EndpointDevices;
 pub(crate) use external_failures::ExternalServiceFailures;
 pub use family::{FamilyLedger, Streak, commonest};
 pub use obstacle::{Classes, OUTSIDE, READ_WITHIN, Reading};
@@ -33,7 +35,7 @@ pub use seen_working::{FailingService, ServicesSeenWorking};
 use serde::{Deserialize, Serialize};
 pub use service::{StaleConnection, Track, WINDOW};
 
-use crate::evidence::{ObserverHealth, ProgrammingSeen};
+use crate::evidence::{EndpointRoutes, ObserverHealth, ProgrammingSeen};
 use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 
@@ -56,6 +58,9 @@ pub struct Ledger {
     /// Services that fail for clients outside.
     #[serde(default, rename = "outside")]
     pub external_failures: ExternalServiceFailures,
+    /// Devices that lead to this node's endpoints.
+    #[serde(default)]
+    pub endpoint_devices: EndpointDevices,
     /// Number of times that there was no room for a failing Service.
     pub untracked: u64,
     /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
@@ -90,6 +95,8 @@ pub struct LedgerMemory {
     /// Services that worked for pods, and for clients outside.
     #[serde(default)]
     worked: [ServicesSeenWorking; 2],
+    #[serde(default)]
+    endpoint_devices: EndpointDevices,
 }
 
 impl Ledger {
@@ -128,6 +135,7 @@ impl Ledger {
             seen: memory.sampled,
             worked,
             worked_outside,
+            endpoint_devices: memory.endpoint_devices,
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
@@ -153,6 +161,17 @@ impl Ledger {
         self.families[family as usize].open_ways[class as usize] = true;
     }
 
+    /// Records by which devices endpoints of this node are reached, and which of them left.
+    pub fn learn_routes(&mut self, read: &EndpointRoutes, uplinks: &BTreeSet<&str>) {
+        self.endpoint_devices.forget(&read.left);
+        self.endpoint_devices.learn(&read.routes, uplinks);
+    }
+
+    /// Records that these devices are gone.
+    pub fn lose_devices(&mut self, gone: &BTreeSet<&str>) {
+        self.endpoint_devices.lose(gone);
+    }
+
     /// State to store for [`Ledger::restore`].
     pub fn memory(&self) -> LedgerMemory {
         LedgerMemory {
@@ -160,6 +179,7 @@ impl Ledger {
             sampled: self.sampled.or(self.seen),
             sentinel: self.sentinel.memory(),
             worked: [self.worked.clone(), self.worked_outside.clone()],
+            endpoint_devices: self.endpoint_devices.clone(),
         }
     }
 

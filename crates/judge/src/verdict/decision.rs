@@ -170,7 +170,7 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Misrouted), evidence))
     }
 
-    /// Connections to endpoints of this node that left by an uplink.
+    /// Connections that left by an uplink for endpoints to which a pod's device led before.
     fn local_routes(&self) -> Option<(u32, Mono)> {
         let limits = self.limits();
         let routes = &self.evidence.routes;

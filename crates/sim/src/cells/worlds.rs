@@ -48,7 +48,7 @@ const UNUSED: &str = "nobody uses that family";
 
 /// The innocent worlds of the table.
 #[rustfmt::skip]
-pub const WORLDS: [WorldRow; 41] = [
+pub const WORLDS: [WorldRow; 42] = [
     row("nothing happens", "nothing fails", |world, _| world),
     row("a policy drops one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Drop)),
     row("a policy rejects one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Reject)),
@@ -76,6 +76,7 @@ pub const WORLDS: [WorldRow; 41] = [
     row("forged SYNs and the filter", "a filter, and packets of clients that never succeeded", |world, at| forged(world).with(at, Act::FilterSentinel)),
     row("a tenant claims the sentinel's address", "a claim by another Service", |world, _| claimed(world)),
     row("a tenant's Service has foreign endpoints, his pods are denied", "the tenant's namespace", mischief),
+    row("a tenant of two namespaces lists addresses outside as endpoints here", "endpoints that no pod's device ever led to", two_namespaces),
     row("proxy 5 s late, endpoints move", LATE, |world, at| late(world, at, S * 5, GRACE)),
     row("proxy 5 s late, endpoints die at once", LATE, |world, at| late(world, at, S * 5, Duration::ZERO)),
     row("proxy 20 s late, endpoints end gracefully", LATE, |world, at| late(world, at, S * 20, GRACE)),
@@ -217,6 +218,22 @@ fn mischief(mut world: World, at: Duration) -> World {
         }
     }
     world.with(at, Act::Deny(Some(Client::Pod(pod)), None, Denial::Drop))
+}
+
+/// Connections to these endpoints leave by the uplink, as if routes of pods were missing.
+fn two_namespaces(mut world: World, _: Duration) -> World {
+    for (pod, namespace) in (TENANT_PODS..).zip([TENANT, "tenant-prod"]) {
+        let service = world.services.len();
+        world.services.push(ServiceSpec {
+            foreign: vec![(Foreign::Outsider(pod), true)],
+            ..ServiceSpec::new(namespace, 0, 0)
+        });
+        for family in world.stack.families() {
+            let stream = Stream::of_pod(pod, service, ms(200));
+            world.streams.push(stream.over(family));
+        }
+    }
+    world
 }
 
 /// The Services' endpoints move in turn, and the proxy follows late.

@@ -29,6 +29,11 @@ impl Datapath {
         })
     }
 
+    /// Whether a Service's endpoint is none of its pods.
+    pub(in super::super) fn is_foreign(&self, service: usize, endpoint: Pod) -> bool {
+        self.services[service].foreign.contains(&endpoint)
+    }
+
     pub(super) fn claimed(&self, claim: Claim) -> Both {
         match claim {
             Claim::ClusterIp(service) => addresses::cluster_ip(service),

@@ -1,11 +1,14 @@
 //! Where a new connection goes, by the current rules, faults and policies of a simulated node. Nothing is
 //! changed or sent here.
 
+use std::net::IpAddr;
+
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{ProbePath, Transport};
 use pathproof_wire::service::{Family, FrontendKind};
+use pathproof_witness::evidence::EndpointRoute;
 
-use super::{Datapath, Pod, addresses};
+use super::{Datapath, Pod, UPLINK, addresses};
 use crate::dice::Dice;
 use crate::world::{Client, Denial, Fault};
 
@@ -51,6 +54,20 @@ impl Datapath {
         !match local {
             true => self.has(Fault::PodRoutesGone, family),
             false => self.has(Fault::RemoteRoutesGone, family),
+        }
+    }
+
+    /// The device by which the node reaches an address.
+    pub(crate) fn route_to(&self, endpoint: IpAddr) -> EndpointRoute {
+        let family = match endpoint {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        };
+        let by = self.devices.get(&endpoint).filter(|by| **by != UPLINK);
+        let is_routed = by.is_some() && self.routes_pods(true, family);
+        EndpointRoute {
+            endpoint,
+            device: if is_routed { "cni0" } else { "eth0" }.to_owned(),
         }
     }
 

@@ -11,6 +11,23 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of local endpoints that are looked up: each takes up to four requests to the kernel.
 pub const ENDPOINTS: usize = 16;
+/// Maximum number of endpoints whose device is looked up at one check.
+pub const ENDPOINTS_AT_ONCE: usize = 32;
+
+/// The device by which the node reaches one of its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointRoute {
+    pub endpoint: IpAddr,
+    pub device: String,
+}
+
+/// Endpoints of this node whose routes were looked up, and others that left since the last lookup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointRoutes {
+    pub routes: Vec<EndpointRoute>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<IpAddr>,
+}
 
 /// A client whose connections are lost, or one that was served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,8 +2,8 @@
 //! and the default route is used instead.
 //!
 //! No policy causes this. But a single endpoint may be leaving, with its route removed before its slice is
-//! updated. And anybody who can edit a Service can list any address as an endpoint of this node. So two
-//! endpoints are needed, in two namespaces if two are in use. The verdict decides, not this module.
+//! updated. So two endpoints are needed, in two namespaces if two are in use. The verdict decides, not this
+//! module. Endpoints to which no route was ever seen are left out before (`endpoint_devices`).
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::trace::{LaneConflict, ProbePath, Transport};
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::SourceClass::{self, External, Pod};
-use pathproof_witness::evidence::Sample;
+use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes, Sample};
 use rstest::rstest;
 
 use super::scene::*;
@@ -234,6 +234,35 @@ fn the_sentinel_is_the_referee(
     }
     let verdict = world.verdict(6_200);
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}
+
+/// Anybody who can edit Services can list any address as an endpoint of this node. Such an endpoint was
+/// never reached by a pod's device.
+#[rstest]
+#[case::behind_devices_of_pods([Some("veth1"), Some("veth2")], State::Broken)]
+#[case::behind_the_uplink([Some("eth0"); 2], State::Degraded)]
+#[case::one_was_never_looked_up([Some("veth1"), None], State::Degraded)]
+fn routes_are_missing_only_where_one_was(
+    #[case] devices: [Option<&str>; 2],
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    let route = |(client, device): (u8, Option<&str>)| {
+        Some(EndpointRoute {
+            endpoint: [10, 244, 0, client].into(),
+            device: device?.to_owned(),
+        })
+    };
+    let read = EndpointRoutes {
+        routes: (1..).zip(devices).filter_map(route).collect(),
+        left: Vec::new(),
+    };
+    world.ledger.learn_routes(&read, &["eth0"].into());
+    for at in (2_250..=6_000).step_by(250) {
+        fail(&mut world, TWO, Misrouted, at, at);
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    assert_eq!(world.verdict(6_200).state, expected);
 }
 
 /// If the kernel drops packets of pods that have no route, connections from outside show it.
