@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, client, root_cause};
-use crate::cluster::api::{Nodes, follow_nodes};
+use crate::cluster::api::{Nodes, follow_nodes, with_advice};
 use crate::config::{RotateConfig, Withdraw};
 use crate::lifecycle::Shutdown;
 
@@ -459,7 +459,7 @@ async fn ask<T>(
         return Err(Trouble::Away { why });
     };
     answer.map_err(|error| match error {
-        kube::Error::Api(status) => match (status.code, status.message) {
+        kube::Error::Api(status) => match (status.code, with_advice(&status)) {
             (404 | 409, _) => Trouble::Raced { what },
             // Code 0 means that kube found no code: a gateway may answer with an error format of another
             // kind.

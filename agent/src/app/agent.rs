@@ -312,7 +312,7 @@ impl Agent {
             ReadEffect::Topology(owners) => return self.read_topology(owners),
             ReadEffect::Table => return Some(Event::Table(conntrack::table())),
             ReadEffect::LookUp(clients) => return Some(ways::look_up(clients, &self.node)),
-            ReadEffect::Routes { endpoints, left } => return Some(ways::devices(endpoints, left)),
+            ReadEffect::Routes(ask) => return Some(ways::devices(ask, &self.interfaces.indexes())),
             ReadEffect::CountOpen => self.open_count.begin(self.node.outsiders()),
             ReadEffect::WatchDrops(on) => {
                 return Some(Event::DropWatch(self.observer.as_mut()?.watch_drops(on)));

@@ -39,6 +39,7 @@ mod wire;
 pub use census::{Nodes, follow_nodes};
 pub use client::{ApiAccess, ClientError};
 use follow::{Follower, Pace};
+pub(crate) use problems::with_advice;
 pub use routes::forget;
 use store::{Event, Store};
 

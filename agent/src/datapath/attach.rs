@@ -336,21 +336,28 @@ impl Attacher {
             let rested = attachment
                 .repaired
                 .is_none_or(|at| now.since(at) >= REPAIR_PAUSE);
-            let mut replaced = 0;
+            let mut lost = [false; 2];
             let hooks = attachment.hooks.iter_mut().zip(&mut attachment.first);
-            for ((slot, first), direction) in hooks.zip(Direction::BOTH) {
+            for (((slot, first), direction), lost) in hooks.zip(Direction::BOTH).zip(&mut lost) {
                 let Some(hook) = slot else { continue };
                 *first = hook.is_first();
                 let pin = self.with.pin(attachment.device.index, direction);
                 // A link that cannot be pinned is replaced.
-                let is_lost =
-                    *first == Some(false) || rested && pin.is_some_and(|pin| !hook.pin(pin));
-                // Asked after the hook was read: a successor steers connections before it touches a hook.
-                if is_lost && has_successor() {
-                    return;
-                }
+                *lost = *first == Some(false) || rested && pin.is_some_and(|pin| !hook.pin(pin));
+            }
+            // Asked after the hooks were read: a successor steers connections before it touches a hook.
+            let is_incomplete = attachment.hooks.iter().any(Option::is_none);
+            if (is_incomplete || lost.contains(&true)) && has_successor() {
+                return;
+            }
+            let mut replaced = 0;
+            for (slot, lost) in attachment.hooks.iter_mut().zip(lost) {
                 // An interface that is gone is handled when the device list changes.
-                if is_lost && rested && attachment.device.exists() {
+                if lost
+                    && rested
+                    && attachment.device.exists()
+                    && let Some(hook) = slot
+                {
                     hook.let_go();
                     // Drop the old link first: the kernel refuses the same program twice at one
                     // hook. Packets within these microseconds are missed.

@@ -79,6 +79,13 @@ pub struct Interfaces {
     pub accelerated: BTreeSet<u32>,
 }
 
+impl Interfaces {
+    /// Indexes of the interfaces that can be watched.
+    pub fn indexes(&self) -> BTreeSet<u32> {
+        self.devices.iter().map(|device| device.index).collect()
+    }
+}
+
 #[derive(Debug, Error)]
 #[error("cannot {operation} by netlink: {source}")]
 pub struct DevicesError {

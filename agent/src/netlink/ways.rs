@@ -1,6 +1,7 @@
 //! Looks up the kernel's paths between a client and the endpoints of this node: the routes in both
 //! directions, as for an incoming packet, and the neighbours. It sends and changes nothing.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::{fs, io};
 
@@ -10,8 +11,11 @@ use pathproof_facts::node_context::address;
 use pathproof_node::Node;
 use pathproof_node::event::Event;
 use pathproof_wire::service::Family;
-use pathproof_witness::evidence::{Client, EndpointRoute, EndpointRoutes, Lookup, Way};
+use pathproof_witness::evidence::{
+    Client, EndpointRoute, EndpointRoutes, EndpointsAsked, Lookup, Way,
+};
 
+use crate::netlink::link::Leads;
 use crate::netlink::{ask, attribute, find, link, name_of, word};
 
 /// `RTM_GETNEIGH` and `RTM_GETROUTE`.
@@ -51,18 +55,31 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     Event::Lookups(clients.into_iter().map(lookup).collect())
 }
 
-/// Looks up the device by which the node reaches each of these endpoints.
-pub(crate) fn devices(endpoints: Vec<IpAddr>, left: Vec<IpAddr>) -> Event {
-    let device = |endpoint: IpAddr| match route(endpoint, None) {
-        RouteAnswer::Route(route) => Some(EndpointRoute {
-            endpoint,
-            device: name_of(route.device).ok()?,
-        }),
-        RouteAnswer::None | RouteAnswer::Unclear => None,
-    };
+/// Looks up the pods' devices by which the node reaches endpoints, and which known ones do not exist.
+pub(crate) fn devices(asked: EndpointsAsked, existing: &BTreeSet<u32>) -> Event {
+    let is_gone = |index: &u32| !existing.contains(index);
     Event::EndpointRoutes(EndpointRoutes {
-        routes: endpoints.into_iter().filter_map(device).collect(),
-        left,
+        routes: (asked.endpoints.into_iter())
+            .filter_map(by_pods_device)
+            .collect(),
+        left: asked.left,
+        gone: asked.devices.into_iter().filter(is_gone).collect(),
+    })
+}
+
+/// The device by which the node reaches an endpoint, if it leads to pods: another node's pods are behind a
+/// tunnel, a network card, or a gateway. Cilium routes its pods by a gateway at a pair.
+fn by_pods_device(endpoint: IpAddr) -> Option<EndpointRoute> {
+    let RouteAnswer::Route(route) = route(endpoint, None) else {
+        return None;
+    };
+    let leads = link::read(route.device).ok()?.leads?;
+    let is_near = route.gateway.is_none() || leads == Leads::Pair;
+    is_near.then_some(EndpointRoute {
+        endpoint,
+        device: name_of(route.device).ok()?,
+        index: route.device,
+        is_own: leads == Leads::Elsewhere,
     })
 }
 

@@ -140,6 +140,10 @@ impl From<kube::Error> for Fault {
             };
         };
         let (result, what) = match status.code {
+            401 => (
+                WriteResult::Rejected,
+                "does not accept the agent's token or certificate",
+            ),
             403 => (WriteResult::Forbidden, "does not allow it"),
             404 => (WriteResult::NotFound, "does not find it"),
             409 => (

@@ -142,6 +142,7 @@ async fn the_condition_of_an_earlier_agent_is_kept() {
 }
 
 #[rstest]
+#[case(Say::Status(401), WriteResult::Rejected)]
 #[case(Say::Status(403), WriteResult::Forbidden)]
 #[case(Say::Status(404), WriteResult::NotFound)]
 #[case(Say::Status(409), WriteResult::Conflict)]

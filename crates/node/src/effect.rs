@@ -1,6 +1,6 @@
 //! Every output of a node. The shell performs effects in order and returns their results as events.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use pathproof_judge::health_ports::PortTable;
 use pathproof_judge::verdict::{LastVerdict, Verdict};
 use pathproof_plan::MapChange;
 use pathproof_wire::service::{EndpointKey, Family};
-use pathproof_witness::evidence::Client;
+use pathproof_witness::evidence::{Client, EndpointsAsked};
 use pathproof_witness::ledger::LedgerMemory;
 use pathproof_witness::probes::ProbeOutcome;
 use serde::{Deserialize, Serialize};
@@ -91,12 +91,9 @@ pub enum ReadEffect {
     /// Look up routes and neighbours between these clients and this node's endpoints. The answer is
     /// `Event::Lookups`.
     LookUp(Vec<Client>),
-    /// Look up the device by which the node reaches each of these endpoints. The answer is
-    /// `Event::EndpointRoutes`, with the endpoints in `left`.
-    Routes {
-        endpoints: Vec<IpAddr>,
-        left: Vec<IpAddr>,
-    },
+    /// Look up the pods' devices by which the node reaches endpoints. The answer is
+    /// `Event::EndpointRoutes`.
+    Routes(EndpointsAsked),
     /// Count the open connections from outside. The answer is `Event::Open`.
     CountOpen,
 }

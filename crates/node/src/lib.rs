@@ -101,6 +101,8 @@ pub struct Node {
     recorded: Option<BTreeMap<u32, ServiceInfo>>,
     /// The missing Node object was logged.
     logged_missing: bool,
+    /// Number of checks since the agent started.
+    checks: usize,
 }
 
 impl Node {
@@ -112,6 +114,7 @@ impl Node {
             recorder: Some(Recorder::default()),
             recorded: None,
             logged_missing: false,
+            checks: 0,
         }
     }
 
@@ -123,6 +126,7 @@ impl Node {
             recorder: None,
             recorded: Some(BTreeMap::new()),
             logged_missing: false,
+            checks: 0,
         }
     }
 
@@ -146,7 +150,8 @@ impl Node {
                 self.pass(event, now, &mut effects);
                 if is_check {
                     let all = (self.judge.facts.synced).then(|| self.view_planner.all_here());
-                    self.judge.follow_routes(all, &mut effects);
+                    self.judge.follow_routes(all, self.checks, &mut effects);
+                    self.checks = self.checks.wrapping_add(1);
                 }
             }
         }

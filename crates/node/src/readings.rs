@@ -1,8 +1,9 @@
 //! Reads of kernel state while connections or probes are lost: the connection table, drop reasons,
 //! and routes and neighbours between clients and this node's endpoints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Failure};
@@ -13,13 +14,17 @@ use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use pathproof_witness::conntrack::Table;
-use pathproof_witness::coverage::Hooks;
-use pathproof_witness::evidence::{Client, ENDPOINTS_AT_ONCE, EndpointRoutes, Lookup};
+use pathproof_witness::evidence::{
+    Client, ENDPOINTS_AT_ONCE, EndpointRoutes, EndpointsAsked, Lookup,
+};
 use pathproof_witness::ledger::Classes;
 use serde::{Deserialize, Serialize};
 
 use super::Judge;
 use crate::effect::{Effect, Effects, ReadEffect};
+
+/// Maximum number of endpoints of one namespace with a known device.
+const OF_NAMESPACE: usize = 256;
 
 /// Clients with lost connections, and since when the kernel has no path for them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -176,42 +181,36 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Endpoints of this node whose device is to be looked up: those without a known device, others at each
-    /// check. `all` are this node's endpoints; `None` if the view is not complete.
-    pub(super) fn follow_routes(&self, all: Option<BTreeSet<IpAddr>>, effects: &mut Effects) {
-        let known: BTreeSet<IpAddr> = self.ledger.endpoint_devices.known().collect();
-        let all = all.unwrap_or_else(|| known.clone());
-        let left: Vec<IpAddr> = known.difference(&all).copied().collect();
-        let unknown: Vec<IpAddr> = all.difference(&known).copied().collect();
-        let step = unknown.len().div_ceil(ENDPOINTS_AT_ONCE).max(1);
-        let turn = self.now.since(Mono(0)).as_secs() as usize % step;
-        let endpoints: Vec<IpAddr> = unknown.into_iter().skip(turn).step_by(step).collect();
+    /// Looks up the devices of this node's endpoints, each with its namespace; `None` if the view is not
+    /// complete. Only endpoints without a known device are looked up, in turn, and as many for each namespace:
+    /// one namespace may list any number of addresses.
+    pub(super) fn follow_routes(
+        &self,
+        all: Option<&BTreeMap<IpAddr, Arc<str>>>,
+        turn: usize,
+        effects: &mut Effects,
+    ) {
+        let known = self.ledger.endpoint_devices.known();
+        let mut asked = EndpointsAsked::default();
+        let own = known.iter().filter(|route| route.is_own);
+        asked.devices = own.map(|route| route.index).collect();
+        if let Some(all) = all {
+            let left = known.iter().map(|route| route.endpoint);
+            asked.left = left
+                .filter(|endpoint| !all.contains_key(endpoint))
+                .collect();
+            let known: BTreeSet<IpAddr> = known.iter().map(|route| route.endpoint).collect();
+            asked.endpoints = in_turn(all, &known, turn);
+        }
         let is_first = !self.ledger.endpoint_devices.is_read();
-        if is_first || !endpoints.is_empty() || !left.is_empty() {
-            effects.push(Effect::Read(ReadEffect::Routes { endpoints, left }));
+        if is_first || asked != EndpointsAsked::default() {
+            effects.push(Effect::Read(ReadEffect::Routes(asked)));
         }
     }
 
     pub(super) fn read_routes(&mut self, read: &EndpointRoutes) {
         let uplinks = self.coverage.hooks.uplinks().collect();
         self.ledger.learn_routes(read, &uplinks);
-    }
-
-    /// Records the observed interfaces. Endpoints behind those that are gone are gone too.
-    pub(super) fn hooks_changed(&mut self, hooks: Hooks) {
-        let before = std::mem::replace(&mut self.coverage.hooks, hooks);
-        let names = |hooks: &Hooks| -> BTreeSet<String> {
-            hooks
-                .devices
-                .iter()
-                .map(|hook| hook.device.clone())
-                .collect()
-        };
-        let (before, now) = (names(&before), names(&self.coverage.hooks));
-        let gone: BTreeSet<&str> = before.difference(&now).map(String::as_str).collect();
-        if !gone.is_empty() {
-            self.ledger.lose_devices(&gone);
-        }
     }
 
     /// Whether an obstacle that a former agent found still counts, because this agent has done no lookup
@@ -242,6 +241,32 @@ impl Judge {
         let all = counting.into_iter().all(is_blocked);
         cause.filter(|_| all)
     }
+}
+
+/// Some of the endpoints that are not known, others with each turn.
+fn in_turn(all: &BTreeMap<IpAddr, Arc<str>>, known: &BTreeSet<IpAddr>, turn: usize) -> Vec<IpAddr> {
+    let mut unknown: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
+    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+    for (endpoint, namespace) in all {
+        match known.contains(endpoint) {
+            true => *found.entry(namespace).or_default() += 1,
+            false => unknown.entry(namespace).or_default().push(*endpoint),
+        }
+    }
+    let has_room = |namespace: &str| {
+        found
+            .get(namespace)
+            .is_none_or(|found| *found < OF_NAMESPACE)
+    };
+    unknown.retain(|namespace, _| has_room(namespace));
+    let quota = (ENDPOINTS_AT_ONCE / unknown.len().max(1)).max(1);
+    let of_namespace = |endpoints: Vec<IpAddr>| {
+        let first = turn.wrapping_mul(quota) % endpoints.len().max(1);
+        let in_turn = endpoints.iter().cycle().skip(first);
+        let in_turn = in_turn.take(quota.min(endpoints.len())).copied();
+        in_turn.collect::<Vec<_>>()
+    };
+    unknown.into_values().flat_map(of_namespace).collect()
 }
 
 fn family_of(client: &IpAddr) -> Family {

@@ -1,6 +1,6 @@
 //! From the cluster view to the maps, and which of two agents maintains them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +76,8 @@ pub(super) struct ViewPlanner {
     /// The maps are being read; after that the whole view is planned.
     adopting: bool,
     searched: Option<Searched>,
+    /// This node's endpoints with their namespaces, and the number of view changes at that time.
+    here: Option<(u64, BTreeMap<IpAddr, Arc<str>>)>,
     /// Whether Cilium may translate pods' sockets.
     sockets: bool,
     /// When a pod's connection to a frontend was last proven, by family.
@@ -100,6 +102,7 @@ impl ViewPlanner {
             unread_maps: false,
             adopting: false,
             searched: None,
+            here: None,
             sockets: false,
             pods_seen: [None; FAMILIES],
         }
@@ -361,10 +364,17 @@ impl ViewPlanner {
         found
     }
 
-    /// This node's endpoints of both families.
-    pub(super) fn all_here(&self) -> BTreeSet<IpAddr> {
-        let here = Family::ALL.map(|family| self.all_endpoints_here(family).into_keys());
-        here.into_iter().flatten().collect()
+    /// This node's endpoints of both families, each with its namespace. Collected again after a change of
+    /// the view only, because that visits the whole cluster.
+    pub(super) fn all_here(&mut self) -> &BTreeMap<IpAddr, Arc<str>> {
+        let changes = self.state.changes;
+        if self.here.as_ref().is_none_or(|(at, _)| *at != changes) {
+            let here = Family::ALL.map(|family| self.all_endpoints_here(family));
+            let here = here.into_iter().flatten();
+            let here = here.map(|(endpoint, namespace)| (endpoint, namespace.into()));
+            self.here = Some((changes, here.collect()));
+        }
+        &self.here.get_or_insert_default().1
     }
 
     fn pods_expected(&self) -> [bool; FAMILIES] {

@@ -349,10 +349,15 @@ impl SimNode {
                 events.push_back(topology);
             }
             Effect::Read(ReadEffect::Table) => events.push_back(Event::Table(Some(self.table()))),
-            Effect::Read(ReadEffect::Routes { endpoints, left }) => {
-                let routes = endpoints.into_iter().map(|at| self.datapath.route_to(at));
-                let routes = routes.collect();
-                events.push_back(Event::EndpointRoutes(EndpointRoutes { routes, left }));
+            Effect::Read(ReadEffect::Routes(asked)) => {
+                let exists = |index: &u32| self.datapath.devices.values().any(|by| by == index);
+                let routes = asked.endpoints.into_iter();
+                let gone = asked.devices.into_iter();
+                events.push_back(Event::EndpointRoutes(EndpointRoutes {
+                    routes: routes.filter_map(|at| self.datapath.route_to(at)).collect(),
+                    left: asked.left,
+                    gone: gone.filter(|index| !exists(index)).collect(),
+                }));
             }
             Effect::Maps(MapEffect::ReadEndpoints(asked)) => self.kernel.asked = asked,
             Effect::Read(ReadEffect::WatchDrops(_)) => {

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 pub use data::LostData;
 pub use lookups::{
-    Client, ENDPOINTS, ENDPOINTS_AT_ONCE, EndpointRoute, EndpointRoutes, Lookup, Way,
+    Client, ENDPOINTS, ENDPOINTS_AT_ONCE, EndpointRoute, EndpointRoutes, EndpointsAsked, Lookup,
+    Way,
 };
 use pathproof_facts::cause::Failure;
 use pathproof_facts::limits::CATCH_UP;

@@ -19,6 +19,7 @@ mod service;
 mod source_ports;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 pub use absorb::LOST_NOTICED;
 use answers::AnswerForwarding;
@@ -35,7 +36,7 @@ pub use seen_working::{FailingService, ServicesSeenWorking};
 use serde::{Deserialize, Serialize};
 pub use service::{StaleConnection, Track, WINDOW};
 
-use crate::evidence::{EndpointRoutes, ObserverHealth, ProgrammingSeen};
+use crate::evidence::{EndpointRoute, EndpointRoutes, ObserverHealth, ProgrammingSeen};
 use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 
@@ -161,15 +162,26 @@ impl Ledger {
         self.families[family as usize].open_ways[class as usize] = true;
     }
 
-    /// Records by which devices endpoints of this node are reached, and which of them left.
+    /// Records by which devices endpoints of this node are reached, and what is gone. Endpoints whose routes
+    /// are missing now stay known, also those that an agent without this knowledge had found.
     pub fn learn_routes(&mut self, read: &EndpointRoutes, uplinks: &BTreeSet<&str>) {
-        self.endpoint_devices.forget(&read.left);
-        self.endpoint_devices.learn(&read.routes, uplinks);
-    }
-
-    /// Records that these devices are gone.
-    pub fn lose_devices(&mut self, gone: &BTreeSet<&str>) {
-        self.endpoint_devices.lose(gone);
+        let missed = self.families.iter();
+        let missed: Vec<IpAddr> = missed.flat_map(|family| family.routes.missed()).collect();
+        let devices = &mut self.endpoint_devices;
+        let left = read.left.iter().filter(|left| !missed.contains(left));
+        devices.forget(&left.copied().collect::<Vec<_>>());
+        devices.lose(&read.gone);
+        if !devices.is_read() {
+            let route = |endpoint| EndpointRoute {
+                endpoint,
+                device: String::new(),
+                index: 0,
+                is_own: false,
+            };
+            let routes: Vec<_> = missed.into_iter().map(route).collect();
+            devices.learn(&routes, uplinks);
+        }
+        devices.learn(&read.routes, uplinks);
     }
 
     /// State to store for [`Ledger::restore`].

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::{is_dead, root_cause};
-use super::problems::{away, no_answer, one_line, unserved};
+use super::problems::{IDENTITY, away, no_answer, one_line, unserved};
 use super::store::Event;
 use super::wire::{Line, Page, metadata, object};
 use super::{Kind, Requests, jitter};
@@ -451,8 +451,7 @@ impl Follower {
         match status.code {
             410 => End::Forgotten,
             401 => End::Failed(Problem::silence(format!(
-                "API server: the agent is not authenticated ({why}); the last known objects stay in use; check \
-                 the token or certificate of the kubeconfig or service account, its expiry, and the node's clock"
+                "API server: the agent is not authenticated ({why}); the last known objects stay in use; {IDENTITY}"
             ))),
             403 => End::Failed(Problem::silence(format!(
                 "API server: the agent may not watch {resource} ({why}); the last known objects \

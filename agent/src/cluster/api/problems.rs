@@ -2,7 +2,21 @@
 
 use std::time::Duration;
 
+use kube::core::Status;
+
 use crate::cluster::Problem;
+
+/// What to check if the API server answers 401.
+pub(super) const IDENTITY: &str = "check the token or certificate of the kubeconfig or service account, its \
+     expiry, and the node's clock";
+
+/// The server's message, with what to check if it does not know who asks.
+pub(crate) fn with_advice(status: &Status) -> String {
+    match status.code {
+        401 => format!("{}; {IDENTITY}", status.message),
+        _ => status.message.clone(),
+    }
+}
 
 /// The problem of a server that cannot be reached. Its text stays the same as long as the cause is the same.
 pub(super) fn away(why: &str) -> Problem {

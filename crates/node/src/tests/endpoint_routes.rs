@@ -2,70 +2,79 @@
 
 use std::net::IpAddr;
 
-use pathproof_facts::cluster::Change;
-use pathproof_witness::coverage::{Hook, Hooks};
-use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes};
+use pathproof_facts::cluster::{Change, Protocol};
+use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes, EndpointsAsked};
 
 use super::scene::Scene;
-use super::world::{ip, pod_probe};
+use super::world::{ip, local_slice, pod_probe};
 use crate::effect::{Effect, ReadEffect};
 use crate::event::Event;
 
 /// The endpoint of the pod probe on this node.
 const POD: &str = "10.2.9.9";
 
-/// The lookups that a check asks for, and the endpoints that left.
-fn asked(scene: &mut Scene) -> Option<(Vec<IpAddr>, Vec<IpAddr>)> {
+/// The lookups that the next check asks for.
+fn asked(scene: &mut Scene) -> Option<EndpointsAsked> {
     let effects = scene.later(5_000).check().0.into_iter();
     let mut asked = effects.filter_map(|effect| match effect {
-        Effect::Read(ReadEffect::Routes { endpoints, left }) => Some((endpoints, left)),
+        Effect::Read(ReadEffect::Routes(asked)) => Some(asked),
         _ => None,
     });
     asked.next()
 }
 
-fn led_by(scene: &mut Scene, device: &str, left: Vec<IpAddr>) {
-    let route = EndpointRoute {
-        endpoint: ip(POD),
-        device: device.to_owned(),
-    };
-    let routes = Vec::from_iter(left.is_empty().then_some(route));
-    scene.feed(Event::EndpointRoutes(EndpointRoutes { routes, left }));
+fn read(scene: &mut Scene, read: EndpointRoutes) {
+    scene.feed(Event::EndpointRoutes(read));
 }
 
-fn observed(scene: &mut Scene, devices: &[&str]) {
-    let hook = |name: &&str| Hook {
-        device: (*name).to_owned(),
-        uplink: *name == "eth0",
-        ..Hook::default()
-    };
-    scene.feed(Event::Hooks(Hooks {
-        devices: devices.iter().map(hook).collect(),
-        ..Hooks::default()
-    }));
+fn by_veth(endpoint: IpAddr) -> EndpointRoute {
+    EndpointRoute {
+        endpoint,
+        device: "veth7".to_owned(),
+        index: 7,
+        is_own: true,
+    }
 }
 
+fn led_by_veth(scene: &mut Scene, endpoints: &[IpAddr]) {
+    let routes = endpoints.iter().copied().map(by_veth).collect();
+    read(
+        scene,
+        EndpointRoutes {
+            routes,
+            ..EndpointRoutes::default()
+        },
+    );
+}
+
+/// The first question comes at once, so that from then on only known endpoints count.
 #[test]
 fn an_endpoint_is_looked_up_until_a_pods_device_leads_to_it() {
     let mut scene = Scene::new();
-    observed(&mut scene, &["eth0", "veth7"]);
-    // Asked for at once, so that from here on only endpoints with a known device count.
-    assert_eq!(asked(&mut scene), Some((vec![], vec![])));
-    led_by(&mut scene, "eth0", vec![]);
+    assert_eq!(asked(&mut scene), Some(EndpointsAsked::default()));
+    read(&mut scene, EndpointRoutes::default());
+    assert_eq!(asked(&mut scene), None);
     scene.synced();
     scene.view(pod_probe(true).into());
-    assert_eq!(asked(&mut scene), Some((vec![ip(POD)], vec![])));
-    led_by(&mut scene, "eth0", vec![]);
-    assert_eq!(asked(&mut scene), Some((vec![ip(POD)], vec![])));
-    led_by(&mut scene, "veth7", vec![]);
-    assert_eq!(asked(&mut scene), None);
-
-    observed(&mut scene, &["eth0"]);
-    assert_eq!(
-        asked(&mut scene),
-        Some((vec![ip(POD)], vec![])),
-        "its device is gone"
-    );
+    let unknown = EndpointsAsked {
+        endpoints: vec![ip(POD)],
+        ..EndpointsAsked::default()
+    };
+    assert_eq!(asked(&mut scene), Some(unknown.clone()));
+    read(&mut scene, EndpointRoutes::default());
+    assert_eq!(asked(&mut scene), Some(unknown.clone()));
+    led_by_veth(&mut scene, &[ip(POD)]);
+    let known = EndpointsAsked {
+        devices: vec![7],
+        ..EndpointsAsked::default()
+    };
+    assert_eq!(asked(&mut scene), Some(known));
+    let gone = EndpointRoutes {
+        gone: vec![7],
+        ..EndpointRoutes::default()
+    };
+    read(&mut scene, gone);
+    assert_eq!(asked(&mut scene), Some(unknown), "its device is gone");
 }
 
 #[test]
@@ -81,9 +90,42 @@ fn endpoints_that_left_are_forgotten() {
         service: facts.service.clone(),
     };
     scene.view(vec![service, slice]);
-    led_by(&mut scene, "veth7", vec![]);
+    led_by_veth(&mut scene, &[ip(POD)]);
     scene.view(vec![gone]);
-    assert_eq!(asked(&mut scene), Some((vec![], vec![ip(POD)])));
-    led_by(&mut scene, "veth7", vec![ip(POD)]);
+    let left = vec![ip(POD)];
+    assert_eq!(
+        asked(&mut scene).map(|asked| asked.left),
+        Some(left.clone())
+    );
+    let read_left = EndpointRoutes {
+        left,
+        ..EndpointRoutes::default()
+    };
+    read(&mut scene, read_left);
     assert_eq!(asked(&mut scene), None);
+}
+
+/// A Service lists 500 addresses outside, which are looked up in vain at each check.
+#[test]
+fn one_namespace_does_not_delay_the_others() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let many: Vec<String> = (0..500)
+        .map(|n| format!("203.0.{}.{}", n / 250, n % 250 + 1))
+        .collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    scene.view(vec![local_slice("web", Protocol::Tcp, &many)]);
+    scene.view(pod_probe(true).into());
+    let first = asked(&mut scene).expect("lookups").endpoints;
+    assert!(first.contains(&ip(POD)) && first.len() <= 32, "{first:?}");
+    let second = asked(&mut scene).expect("lookups").endpoints;
+    let again = |endpoint: &&IpAddr| first.contains(endpoint);
+    assert_eq!(second.iter().filter(again).count(), 1, "all others in turn");
+    // What was learned of one namespace is bounded too.
+    for _ in 0..40 {
+        let endpoints = asked(&mut scene).map_or_else(Vec::new, |asked| asked.endpoints);
+        led_by_veth(&mut scene, &endpoints);
+    }
+    let known = scene.node.judge().ledger.endpoint_devices.known().len();
+    assert!((256..300).contains(&known), "{known}");
 }

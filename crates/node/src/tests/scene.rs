@@ -495,7 +495,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Read(ReadEffect::Topology(_)) => "read topology",
         Effect::Read(ReadEffect::Table) => "read table",
         Effect::Read(ReadEffect::LookUp(_)) => "look up",
-        Effect::Read(ReadEffect::Routes { .. }) => "routes",
+        Effect::Read(ReadEffect::Routes(_)) => "routes",
         Effect::Read(ReadEffect::WatchDrops(true)) => "watch drops",
         Effect::Read(ReadEffect::WatchDrops(false)) => "leave drops",
         Effect::Publish(_) => "publish",

@@ -101,6 +101,17 @@ pub(super) fn slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Ch
     }))
 }
 
+/// The same, with endpoints on this node.
+pub(super) fn local_slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Change {
+    let Change::Slice(mut facts) = slice(service, protocol, endpoints) else {
+        unreachable!("a slice");
+    };
+    for endpoint in &mut Arc::make_mut(&mut facts).endpoints {
+        endpoint.local = true;
+    }
+    Change::Slice(facts)
+}
+
 fn endpoint(text: &str) -> EndpointFacts {
     EndpointFacts {
         peer: 0,

@@ -57,18 +57,19 @@ impl Datapath {
         }
     }
 
-    /// The device by which the node reaches an address.
-    pub(crate) fn route_to(&self, endpoint: IpAddr) -> EndpointRoute {
+    /// The pods' device by which the node reaches an address, if one does.
+    pub(crate) fn route_to(&self, endpoint: IpAddr) -> Option<EndpointRoute> {
         let family = match endpoint {
             IpAddr::V4(_) => Family::V4,
             IpAddr::V6(_) => Family::V6,
         };
-        let by = self.devices.get(&endpoint).filter(|by| **by != UPLINK);
-        let is_routed = by.is_some() && self.routes_pods(true, family);
-        EndpointRoute {
+        let index = *self.devices.get(&endpoint).filter(|by| **by != UPLINK)?;
+        self.routes_pods(true, family).then(|| EndpointRoute {
             endpoint,
-            device: if is_routed { "cni0" } else { "eth0" }.to_owned(),
-        }
+            device: "cni0".to_owned(),
+            index,
+            is_own: true,
+        })
     }
 
     pub(crate) fn reply(&self, pod: Pod, now: Mono) -> Reply {

@@ -14,19 +14,36 @@ pub const ENDPOINTS: usize = 16;
 /// Maximum number of endpoints whose device is looked up at one check.
 pub const ENDPOINTS_AT_ONCE: usize = 32;
 
-/// The device by which the node reaches one of its endpoints.
+/// The pods' device by which the node reaches one of its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointRoute {
     pub endpoint: IpAddr,
     pub device: String,
+    pub index: u32,
+    /// Whether the device leads to this pod alone, unlike a bridge.
+    pub is_own: bool,
 }
 
-/// Endpoints of this node whose routes were looked up, and others that left since the last lookup.
+/// What to look up for endpoints of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointsAsked {
+    /// Endpoints without a known device.
+    pub endpoints: Vec<IpAddr>,
+    /// Endpoints with a known device that left the view.
+    pub left: Vec<IpAddr>,
+    /// Indexes of known devices of single pods.
+    pub devices: Vec<u32>,
+}
+
+/// Devices by which the node reaches endpoints, and what is gone since the last lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointRoutes {
     pub routes: Vec<EndpointRoute>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<IpAddr>,
+    /// Indexes of devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<u32>,
 }
 
 /// A client whose connections are lost, or one that was served.

@@ -455,7 +455,7 @@ impl Ledger {
         self.fail_service(sighting.class, info, &new);
         let family = &mut self.families[info.family as usize];
         if let Some(endpoint) = sighting.misdelivered_endpoint()
-            && self.endpoint_devices.is_here(&endpoint)
+            && self.endpoint_devices.believes(&endpoint)
         {
             let namespace = &info.name.namespace;
             (family.routes).miss(endpoint, namespace, new.arrived, self.limits.proof_age);

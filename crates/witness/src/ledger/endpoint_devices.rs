@@ -2,48 +2,51 @@
 //!
 //! Anybody who can edit a Service can list any address as an endpoint of this node. Connections to such an
 //! address leave by an uplink and stay unanswered, as if a pod's route were missing. So a missing route is
-//! only believed of an endpoint to which another device than an uplink led before. That device must still
-//! exist: if it is gone, so is the pod.
+//! only believed of an endpoint to which a pod's device led before. If that device belongs to one pod and is
+//! gone, the pod is gone too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::EndpointRoute;
 
-/// Maximum number of endpoints whose device is remembered; a node has at most a few hundred pods.
-const KEPT: usize = 1_024;
+/// Maximum number of endpoints that are remembered; a node has at most a few hundred pods.
+const KEPT: usize = 4_096;
 
-/// Devices of endpoints; `None` in recordings of agents that read no routes.
+/// Endpoints with the devices that led to them; `None` in recordings of agents that read no routes. A list
+/// and no map, because redaction replaces addresses only in values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndpointDevices(Option<BTreeMap<IpAddr, Box<str>>>);
+pub struct EndpointDevices(Option<Vec<EndpointRoute>>);
 
 impl EndpointDevices {
-    /// Records the routes of endpoints, except those by an uplink.
+    /// Records the devices of endpoints. What leads by an uplink, now or since a change of uplinks, does not
+    /// count.
     pub(super) fn learn(&mut self, routes: &[EndpointRoute], uplinks: &BTreeSet<&str>) {
-        let devices = self.0.get_or_insert_default();
-        let by_pods_device = routes
-            .iter()
-            .filter(|route| !uplinks.contains(&*route.device));
-        for route in by_pods_device {
-            if devices.len() < KEPT || devices.contains_key(&route.endpoint) {
-                devices.insert(route.endpoint, route.device.as_str().into());
+        let known = self.0.get_or_insert_default();
+        known.retain(|route| !uplinks.contains(&*route.device));
+        let by_others = routes.iter();
+        let by_others = by_others.filter(|route| !uplinks.contains(&*route.device));
+        for route in by_others {
+            known.retain(|before| before.endpoint != route.endpoint);
+            if known.len() < KEPT {
+                known.push(route.clone());
             }
         }
     }
 
-    /// Forgets the endpoints behind these devices, which are gone.
-    pub(super) fn lose(&mut self, gone: &BTreeSet<&str>) {
-        if let Some(devices) = &mut self.0 {
-            devices.retain(|_, device| !gone.contains(&**device));
+    /// Forgets the endpoints whose own devices, given by index, are gone.
+    pub(super) fn lose(&mut self, gone: &[u32]) {
+        if let Some(known) = &mut self.0 {
+            known.retain(|route| !route.is_own || !gone.contains(&route.index));
         }
     }
 
     /// Forgets endpoints that left.
     pub(super) fn forget(&mut self, left: &[IpAddr]) {
-        if let Some(devices) = &mut self.0 {
-            devices.retain(|endpoint, _| !left.contains(endpoint));
+        if let Some(known) = &mut self.0 {
+            known.retain(|route| !left.contains(&route.endpoint));
         }
     }
 
@@ -52,18 +55,14 @@ impl EndpointDevices {
         self.0.is_some()
     }
 
-    /// The endpoints with a known device.
-    pub fn known(&self) -> impl Iterator<Item = IpAddr> {
-        self.0.iter().flat_map(|devices| devices.keys().copied())
+    pub fn known(&self) -> &[EndpointRoute] {
+        self.0.as_deref().unwrap_or_default()
     }
 
-    fn knows(&self, endpoint: &IpAddr) -> bool {
-        (self.0.as_ref()).is_some_and(|devices| devices.contains_key(endpoint))
-    }
-
-    /// Whether this endpoint is known to be on the node. Of agents that read no routes, all are.
-    pub(super) fn is_here(&self, endpoint: &IpAddr) -> bool {
-        self.0.is_none() || self.knows(endpoint)
+    /// Whether a missing route is believed of this endpoint. For agents that read no routes, it is of all.
+    pub(super) fn believes(&self, endpoint: &IpAddr) -> bool {
+        let is_it = |route: &EndpointRoute| route.endpoint == *endpoint;
+        self.0.is_none() || self.known().iter().any(is_it)
     }
 }
 
@@ -73,45 +72,63 @@ mod tests {
 
     const POD: [u8; 4] = [10, 1, 0, 7];
 
-    fn learned(device: &str) -> EndpointDevices {
-        let mut devices = EndpointDevices::default();
-        let route = EndpointRoute {
+    fn route(device: &str, is_own: bool) -> EndpointRoute {
+        EndpointRoute {
             endpoint: POD.into(),
             device: device.to_owned(),
-        };
-        devices.learn(&[route], &BTreeSet::from(["eth0"]));
+            index: 7,
+            is_own,
+        }
+    }
+
+    fn learned(device: &str, is_own: bool) -> EndpointDevices {
+        let mut devices = EndpointDevices::default();
+        devices.learn(&[route(device, is_own)], &BTreeSet::from(["eth0"]));
         devices
     }
 
     #[test]
-    fn endpoints_behind_an_uplink_are_not_here() {
-        assert!(learned("veth7").is_here(&POD.into()));
-        assert!(!learned("eth0").is_here(&POD.into()));
-        assert!(EndpointDevices::default().is_here(&POD.into()));
+    fn endpoints_behind_an_uplink_are_not_believed() {
+        assert!(learned("veth7", true).believes(&POD.into()));
+        assert!(!learned("eth0", false).believes(&POD.into()));
+        assert!(EndpointDevices::default().believes(&POD.into()));
+        let mut changed = learned("eth1", false);
+        changed.learn(&[], &BTreeSet::from(["eth1"]));
+        assert!(
+            !changed.believes(&POD.into()),
+            "the device became an uplink"
+        );
     }
 
     #[test]
-    fn an_endpoint_is_here_until_its_device_is_gone_or_it_left() {
-        let mut devices = learned("veth7");
-        devices.lose(&BTreeSet::from(["veth8"]));
-        assert!(devices.is_here(&POD.into()));
-        let mut lost = devices.clone();
-        lost.lose(&BTreeSet::from(["veth7"]));
-        assert!(!lost.is_here(&POD.into()));
+    fn a_pod_whose_own_device_is_gone_is_gone() {
+        let lost = |mut devices: EndpointDevices, gone| {
+            devices.lose(&[gone]);
+            !devices.believes(&POD.into())
+        };
+        assert!(lost(learned("veth7", true), 7));
+        assert!(!lost(learned("veth7", true), 8));
+        // Without a bridge all its pods are cut off.
+        assert!(!lost(learned("cni0", false), 7));
+    }
+
+    #[test]
+    fn an_endpoint_that_left_is_forgotten() {
+        let mut devices = learned("cni0", false);
         devices.forget(&[POD.into()]);
-        assert!(!devices.is_here(&POD.into()));
+        assert!(!devices.believes(&POD.into()));
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut devices = learned("veth7");
-        let route = |n: u128| EndpointRoute {
+        let mut devices = learned("veth7", true);
+        let many = |n: u128| EndpointRoute {
             endpoint: IpAddr::V6(n.into()),
-            device: "cni0".to_owned(),
+            ..route("cni0", false)
         };
-        let routes: Vec<_> = (0..2 * KEPT as u128).map(route).collect();
+        let routes: Vec<_> = (0..2 * KEPT as u128).map(many).collect();
         devices.learn(&routes, &BTreeSet::new());
-        assert_eq!(devices.0.as_ref().map(BTreeMap::len), Some(KEPT));
-        assert!(devices.is_here(&POD.into()));
+        assert_eq!(devices.known().len(), KEPT);
+        assert!(devices.believes(&POD.into()));
     }
 }

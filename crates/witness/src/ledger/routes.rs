@@ -105,6 +105,11 @@ impl WrongRoutes {
         self.by_uplink.push(endpoint);
     }
 
+    /// Endpoints whose routes are missing.
+    pub(super) fn missed(&self) -> impl Iterator<Item = IpAddr> {
+        self.missed.iter().map(|missed| missed.endpoint)
+    }
+
     pub(crate) fn forget(&mut self) {
         *self = Self {
             by_uplink: std::mem::take(&mut self.by_uplink),

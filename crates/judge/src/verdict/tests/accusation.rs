@@ -251,11 +251,13 @@ fn routes_are_missing_only_where_one_was(
         Some(EndpointRoute {
             endpoint: [10, 244, 0, client].into(),
             device: device?.to_owned(),
+            index: client.into(),
+            is_own: true,
         })
     };
     let read = EndpointRoutes {
         routes: (1..).zip(devices).filter_map(route).collect(),
-        left: Vec::new(),
+        ..EndpointRoutes::default()
     };
     world.ledger.learn_routes(&read, &["eth0"].into());
     for at in (2_250..=6_000).step_by(250) {
