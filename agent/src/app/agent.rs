@@ -249,17 +249,17 @@ impl Agent {
     }
 
     pub(super) fn feed(&mut self, event: Event) {
-        self.feed_at(event, clock::mono());
+        self.caught_up().feed_at(event, clock::mono());
     }
 
-    /// Steps the node, then feeds the events that its effects cause, in order.
-    fn feed_at(&mut self, event: Event, mut now: Mono) {
+    /// Steps the node, then feeds the events that its effects cause, in order. They belong to the same moment,
+    /// so that a pause of the machine among them does not make the evidence old.
+    fn feed_at(&mut self, event: Event, now: Mono) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for effect in self.node.step(event, now) {
                 self.perform(effect, &mut events);
             }
-            now = clock::mono();
         }
     }
 

