@@ -165,7 +165,8 @@ impl Observer {
         }
         ProbeHooks::load(&mut self.ebpf)?;
         self.claim();
-        ProbeHooks::attach(&mut self.ebpf, ends, self.mode)
+        let ours = self.ours();
+        ProbeHooks::attach(&mut self.ebpf, ends, self.mode, &ours)
     }
 
     /// The maps of the sentinel's probes, through separate handles. Only one reader may take events
@@ -178,11 +179,14 @@ impl Observer {
     pub fn topology(&self, seen: &topology::Seen<'_>) -> TopologyFacts {
         // Repeated here, because somebody may have removed the records of pathproof's programs.
         self.claim();
-        topology::read(seen, || {
-            let mut ours = load::ids(&self.ebpf);
-            ours.extend(self.pins.iter().flat_map(Pins::claimed));
-            ours
-        })
+        topology::read(seen, || self.ours())
+    }
+
+    /// Ids of the programs of this agent and of others that share its pins.
+    fn ours(&self) -> BTreeSet<u32> {
+        let mut ours = load::ids(&self.ebpf);
+        ours.extend(self.pins.iter().flat_map(Pins::claimed));
+        ours
     }
 
     /// Starts to steer connections to the agent's listeners; call it once. If another process
@@ -206,8 +210,8 @@ impl Observer {
         }
     }
 
-    /// Checks that every hook is still first and repairs those that are not, unless `has_successor` says
-    /// that another agent replaced them. Also unmarks the ports of removed UDP Services.
+    /// Checks that every hook is still first, and repairs those that are not. If `has_successor` returns true,
+    /// the remaining hooks are left to that agent. Also unmarks the ports of removed UDP Services.
     pub fn check(&mut self, now: Mono, has_successor: impl Fn() -> bool) {
         self.attacher.check(&mut self.ebpf, now, has_successor);
         self.flag_devices();

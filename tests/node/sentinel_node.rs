@@ -229,6 +229,37 @@ fn ends(devices: &SentinelDevices) -> ProbeEnds {
     }
 }
 
+/// An agent that is slow to attach the sentinel's programs may already have a successor, whose observer took
+/// over its links.
+#[test]
+fn late_programs_of_the_sentinel_stay_behind_a_successors_observer() {
+    let world = World::builder().build().expect("build a world");
+    let config = config([None, None]);
+    let pins = world.pin_dir().to_owned();
+    let (first, repairs) = world.node.run(|| {
+        let devices = block_on(ensure(&config, &Family::ALL)).expect("the devices");
+        let load = || {
+            Observer::load(Mode::Auto, Some(&pins))
+                .expect("an observer")
+                .0
+        };
+        let (mut earlier, mut later) = (load(), load());
+        for observer in [&mut earlier, &mut later] {
+            observer.follow(&followed(&devices), clock::mono());
+        }
+        let hooks = earlier.open_sentinel(&ends(&devices));
+        let hooks = hooks.expect("the sentinel's programs");
+        later.check(clock::mono(), || false);
+        let first = later
+            .attachments()
+            .all(|hook| hook.first == [Some(true); 2]);
+        drop(hooks);
+        (first, later.repairs())
+    });
+    assert!(first);
+    assert_eq!(repairs, 0);
+}
+
 fn targets(config: &SentinelConfig) -> Vec<SentinelAddresses> {
     let addresses = |family| SentinelAddresses {
         family,

@@ -147,20 +147,9 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
     }
     // The last agent must work completely.
     scene.wait_probed();
-    // It may have had to put the observer before the sentinel's programs (docs/internal/known-gaps.md).
-    println!(
-        "attached again by the last agent: {} hooks",
-        repairs(&scene)
-    );
-    eventually("the observer is first at every hook", || {
-        let report = scene.report();
-        let devices = report["devices"].as_array().expect("devices");
-        let is_first = |hook: &Value| *hook != false;
-        devices
-            .iter()
-            .all(|device| is_first(&device["ingress_head"]) && is_first(&device["egress_head"]))
-    });
     let log = scene.agent().log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ")).collect();
+    assert_eq!(repairs(&scene), 0, "{warnings:#?}");
     assert!(!log.contains("programs were attached again"), "{log}");
     // Kill the agent: after SIGTERM it would wait for a successor.
     scene.take_agent().kill().expect("kill");

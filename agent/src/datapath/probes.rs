@@ -2,6 +2,7 @@
 //! where they were seen, waits for the programs' events. It does not interpret a probe's stamps.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -18,6 +19,7 @@ use super::attach::hook::{Hook, Place, Spot};
 use super::attach::{Direction, HookError, Mechanism, Mode};
 use super::load::{LoadError, MapsError, classifier, load_sentinel, refused};
 use super::sample::record;
+use super::syscall::programs_at;
 use crate::causes::chain;
 use crate::netlink::name_of;
 use crate::probe::Kernel;
@@ -188,14 +190,23 @@ impl ProbeHooks {
         load_sentinel(ebpf).map_err(|error| ProbeHooksError::Load(error.to_string()))
     }
 
-    /// Loads the programs, if they are not loaded, and attaches all five or none.
-    pub fn attach(ebpf: &mut Ebpf, ends: &ProbeEnds, mode: Mode) -> Result<Self, ProbeHooksError> {
+    /// Loads the programs, if they are not loaded, and attaches all five or none. `ours` are the programs of
+    /// all agents.
+    pub fn attach(
+        ebpf: &mut Ebpf,
+        ends: &ProbeEnds,
+        mode: Mode,
+        ours: &BTreeSet<u32>,
+    ) -> Result<Self, ProbeHooksError> {
         Self::load(ebpf)?;
         let mut hooks = Vec::new();
         for (program, index, direction) in ends.places() {
             let device = name_of(index);
             let device = device.map_err(|source| ProbeHooksError::Device { index, source })?;
-            let hook = attach(ebpf, program, (index, &device), direction, mode);
+            let is_near = index == ends.client_near || index == ends.server_near;
+            let observer = is_near.then(|| observer(ebpf, (index, direction), ours));
+            let place = Place::behind(observer.flatten());
+            let hook = attach(ebpf, program, (index, &device), (direction, place), mode);
             hooks.push(hook.map_err(|source| ProbeHooksError::Attach {
                 program,
                 device,
@@ -215,20 +226,35 @@ impl ProbeHooks {
     }
 }
 
+/// The observer's program at a near end: this agent's, or that of a successor which took over its link. A
+/// program that is placed before a successor's observer would make the successor attach it again.
+fn observer(
+    ebpf: &mut Ebpf,
+    (index, direction): (u32, Direction),
+    ours: &BTreeSet<u32>,
+) -> Option<u32> {
+    let own = classifier(ebpf, direction.program(Link::Ethernet)).ok()?;
+    let own = own.info().ok()?.id();
+    let attached = programs_at(index, direction.tcx()).unwrap_or_default();
+    let head = attached.first().filter(|head| ours.contains(head));
+    match attached.contains(&own) {
+        true => Some(own),
+        false => head.copied(),
+    }
+}
+
 fn attach(
     ebpf: &mut Ebpf,
     program: &'static str,
     (index, device): (u32, &str),
-    direction: Direction,
+    (direction, place): (Direction, Place),
     mode: Mode,
 ) -> Result<Hook, HookError> {
-    // At the far ends, where the observer is not attached, the program becomes the first.
-    let observer = classifier(ebpf, direction.program(Link::Ethernet))?.info();
     let spot = Spot {
         index,
         device,
         direction,
-        place: Place::behind(observer.ok().map(|info| info.id())),
+        place,
         may_add_qdisc: true,
         // Not used: the qdisc is removed with its device.
         added_qdisc: Cell::default(),

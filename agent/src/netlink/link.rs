@@ -21,7 +21,7 @@ const PORT_KIND: u16 = 4;
 /// `IFLA_BR_NF_CALL_IPTABLES` and `IFLA_BR_NF_CALL_IP6TABLES`.
 const CALL_TABLES: [u16; 2] = [36, 37];
 
-/// What a device of pods leads to.
+/// Kinds of devices by which the node reaches its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leads {
     /// To one other network namespace, as a pair.

@@ -3,6 +3,7 @@
 //!
 //! These tests make the devices with `ip`. tests/node tests how the agent makes them.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
 
@@ -120,7 +121,7 @@ fn on_path(test: impl FnOnce(&mut Path, ProbeEnds) + Send) {
 
 impl Path {
     fn try_attach(&mut self, ends: &ProbeEnds, mode: Mode) -> Result<ProbeHooks, ProbeHooksError> {
-        ProbeHooks::attach(&mut self.observer.ebpf, ends, mode)
+        ProbeHooks::attach(&mut self.observer.ebpf, ends, mode, &BTreeSet::new())
     }
 
     fn attach(&mut self, ends: &ProbeEnds, mode: Mode) -> ProbeHooks {

@@ -6,11 +6,11 @@ use kube::core::Status;
 
 use crate::cluster::Problem;
 
-/// What to check if the API server answers 401.
+/// Advice for status 401.
 pub(super) const IDENTITY: &str = "check the token or certificate of the kubeconfig or service account, its \
      expiry, and the node's clock";
 
-/// The server's message, with what to check if it does not know who asks.
+/// The API server's message, with advice if it rejected the credentials.
 pub(crate) fn with_advice(status: &Status) -> String {
     match status.code {
         401 => format!("{}; {IDENTITY}", status.message),

@@ -13,7 +13,7 @@ use crate::event::Event;
 /// The endpoint of the pod probe on this node.
 const POD: &str = "10.2.9.9";
 
-/// The lookups that the next check asks for.
+/// Runs a check and returns the requested lookups.
 fn asked(scene: &mut Scene) -> Option<EndpointsAsked> {
     let effects = scene.later(5_000).check().0.into_iter();
     let mut asked = effects.filter_map(|effect| match effect {
@@ -121,7 +121,7 @@ fn one_namespace_does_not_delay_the_others() {
     let second = asked(&mut scene).expect("lookups").endpoints;
     let again = |endpoint: &&IpAddr| first.contains(endpoint);
     assert_eq!(second.iter().filter(again).count(), 1, "all others in turn");
-    // What was learned of one namespace is bounded too.
+    // The number of known endpoints per namespace is limited as well.
     for _ in 0..40 {
         let endpoints = asked(&mut scene).map_or_else(Vec::new, |asked| asked.endpoints);
         led_by_veth(&mut scene, &endpoints);

@@ -24,7 +24,7 @@ pub struct EndpointRoute {
     pub is_own: bool,
 }
 
-/// What to look up for endpoints of this node.
+/// A request to look up the devices of this node's endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointsAsked {
     /// Endpoints without a known device.

@@ -21,8 +21,8 @@ const KEPT: usize = 4_096;
 pub struct EndpointDevices(Option<Vec<EndpointRoute>>);
 
 impl EndpointDevices {
-    /// Records the devices of endpoints. What leads by an uplink, now or since a change of uplinks, does not
-    /// count.
+    /// Records the devices of endpoints, except uplinks. Known endpoints whose device has become an uplink are
+    /// forgotten.
     pub(super) fn learn(&mut self, routes: &[EndpointRoute], uplinks: &BTreeSet<&str>) {
         let known = self.0.get_or_insert_default();
         known.retain(|route| !uplinks.contains(&*route.device));
