@@ -57,6 +57,9 @@ pub struct ServiceInfo {
     /// time may have gone to either Service.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "disputed")]
     pub conflict_changed: Option<Mono>,
+    /// Since when the port has been expected, as far as this agent knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Mono>,
 }
 
 impl ServiceInfo {
@@ -74,6 +77,7 @@ impl ServiceInfo {
             echo: false,
             on_host: false,
             conflict_changed: None,
+            since: None,
         }
     }
 

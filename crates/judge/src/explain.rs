@@ -406,6 +406,7 @@ fn from_clients(clients: &[Scope]) -> String {
         Scope::Pods => "pods of this node",
         Scope::PodProbe => "the pod probe",
         Scope::Outside => "clients outside the node",
+        Scope::Host => "the node itself",
     };
     match clients {
         [] => String::new(),

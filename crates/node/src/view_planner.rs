@@ -122,7 +122,7 @@ impl ViewPlanner {
                 effects.push(Effect::Maps(MapEffect::Program(plan)));
             }
             Event::Full(failed) => {
-                let next = self.planner.report_full(&self.view, &failed);
+                let next = self.planner.report_full(&self.view, &failed, now);
                 effects.push(Effect::Maps(MapEffect::Program(next)));
             }
             Event::Reread(began, found) => {

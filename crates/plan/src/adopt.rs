@@ -33,7 +33,7 @@ impl Planner {
         mut installed: Installed,
         now: Mono,
     ) -> Vec<MapChange> {
-        let mut draft = Draft::default();
+        let mut draft = Draft::at(now);
         self.node = self.context(view);
         installed.endpoints.sort_unstable_by_key(|(key, _)| *key);
         let (watched, frontends): (HashMap<_, _>, HashMap<FrontendKey, FrontendValue>) =
@@ -44,7 +44,7 @@ impl Planner {
         if !frontends.is_empty() {
             for (name, state) in &states {
                 for port in self.expected(name, state).ports {
-                    self.adopt_id(name, &port, &frontends);
+                    self.adopt_id(name, &port, &frontends, now);
                 }
             }
         }
@@ -109,6 +109,7 @@ impl Planner {
         name: &ObjectName,
         port: &PortExpectation,
         installed: &HashMap<FrontendKey, FrontendValue>,
+        now: Mono,
     ) {
         let standing = port.frontends.iter().filter_map(|frontend| {
             let value = installed.get(&frontend.key)?;
@@ -116,7 +117,7 @@ impl Planner {
         });
         let mut adopted = None;
         for (key, id) in standing {
-            if adopted.is_none() && self.registry.adopt(id, name, port) {
+            if adopted.is_none() && self.registry.adopt(id, name, port, now) {
                 adopted = Some(id);
             }
             if adopted == Some(id) {

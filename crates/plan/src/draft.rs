@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use pathproof_facts::time::Mono;
 use pathproof_facts::view::ClusterView;
 use pathproof_wire::service::{EndpointKey, FrontendKey, FrontendValue};
 
@@ -21,6 +22,8 @@ pub(super) struct FrontendRequest {
 /// frontends.
 #[derive(Default)]
 pub(super) struct Draft {
+    /// Time of the plan.
+    pub(super) now: Mono,
     /// Deletions of endpoints that earlier plans removed, to make room.
     evicted: Vec<MapChange>,
     first: Vec<MapChange>,
@@ -47,6 +50,13 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    pub(super) fn at(now: Mono) -> Self {
+        Self {
+            now,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn push(&mut self, change: MapChange) {
         let phase = match change {
             MapChange::DeleteSource { .. } => {

@@ -139,7 +139,7 @@ impl Planner {
             let demand = view.state(name).and_then(|state| demand(state, &self.node));
             self.quotas.note(name, demand);
         }
-        let mut draft = Draft::default();
+        let mut draft = Draft::at(now);
         let nothing = ServiceState::default();
         for (name, was_followed) in self.quotas.settle() {
             let state = view.state(&name).unwrap_or(&nothing);
@@ -168,7 +168,7 @@ impl Planner {
     /// The changes due to time alone: old removed endpoints are deleted, rested ids become free,
     /// entries without room are tried again, and addresses of removed endpoints are watched.
     pub fn expire(&mut self, view: &ClusterView, now: Mono) -> Vec<MapChange> {
-        let mut draft = Draft::default();
+        let mut draft = Draft::at(now);
         self.retired.retain(|key, since| {
             let stays = now.since(*since) < REST;
             if !stays {
@@ -326,7 +326,7 @@ impl Planner {
         port: &PortExpectation,
         draft: &mut Draft,
     ) -> Option<u32> {
-        let Some((id, dirty)) = self.registry.acquire(name, port) else {
+        let Some((id, dirty)) = self.registry.acquire(name, port, draft.now) else {
             self.shortage.want_service(name, port);
             return None;
         };
@@ -385,6 +385,7 @@ impl Directory for Planner {
             echo: self.node.is_echo(&slot.name),
             on_host: slot.on_host,
             conflict_changed: self.conflict_changed.get(&id).copied(),
+            since: Some(slot.since),
         })
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Slot {
     pub(super) endpoints: u32,
     /// Whether some of the port's endpoints are the node itself.
     pub(super) on_host: bool,
+    /// Since when the port has been expected.
+    pub(super) since: Mono,
     /// When the port ceased to be expected. The id keeps its name until it is free, because late evidence
     /// may arrive, or the Service may come back.
     resting: Option<Mono>,
@@ -104,10 +106,13 @@ impl Registry {
         &mut self,
         name: &ObjectName,
         port: &PortExpectation,
+        now: Mono,
     ) -> Option<(u32, bool)> {
         if let Some(id) = self.known(name, port) {
-            let slot = self.slots[id as usize].as_mut();
-            if let Some(since) = slot.and_then(|slot| slot.resting.take()) {
+            if let Some(slot) = self.slots[id as usize].as_mut()
+                && let Some(since) = slot.resting.take()
+            {
+                slot.since = now;
                 self.wake(&name.namespace, since, id);
             }
             return Some((id, false));
@@ -116,7 +121,7 @@ impl Registry {
             self.wake(&name.namespace, since, id);
             self.free(id);
             self.free.pop_back();
-            self.fill(id, name, port);
+            self.fill(id, name, port, now);
             return Some((id, true));
         }
         let fresh = self.slots.len() as u32;
@@ -126,7 +131,7 @@ impl Registry {
         } else {
             (self.free.pop_front()?, true)
         };
-        self.fill(id, name, port);
+        self.fill(id, name, port, now);
         Some((id, dirty))
     }
 
@@ -151,7 +156,7 @@ impl Registry {
         self.slots.len() < self.limit as usize || !self.free.is_empty()
     }
 
-    fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) {
+    fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation, now: Mono) {
         self.slots[id as usize] = Some(Slot {
             name: name.clone(),
             port: Arc::clone(&port.port),
@@ -160,6 +165,7 @@ impl Registry {
             family: port.family,
             endpoints: 0,
             on_host: false,
+            since: now,
             resting: None,
         });
         let at = self.position(name);
@@ -167,12 +173,18 @@ impl Registry {
     }
 
     /// Adopts an id from the maps of an earlier agent. Returns false if it is in use.
-    pub(super) fn adopt(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) -> bool {
+    pub(super) fn adopt(
+        &mut self,
+        id: u32,
+        name: &ObjectName,
+        port: &PortExpectation,
+        now: Mono,
+    ) -> bool {
         if id >= self.limit || self.slot(id).is_some() {
             return false;
         }
         self.reach(id);
-        self.fill(id, name, port);
+        self.fill(id, name, port, now);
         true
     }
 

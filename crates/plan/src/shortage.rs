@@ -85,8 +85,13 @@ impl Planner {
     /// Records changes that failed because their map was full, and returns the reaction: frontends
     /// with missing endpoints are withheld, and removed endpoints are deleted to make room. Apply
     /// it like a plan, and report its failures.
-    pub fn report_full(&mut self, view: &ClusterView, failed: &[MapChange]) -> Vec<MapChange> {
-        let mut draft = Draft::default();
+    pub fn report_full(
+        &mut self,
+        view: &ClusterView,
+        failed: &[MapChange],
+        now: Mono,
+    ) -> Vec<MapChange> {
+        let mut draft = Draft::at(now);
         for change in failed {
             match *change {
                 MapChange::PutSource { prefix, .. } => self.sources.report_full(prefix),

@@ -189,7 +189,7 @@ impl World {
             if failed.is_empty() {
                 return;
             }
-            plan = self.planner.report_full(&self.view, &failed);
+            plan = self.planner.report_full(&self.view, &failed, self.now);
         }
         panic!("the plans do not converge");
     }

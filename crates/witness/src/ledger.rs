@@ -56,6 +56,9 @@ pub struct Ledger {
     /// Services that worked for clients outside the node.
     #[serde(default)]
     pub worked_outside: ServicesSeenWorking,
+    /// Services whose connections of the node itself leaked, while nobody else used the node.
+    #[serde(default, skip_serializing_if = "ServicesSeenWorking::are_none")]
+    pub leaked_from_host: ServicesSeenWorking,
     /// Services that fail for clients outside.
     #[serde(default, rename = "outside")]
     pub external_failures: ExternalServiceFailures,

@@ -156,6 +156,7 @@ fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
         Scope::Pods => "a NetworkPolicy for pods",
         Scope::PodProbe => "a policy for the pod probe",
         Scope::Outside => "a firewall before the node",
+        Scope::Host => "a filter on the node's own connections",
     };
     let mut policies: Vec<&str> = clients.iter().map(policy_for).collect();
     if policies.is_empty() {

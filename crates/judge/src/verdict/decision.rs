@@ -134,7 +134,7 @@ impl<'a> Case<'a> {
         if self.ledger.observer.misrouted_suspended {
             return None;
         }
-        let groups = self.groups();
+        let groups: Vec<_> = self.groups().into_iter().chain(self.host_group()).collect();
         let without: Vec<Group<'a>> = (groups.iter())
             .filter(|group| group.is_felt(self))
             .filter_map(|group| {

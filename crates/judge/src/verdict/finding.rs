@@ -305,6 +305,9 @@ pub enum Scope {
     PodProbe,
     /// Clients outside the node.
     Outside,
+    /// Processes of the node itself. Their successes are not observed, so they are a witness only of missing
+    /// rules, on a node that nobody else uses.
+    Host,
 }
 
 /// Criterion that failed connections lack to accuse the node.

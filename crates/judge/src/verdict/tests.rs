@@ -7,6 +7,7 @@ mod counted;
 mod data;
 mod declared;
 mod filters;
+mod host;
 mod lag;
 mod lost_answers;
 mod network;

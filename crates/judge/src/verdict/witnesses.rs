@@ -34,6 +34,7 @@ impl Scope {
         match self {
             Scope::PodProbe | Scope::Pods => SourceClass::Pod,
             Scope::Outside => SourceClass::External,
+            Scope::Host => SourceClass::Host,
         }
     }
 }
@@ -89,7 +90,9 @@ impl<'a> Group<'a> {
             // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many
             // failures as other clients.
             Scope::PodProbe if case.main().any(|(_, lane)| lane.armed) => PROBE_FAILURES,
-            Scope::PodProbe | Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
+            Scope::PodProbe | Scope::Pods | Scope::Outside | Scope::Host => {
+                case.limits().service_failures.into()
+            }
         };
         self.failures().iter().sum::<u64>() >= enough
     }
@@ -150,10 +153,20 @@ impl<'a> Case<'a> {
     /// fail after the start of that range and its class had no success after the end, both with a tolerance:
     /// see [`ONSET`] and [`Limits::proof_overlap`](pathproof_facts::limits::Limits::proof_overlap).
     pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
-        let last = self.evidence.forwarded[scope.class() as usize];
-        let worked = match scope {
-            Scope::Outside => &self.ledger.worked_outside,
-            Scope::PodProbe | Scope::Pods => &self.ledger.worked,
+        let forwarded = self.evidence.forwarded;
+        let (last, worked) = match scope {
+            // Nothing of its own class could end these failures.
+            Scope::Host => (
+                forwarded.into_iter().max().flatten(),
+                &self.ledger.leaked_from_host,
+            ),
+            Scope::Outside => (
+                forwarded[scope.class() as usize],
+                &self.ledger.worked_outside,
+            ),
+            Scope::PodProbe | Scope::Pods => {
+                (forwarded[scope.class() as usize], &self.ledger.worked)
+            }
         };
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
         let limits = self.limits();
@@ -179,8 +192,12 @@ impl<'a> Case<'a> {
 
     /// Whether a failure still counts. It does while it is young. If no connection of the family has
     /// succeeded since, it counts for longer, because load balancers may have left. It also counts while
-    /// the kernel shows an obstacle that may have caused it.
+    /// the kernel shows an obstacle that may have caused it. Processes of the node do not leave, and their
+    /// successes are not observed, so their failures end soon after the last one.
     fn is_recent(&self, scope: Scope, last: Mono) -> bool {
+        if scope == Scope::Host {
+            return self.now.since(last) <= self.limits().stale_fresh;
+        }
         let success = self.evidence.forwarded.into_iter().flatten().max();
         let untried = success.is_none_or(|at| at <= last);
         let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
@@ -195,6 +212,13 @@ impl<'a> Case<'a> {
         let scopes = [Scope::Pods, Scope::PodProbe, Scope::Outside];
         let groups = scopes.into_iter().map(|scope| self.group(scope, None));
         groups.flatten().collect()
+    }
+
+    /// The group of the node itself. A passing probe shows that the proxy translates connections of the node.
+    pub(super) fn host_group(&self) -> Option<Group<'a>> {
+        let (_, lane) = self.tcp(ProbePath::Host);
+        self.group(Scope::Host, None)
+            .filter(|_| self.is_passing(lane))
     }
 
     /// Whether a lane passes that is closer to the path of these clients than the failing lane is.

@@ -13,6 +13,8 @@ use crate::{BEGIN, Dice, SimNode, ms};
 
 /// Time before the event, which is long enough for every lane and Service to work.
 const WARM: (Duration, Duration) = (ms(20_000), ms(22_000));
+/// The same if the node's own processes are the only clients: their Services count a minute after creation.
+const WARM_FOR_HOST: (Duration, Duration) = (ms(64_000), ms(66_000));
 /// Duration of an innocent world.
 const INNOCENT: Duration = Duration::from_secs(60);
 /// Duration of a fault that need not cause 503.
@@ -43,7 +45,12 @@ pub struct Outcome {
 /// Plays a cell once.
 pub fn play(run: &Run) -> Outcome {
     let (cell, seed) = (run.cell, run.seed);
-    let at = Dice::new(seed ^ 0x5eed).between(WARM);
+    let warm = if cell.used.has_host() {
+        WARM_FOR_HOST
+    } else {
+        WARM
+    };
+    let at = Dice::new(seed ^ 0x5eed).between(warm);
     let world = cell.used.world(run.families.stack);
     let only = run.families.only;
     match cell.happens {

@@ -48,7 +48,7 @@ const UNUSED: &str = "nobody uses that family";
 
 /// The innocent worlds of the table.
 #[rustfmt::skip]
-pub const WORLDS: [WorldRow; 42] = [
+pub const WORLDS: [WorldRow; 43] = [
     row("nothing happens", "nothing fails", |world, _| world),
     row("a policy drops one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Drop)),
     row("a policy rejects one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Reject)),
@@ -81,6 +81,7 @@ pub const WORLDS: [WorldRow; 42] = [
     row("proxy 5 s late, endpoints die at once", LATE, |world, at| late(world, at, S * 5, Duration::ZERO)),
     row("proxy 20 s late, endpoints end gracefully", LATE, |world, at| late(world, at, S * 20, GRACE)),
     row("a new Service, proxy 5 s late", LATE, new_service),
+    row("the node itself dials two new Services, proxy 20 s late", LATE, new_to_host),
     row("source ports reused to an endpoint that left", "the clients' own ports", reused),
     row("source ports reused alone, nothing else changes", "the clients' own ports", reused_alone),
     row("endpoints move every 5 s", "nothing fails", |world, at| late(world, at, ms(500), GRACE)),
@@ -268,6 +269,22 @@ fn new_service(mut world: World, at: Duration) -> World {
         ..world
     };
     with_outsiders(world, SCANNERS, service, ms(500)).with(at, Act::Create(service))
+}
+
+fn new_to_host(mut world: World, at: Duration) -> World {
+    world.proxy_delay = (S * 20, S * 20);
+    for name in ["new", "newer"] {
+        let service = world.services.len();
+        world.services.push(ServiceSpec {
+            later: true,
+            ..ServiceSpec::new(name, 1, 1)
+        });
+        let streams =
+            (world.stack.families()).map(|family| Stream::of_host(service, ms(200)).over(family));
+        world.streams.extend(streams);
+        world = world.with(at, Act::Create(service));
+    }
+    world
 }
 
 /// Clients keep their source port until they are answered.

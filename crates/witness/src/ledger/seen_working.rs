@@ -295,6 +295,10 @@ impl ServicesSeenWorking {
         }
     }
 
+    pub(crate) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether no connection of that family ever succeeded.
     pub(crate) fn is_empty(&self, family: Family) -> bool {
         self.of(family).all(|known| known.never)

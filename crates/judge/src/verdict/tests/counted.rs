@@ -14,26 +14,12 @@ const HOUR: u64 = 3_600_000;
 /// Start of the fault, some hours after the first users.
 const FAULT: u64 = 4 * HOUR;
 
-/// Users dial a Service, with any outcome.
-fn dial(world: &mut World, service: u32, class: SourceClass, at: u64) {
-    let mut counts = [0; OUTCOMES];
-    counts[Outcome::Arrived as usize] = 1;
-    let delta = CountDelta {
-        service,
-        class,
-        counts,
-        lost: 0,
-    };
-    let ledger = &mut world.ledger;
-    ledger.note_users(&[delta], &Names::standard(), ms(at));
-}
-
 /// A node with both families and these dialled Services, whose IPv4 rules are gone.
 fn broken(dialled: &[(u32, SourceClass, u64)]) -> World {
     let mut world = World::probed(&USUAL);
     world.inputs.families = [true; 2];
     for (service, class, at) in dialled {
-        dial(&mut world, *service, *class, *at);
+        world.dial(*service, *class, *at);
     }
     world.rounds(FAULT - 2_000, FAULT - 250, &USUAL, |_| Fate::Pass);
     world.rounds(
@@ -102,7 +88,7 @@ fn a_family_counts_for_as_long_as_it_fails() {
     let later = FAULT + 2 * HOUR;
     for at in (FAULT + 1_250..=later).step_by(20_000) {
         world.rounds(at, at, &USUAL, outside(Fate::Leak, Fate::Leak));
-        dial(&mut world, WEB + V6, Pod, at);
+        world.dial(WEB + V6, Pod, at);
     }
     world.look(later);
     let verdict = world.verdict(later + 250);

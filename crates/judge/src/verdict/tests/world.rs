@@ -61,6 +61,7 @@ impl Directory for Names {
             sentinel: &*name.name == "sentinel",
             echo: &*name.name == "pathproof-echo",
             on_host: &*name.name == "spare",
+            since: Some(if id == CART { ms(0) } else { Mono(0) }),
             ..ServiceInfo::plain(&name.namespace, &name.name, *family)
         })
     }
@@ -73,7 +74,7 @@ pub(super) const API: u32 = 1;
 pub(super) const WEB_METRICS: u32 = 2;
 /// db, which has one endpoint.
 pub(super) const DB: u32 = 3;
-/// shop/cart, which has one endpoint and is the only Service in its namespace.
+/// shop/cart, which has one endpoint, is new at test time 0, and is the only Service in its namespace.
 pub(super) const CART: u32 = 4;
 /// The pod probe's Service.
 pub(super) const ECHO: u32 = 8;
@@ -138,6 +139,20 @@ impl World {
         let info = Names::standard().service(service).unwrap();
         self.ledger.seen_working(&info, true);
         self
+    }
+
+    /// Users dial a Service, with any outcome.
+    pub(super) fn dial(&mut self, service: u32, class: SourceClass, at: u64) {
+        let mut counts = [0; OUTCOMES];
+        counts[Outcome::Arrived as usize] = 1;
+        let delta = CountDelta {
+            service,
+            class,
+            counts,
+            lost: 0,
+        };
+        let ledger = &mut self.ledger;
+        ledger.note_users(&[delta], &Names::standard(), ms(at));
     }
 
     pub(super) fn prove(&mut self, service: u32, class: SourceClass, at: u64) -> &mut Self {
