@@ -156,7 +156,7 @@ impl Rotator {
             return Ok(());
         }
         let clocks = || (clock::wall(), clock::mono());
-        let follow = || follow_nodes(self.client.clone(), clocks, self.config.echo);
+        let follow = || follow_nodes(self.client.clone(), clocks, self.config.addresses());
         self.nodes.get_or_insert_with(follow);
         // Do not return yet if this failed: a node must return to load balancers even if the sentinel has a
         // problem.

@@ -171,10 +171,12 @@ fn everything_follows_the_namespace_and_the_addresses() {
     let objects = elsewhere.render().expect("the chart");
     check(&objects);
     let service = "--sentinel-service=elsewhere/pathproof-sentinel";
+    let client = "--sentinel-client-address=192.0.2.1,2001:2::1";
     let endpoint = "--sentinel-endpoint-address=192.0.2.2,2001:2::2";
     for name in ["agent", "rotator"] {
         let args = args_of(&objects, name).expect("arguments");
         assert!(args.iter().any(|arg| arg == service), "{args:?}");
+        assert!(args.iter().any(|arg| arg == client), "{args:?}");
         assert!(args.iter().any(|arg| arg == endpoint), "{args:?}");
     }
     let slice = named(&objects, "EndpointSlice", "pathproof-sentinel-ipv4");

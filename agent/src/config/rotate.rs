@@ -40,6 +40,18 @@ pub struct RotateConfig {
     )]
     pub service: ObjectName,
 
+    /// Source addresses of the agents' probes: one IPv4 and one IPv6 address, as their option
+    ///
+    /// If a Node uses one of these or of the endpoint addresses, the sentinel stays off.
+    #[arg(
+        long = "sentinel-client-address",
+        value_name = "IPv4,IPv6",
+        default_value = "198.18.0.1,2001:2::1",
+        value_parser = pair,
+        help_heading = SENTINEL
+    )]
+    pub client: [IpAddr; FAMILIES],
+
     /// Endpoint addresses in the sentinel's EndpointSlices: one IPv4 and one IPv6 address, the same
     /// as the agents' option
     #[arg(
@@ -111,4 +123,12 @@ pub struct RotateConfig {
     /// Name of the host or pod.
     #[arg(skip)]
     pub host: String,
+}
+
+impl RotateConfig {
+    /// The addresses that every node routes to the sentinel. Pod addresses are not among them, because each
+    /// has to be in the podCIDRs of its Node.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        [self.echo, self.client].concat()
+    }
 }

@@ -322,6 +322,15 @@ struct RotatorLine {
     rotate: RotateConfig,
 }
 
+/// Otherwise the rotator would compare addresses that no agent uses.
+#[test]
+fn the_rotators_default_addresses_are_the_agents() {
+    let line = RotatorLine::try_parse_from(["rotate"]).unwrap();
+    let sentinel = resolve(&[]).unwrap().sentinel.unwrap();
+    assert_eq!(line.rotate.client, sentinel.client);
+    assert_eq!(line.rotate.echo, sentinel.echo);
+}
+
 /// The core's tests, its simulator and docs/sizing.md assume the same interval.
 #[test]
 fn the_default_interval_is_the_cores() {

@@ -93,15 +93,37 @@ async fn the_count_of_failing_nodes_follows_them_in_one_slice() {
     assert_eq!(server.generations(), [20_001; 4]);
 }
 
+/// The addresses of the endpoint, and of the probes' sources.
+#[rstest]
+#[case::endpoint(
+    json!({ "spec": { "podCIDR": "198.18.0.0/24" } }),
+    "198.18.0.2 is in podCIDR 198.18.0.0/24"
+)]
+#[case::source(
+    json!({ "spec": { "podCIDR": "198.18.0.0/31" } }),
+    "198.18.0.1 is in podCIDR 198.18.0.0/31"
+)]
+#[case::source_of_ipv6(
+    json!({ "spec": { "podCIDRs": ["10.244.0.0/24", "2001:2::/127"] } }),
+    "2001:2::1 is in podCIDR 2001:2::/127"
+)]
+#[case::source_as_a_nodes_address(
+    json!({ "status": { "addresses": [{ "type": "InternalIP", "address": "198.18.0.1" }] } }),
+    "198.18.0.1 is an address"
+)]
 #[tokio::test]
-async fn a_node_that_uses_the_sentinels_address_is_published() {
+async fn a_node_that_uses_the_sentinels_address_is_published(
+    #[case] first: Value,
+    #[case] used: &str,
+) {
     let server = Server::start().await;
     server.store().nodes = 3;
-    server.store().pod_cidr = Some("198.18.0.0/24");
+    server.store().first = first;
     let mut rotator = server.rotator("a", HOUR).await;
-    let expected = r#"{"nodes":3,"unsound":{},"in_use":
-        "the sentinel's address 198.18.0.2 is in podCIDR 198.18.0.0/24 of Node node-0"}"#;
-    server.until_counted(&mut rotator, expected).await;
+    let expected = format!(
+        r#"{{"nodes":3,"unsound":{{}},"in_use":"the sentinel's address {used} of Node node-0"}}"#
+    );
+    server.until_counted(&mut rotator, &expected).await;
 }
 
 #[tokio::test]

@@ -148,7 +148,8 @@ imagePullSecrets:
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" .Values.agent.healthzBindAddress) | default "10256" -}}
 {{- end }}
 
-{{/* Options of the sentinel that differ from the binary's defaults, for the agent. */}}
+{{/* Options of the sentinel that differ from the binary's defaults, for the agent and the rotator: values that
+run a rotator without the sentinel are refused. */}}
 {{- define "pathproof.sentinelArgs" -}}
 {{- with .Values.sentinel }}
 {{- if not .enabled }}
@@ -245,14 +246,7 @@ have another default for. */}}
 {{- if ne (int .Values.rotator.interval) 15 }}
 - "--interval={{ .Values.rotator.interval }}"
 {{- end }}
-{{- if ne .Release.Namespace "pathproof" }}
-- "--sentinel-service={{ .Release.Namespace }}/pathproof-sentinel"
-{{- end }}
-{{- with .Values.sentinel }}
-{{- if or (ne .endpointIPv4 "198.18.0.2") (ne .endpointIPv6 "2001:2::2") }}
-- "--sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}"
-{{- end }}
-{{- end }}
+{{- include "pathproof.sentinelArgs" . }}
 {{- with .Values.rotator }}
 {{- with include "pathproof.logFilter" .logLevel }}
 - {{ . | quote }}

@@ -193,6 +193,7 @@
 {{- end }}
 {{- $rotator := dict
   "PATHPROOF_SENTINEL_SERVICE" "the release's namespace"
+  "PATHPROOF_SENTINEL_CLIENT_ADDRESS" "sentinel.clientIPv4 and clientIPv6"
   "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS" "sentinel.endpointIPv4 and endpointIPv6"
   "PATHPROOF_INTERVAL" "rotator.interval"
   "PATHPROOF_WITHDRAW" "rotator.withdraw"

@@ -12,7 +12,6 @@ use pathproof_facts::time::{Mono, Wall};
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
-use pathproof_wire::service::FAMILIES;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
@@ -43,13 +42,9 @@ impl Known {
     }
 }
 
-/// Follows all Nodes. `clocks` reads the wall clock and the monotonic clock. `echo` has the addresses of the
-/// sentinel's endpoint, which no Node should use. Must be called within a tokio runtime.
-pub fn follow_nodes(
-    client: Client,
-    clocks: fn() -> (Wall, Mono),
-    echo: [IpAddr; FAMILIES],
-) -> Nodes {
+/// Follows all Nodes. `clocks` reads the wall clock and the monotonic clock. `ours` has the sentinel's
+/// addresses, which no Node should use. Must be called within a tokio runtime.
+pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono), ours: Vec<IpAddr>) -> Nodes {
     let known = Arc::new(Known::default());
     let taken = Arc::clone(&known);
     let task = tokio::spawn(async move {
@@ -57,7 +52,7 @@ pub fn follow_nodes(
         let follower = Follower::new(client, Requests::nodes(), Pace::default(), events);
         let take = async {
             while let Some(event) = heard.recv().await {
-                if take(&mut taken.lock(), event, clocks(), echo) {
+                if take(&mut taken.lock(), event, clocks(), &ours) {
                     taken.changed.notify_one();
                 }
             }
@@ -111,7 +106,7 @@ fn take(
     (census, silent): &mut (Census, Option<String>),
     event: Event,
     at: (Wall, Mono),
-    echo: [IpAddr; FAMILIES],
+    ours: &[IpAddr],
 ) -> bool {
     match event {
         Event::ListBegins(_) => census.begin_list(),
@@ -122,7 +117,7 @@ fn take(
         Event::There(Object::Node(node)) => {
             let changed = put(census, &node, at);
             let name = node.metadata.name.as_deref().unwrap_or_default();
-            census.set_in_use(name, use_of(&node, echo));
+            census.set_in_use(name, use_of(&node, ours));
             return changed;
         }
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
@@ -153,11 +148,11 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
 
 /// A sentence if the Node uses an address of the sentinel. The Node's name needs no escaping, because it
 /// follows DNS rules.
-fn use_of(node: &Node, echo: [IpAddr; FAMILIES]) -> Option<String> {
+fn use_of(node: &Node, ours: &[IpAddr]) -> Option<String> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let addresses = (node.status.iter()).flat_map(|status| status.addresses.iter().flatten());
     let mut addresses = addresses.filter_map(|entry| entry.address.parse().ok());
-    if let Some(address) = addresses.find(|address| echo.contains(address)) {
+    if let Some(address) = addresses.find(|address| ours.contains(address)) {
         return Some(format!(
             "the sentinel's address {address} is an address of Node {name}"
         ));
@@ -168,7 +163,7 @@ fn use_of(node: &Node, echo: [IpAddr; FAMILIES]) -> Option<String> {
     });
     let mut cidrs = cidrs.filter_map(|text| text.parse::<IpNet>().ok());
     cidrs.find_map(|cidr| {
-        let address = echo.iter().find(|address| cidr.contains(*address))?;
+        let address = ours.iter().find(|address| cidr.contains(*address))?;
         Some(format!(
             "the sentinel's address {address} is in podCIDR {cidr} of Node {name}"
         ))

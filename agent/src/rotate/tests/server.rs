@@ -32,8 +32,8 @@ pub(super) struct Store {
     pub(super) nodes: u32,
     /// Nodes whose condition is False.
     pub(super) failing: u32,
-    /// `spec.podCIDR` of the first node.
-    pub(super) pod_cidr: Option<&'static str>,
+    /// JSON merge patch of the first node, unless null.
+    pub(super) first: Value,
     /// Further nodes, which have pathproof's label and no condition.
     pub(super) withdrawn: Vec<&'static str>,
     /// Path whose writes fail.
@@ -182,10 +182,12 @@ fn watch_nodes(server: Server) -> Response {
                 let gone = server.store().withdrawn.clone();
                 if before != Some((nodes, failing)) {
                     let event = |object| json!({ "type": "ADDED", "object": object });
-                    let cidr = server.store().pod_cidr;
+                    let first = server.store().first.clone();
                     let all = (0..nodes).map(|number| {
                         let mut node = node(number, number < failing);
-                        node["spec"] = json!({ "podCIDR": cidr.filter(|_| number == 0) });
+                        if number == 0 && first.is_object() {
+                            merge(&mut node, &first);
+                        }
                         event(node)
                     });
                     let all = all.chain(gone.into_iter().map(|name| event(withdrawn(name))));
@@ -268,6 +270,7 @@ impl Server {
         };
         let config = RotateConfig {
             service: ObjectName::new("pathproof", "pathproof-sentinel"),
+            client: ["198.18.0.1".parse().unwrap(), "2001:2::1".parse().unwrap()],
             echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
             lease: "pathproof-rotator".to_owned(),
             host: host.to_owned(),
