@@ -181,6 +181,27 @@ fn a_check_without_a_result_names_the_reason() {
     told(powerless, 77);
 }
 
+/// Taints and the deletion of a Node that does not exist cannot be seen: by the check itself, or by the agent
+/// that it reads.
+#[test]
+fn a_check_of_a_node_that_does_not_exist_is_unknown() {
+    let mut scene = Scene::bare(Backend::Nftables);
+    scene.add_sentinel(&Sentinel::default());
+    let folder = scene.manifests.dir().to_string_lossy().into_owned();
+    let wrong = ["--node-name", "nobody"];
+    let args = [&["check", "--manifests", &*folder][..], &wrong].concat();
+    let said = ["No Node is named nobody", "--node-name", NODE_NAME];
+    assert_says(&told(pathproof(&scene.world, &args), 3), &said);
+
+    scene.spawn(&wrong);
+    scene.wait("no Node", |report| {
+        report["cluster"]["missing_node"].is_string()
+    });
+    let read = told(pathproof(&scene.world, &args), 3);
+    assert_says(&read, &said);
+    assert_says(&read, &["from the agent at"]);
+}
+
 #[test]
 fn a_check_that_is_ended_leaves_nothing() {
     let scene = Scene::bare(Backend::Nftables);

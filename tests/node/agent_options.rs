@@ -93,6 +93,13 @@ fn no_folder_is_64() {
 }
 
 #[test]
+fn a_time_that_is_none_is_64() {
+    let why = run(&world(), &["why", "--at", "yesterday"]);
+    let said = ["'yesterday' for '--at <TIME>'", "give a time", "2026-"];
+    assert_said(&why, 64, &said);
+}
+
+#[test]
 fn an_unreadable_folder_is_77() {
     let world = world();
     let folder = world.dir().join("secret");
