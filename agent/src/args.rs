@@ -5,6 +5,7 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::config::{RotateConfig, RunArgs};
+use crate::docs::address;
 
 mod commands;
 pub mod variables;
@@ -26,8 +27,7 @@ correctly to a broken application is healthy.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
-permissions. check and drain have more. docs/concepts.md explains words such as sentinel, rotator \
-and verdict.";
+permissions. check and drain have more.";
 
 const CHECK_CODES: &str = "\
 Exit codes: 0 the node is proven and every TCP path passes, 1 it is broken or stale, 3 anything \
@@ -45,7 +45,7 @@ timeout), 3 unknown, 64 wrong configuration, 70 a defect in pathproof.";
     version,
     about = ABOUT,
     long_about = LONG_ABOUT,
-    after_help = EXIT_CODES,
+    after_help = exit_codes(),
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,
@@ -61,7 +61,7 @@ pub struct Args {
 #[derive(Debug, Clone, PartialEq, Subcommand)]
 pub enum Command {
     /// Run the agent: observe packets, answer /healthz and /livez
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = exit_codes())]
     Run(Box<RunArgs>),
     /// Show the verdict of a running agent
     Status(StatusArgs),
@@ -138,6 +138,11 @@ PATHPROOF_ but is not a known setting is an error too; in place of kube-proxy it
 The first of these that is not empty: `--node-name`, `PATHPROOF_NODE_NAME`, `NODE_NAME` (as a
 DaemonSet sets it from `spec.nodeName`), the host's name in lower case.
 ";
+
+fn exit_codes() -> String {
+    let page = address("docs/concepts.md");
+    format!("{EXIT_CODES} {page} explains words such as sentinel, rotator and verdict.")
+}
 
 /// docs/configuration.md: the help of every command.
 pub fn reference() -> String {

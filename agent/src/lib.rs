@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod config;
 pub mod confine;
 pub mod datapath;
+mod docs;
 pub mod echo;
 mod files;
 pub mod hardening;

@@ -3,10 +3,9 @@
 use clap::CommandFactory as _;
 
 use super::Args;
+use crate::docs;
 
 const PREFIX: &str = "PATHPROOF_";
-/// URL of a copy of docs/operations.md, when the program was built or when it runs.
-pub(crate) const DOCS_URL: &str = "PATHPROOF_DOCS_URL";
 
 /// Returns the first of these variables that has the prefix but is not a setting of any command:
 /// the operator would wrongly expect an effect.
@@ -21,7 +20,7 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
     // The second is for debugging the BPF programs; only builds with debug assertions read the others.
     let without_option = |name: &str| {
-        [DOCS_URL, "PATHPROOF_EBPF_LOG"].contains(&name)
+        [docs::URL, "PATHPROOF_EBPF_LOG"].contains(&name)
             || (cfg!(debug_assertions)
                 && ["PATHPROOF_TEST_SETTLED_MS", "PATHPROOF_TEST_BOOT_MS"].contains(&name))
     };

@@ -6,8 +6,6 @@ use pathproof_facts::cause::State;
 use pathproof_facts::text::visible;
 use pathproof_report::SentinelCondition;
 
-use crate::args::variables::DOCS_URL;
-
 /// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;
 /// Column where the text of a section begins.
@@ -189,20 +187,6 @@ impl Text {
     }
 }
 
-/// URL of a section of the docs, or its path in the source if no URL is configured.
-pub(super) fn address(section: &str) -> String {
-    let now = std::env::var(DOCS_URL).ok();
-    let built = option_env!("PATHPROOF_DOCS_URL");
-    address_below(now.as_deref().into_iter().chain(built), section)
-}
-
-fn address_below<'a>(mut bases: impl Iterator<Item = &'a str>, section: &str) -> String {
-    match (bases.find(|base| !base.is_empty()), section.split_once('#')) {
-        (Some(base), Some((_, anchor))) => format!("{base}#{anchor}"),
-        _ => format!("{section} of pathproof's source"),
-    }
-}
-
 /// A number with separated thousands.
 pub(super) fn grouped(number: u64) -> String {
     let mut text = number.to_string();
@@ -258,6 +242,18 @@ pub(super) fn assert_text(folder: &str, name: &str, page: &str) {
          it should be:\n{page}"
     );
     assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
+    assert_linked(page);
+}
+
+/// Asserts that every page of the docs is named by its address, which is in the source in tests.
+#[cfg(test)]
+fn assert_linked(page: &str) {
+    let words: Vec<&str> = page.split_whitespace().collect();
+    let text = words.join(" ");
+    for rest in text.split("docs/").skip(1) {
+        let after = rest.split_once(' ').unwrap_or_default().1;
+        assert!(after.starts_with("of pathproof's source"), "docs/{rest}");
+    }
 }
 
 /// Asserts that a page with colours has the same text as the plain page.
@@ -284,18 +280,6 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(counted(1, "file"), "1 file");
         assert_eq!(counted(1_000, "file"), "1,000 files");
-    }
-
-    #[rstest::rstest]
-    #[case(&[], "docs/operations.md#udp of pathproof's source")]
-    #[case(&["", "https://x/operations"], "https://x/operations#udp")]
-    #[case(&["https://now", "https://built"], "https://now#udp")]
-    fn a_section_has_an_address_that_a_binary_alone_can_reach(
-        #[case] bases: &[&str],
-        #[case] expected: &str,
-    ) {
-        let bases = bases.iter().copied();
-        assert_eq!(address_below(bases, "docs/operations.md#udp"), expected);
     }
 
     #[test]

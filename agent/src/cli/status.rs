@@ -17,10 +17,11 @@ use pathproof_report::{PortReport, PortWay, Report, SentinelCondition, SentinelR
 use pathproof_wire::service::SourceClass;
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
-use super::page::{Style, Text, address, counted, grouped, sentence};
+use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
+use crate::docs::address;
 
 const REDRAW: Duration = Duration::from_secs(1);
 /// Age from which a report is outdated: the agent writes at least two a second.
@@ -91,6 +92,9 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     out.conntrack(verdict);
     out.unseen(verdict);
     out.list("datapath", Style::Plain, &datapath(&report.datapath));
+    if report.datapath.cilium.is_some() {
+        out.more(Style::Faint, &address("docs/cilium.md"));
+    }
     let conflict = report.conflicts.sentence();
     out.list("contested", Style::Warn, &Vec::from_iter(conflict));
     out.list("problems", Style::Warn, &problems(report));

@@ -13,9 +13,10 @@ use pathproof_report::{AnswersReport, Report, SentinelCondition, SentinelReport}
 use pathproof_wire::service::Family;
 use serde::Serialize;
 
-use super::page::{Style, TEXT, Text, address, grouped, sentence};
+use super::page::{Style, TEXT, Text, grouped, sentence};
 use super::{Exit, fetch, parts, recording};
 use crate::args::WhyArgs;
+use crate::docs::address;
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 2;

@@ -291,8 +291,7 @@ pub struct AdminArgs {
 
     /// Services that get their own series in /metrics
     ///
-    /// The totals over all Services are always present. docs/metrics.md lists the number of series
-    /// of each choice.
+    /// The totals over all Services are always present.
     #[arg(long, value_name = "WHICH", default_value = "trouble")]
     pub service_metrics: ServiceMetrics,
 

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::pins::Pins;
 use crate::causes::chain;
+use crate::docs::address;
 
 /// The object, aligned for aya's ELF reader.
 pub static OBJECT: &[u8] =
@@ -37,7 +38,8 @@ pub enum LoadError {
     /// rejects the pointer arithmetic that reading packets needs, but only after most of a minute.
     #[error(
         "the kernel does not load the observer without {0}: run as root, or as uid 0 with every capability \
-         of docs/capabilities.md"
+         in {page}",
+        page = address("docs/capabilities.md")
     )]
     Unprivileged(String),
     /// The object lacks a program or map that this agent was built for.

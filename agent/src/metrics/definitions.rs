@@ -72,7 +72,7 @@ definitions! {
     Gauge "pathproof_state" ["family", "state"] = Turn(read::states),
         "1 for the current state of this IP family, 0 for the other states; absent if the family has no frontends";
     Gauge "pathproof_cause" ["family", "state", "cause"] = Turn(read::causes),
-        "1 for the active cause of this family's state: the kind of failure, or why the state is unknown; absent without a cause. docs/operations.md explains each cause";
+        "1 for the active cause of this family's state: the kind of failure, or why the state is unknown; absent without a cause. `pathproof why` explains it";
     Gauge "pathproof_finding" ["family", "rule"] = Turn(read::findings),
         "1 while this rule of the judge finds something in this IP family; every finding is shown, and none changes the answer of another. /verdict has the evidence of each; absent while the rule finds nothing";
     Gauge "pathproof_state_since_timestamp" in Seconds []
@@ -172,7 +172,7 @@ definitions! {
     Gauge "pathproof_datapath_info"
         ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
         = Turn(read::datapath),
-        "Always 1; the labels describe the recognised datapath (docs/cilium.md); a label is none if it does not apply";
+        "Always 1; the labels describe the recognised datapath; a label is none if it does not apply";
     Gauge "pathproof_path_info" ["family", "path", "seen"] = Turn(read::observed_paths),
         "Always 1; the label seen is the share of this path's real traffic that the observer sees: full, partial or hidden";
     Counter "pathproof_observer_faults" ["fault"] = Turn(read::faults),

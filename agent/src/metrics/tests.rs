@@ -170,6 +170,7 @@ fn names_and_helps_are_in_order() {
         );
         assert!(seen.insert(name.clone()), "{name} twice");
         assert!(!definition.help.ends_with('.'), "{name}");
+        assert!(!definition.help.contains("docs/"), "{name}");
     }
 }
 

@@ -157,8 +157,7 @@ pub fn blind() -> Report {
     verdict.families[0].lanes.clear();
     verdict.coverage.attached = 0;
     let loss = CoverageLoss::NotLoaded {
-        why: "permission denied: the agent needs CAP_BPF and CAP_NET_ADMIN (docs/capabilities.md)"
-            .to_owned(),
+        why: "permission denied: the agent needs CAP_BPF and CAP_NET_ADMIN".to_owned(),
     };
     let evidence = Evidence::Unseen {
         loss: Some(loss.clone()),

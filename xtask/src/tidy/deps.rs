@@ -7,10 +7,11 @@ use super::{Violation, code, manifests};
 /// Modules of the agent and the modules that each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet only in app, through values of the crates that decide.
-const MODULES: [(&str, &str); 26] = [
+const MODULES: [(&str, &str); 27] = [
     ("causes", ""),
+    ("docs", ""),
     ("input", ""),
-    ("args", "config"),
+    ("args", "config docs"),
     ("config", "http lifecycle metrics"),
     ("confine", "cluster config datapath files hardening"),
     ("clock", ""),
@@ -21,7 +22,7 @@ const MODULES: [(&str, &str); 26] = [
     ("cluster", "files input"),
     ("netlink", ""),
     ("probe", ""),
-    ("datapath", "causes netlink probe"),
+    ("datapath", "causes docs netlink probe"),
     ("netfilter", "netlink"),
     ("port", "config datapath http lifecycle"),
     ("state", "files"),
@@ -33,7 +34,7 @@ const MODULES: [(&str, &str); 26] = [
     ("http", "clock lifecycle metrics"),
     (
         "cli",
-        "args causes cluster config http input lifecycle metrics state",
+        "args causes cluster config docs http input lifecycle metrics state",
     ),
     ("app", ALL),
     ("main", ALL),

@@ -247,7 +247,7 @@ fn in_family(text: &str, family: Family) -> String {
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
         Why::ObserverBlind => {
-            "Grant the missing capability (docs/capabilities.md), or read the kernel's error in the agent's log."
+            "Grant the missing capability, or read the kernel's error in the agent's log."
         }
         Why::NotSampled => {
             "The agent was stopped or got no CPU time: check its CPU limit and the node's load."

@@ -178,6 +178,6 @@ fn unprobed(topology: &DatapathTopology, replacement: Tristate, facts: &Topology
     };
     format!(
         "the sentinel's off-cluster and node port paths are not judged: {why}; add them to \
-         Cilium's devices to enable these paths (docs/cilium.md)"
+         Cilium's devices to enable these paths"
     )
 }

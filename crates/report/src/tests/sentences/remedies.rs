@@ -12,6 +12,8 @@ use pathproof_wire::service::Family;
 use crate::sample::{self, probed};
 
 fn told(text: &mut String, remedy: &Remedy) {
+    // Only who prints the page knows the address of the docs.
+    assert!(!remedy.advice.contains("docs/"), "{remedy:?}");
     let _ = writeln!(text, "  {}, {}", remedy.subject, remedy.page);
     let _ = writeln!(text, "    {}", remedy.advice);
     for command in &remedy.commands {
