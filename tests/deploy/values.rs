@@ -269,6 +269,37 @@ fn consistent_values_are_rendered(
     }
 }
 
+const ENFORCES: &str = "Enforce mode: broken nodes answer 503";
+const WARNS: &str = "warns of Services and EndpointSlices";
+const LATER: &str = "and refuses them once you enforce";
+const REFUSES: &str = "refuses Services and EndpointSlices";
+
+/// The notes say whether the policies on addresses and ports only warn, as they do until the agents enforce.
+#[rstest]
+#[case::audit(json!({}), &[WARNS, LATER], &["Warn", "Audit"])]
+#[case::refused(json!({ "policy": { "refuse": true } }), &[], &["Deny"])]
+#[case::enforce(json!({ "agent": { "enforcement": "enforce" } }), &[ENFORCES, REFUSES], &["Deny"])]
+fn the_notes_say_what_the_policies_do(
+    #[case] values: Value,
+    #[case] expected: &[&str],
+    #[case] actions: &[&str],
+) {
+    needs!(Tool::Helm.installed());
+    let chart = Chart::with(values);
+    let notes = chart.notes().expect("the notes");
+    let words: Vec<&str> = notes.split_whitespace().collect();
+    let text = words.join(" ");
+    let found = [ENFORCES, WARNS, LATER, REFUSES].map(|said| text.contains(said).then_some(said));
+    let found: Vec<&str> = found.into_iter().flatten().collect();
+    assert_eq!(found, expected, "{notes}");
+    let objects = chart.render().expect("the chart");
+    for name in ["services", "endpoints"] {
+        let name = format!("pathproof-reserved-{name}");
+        let binding = named(&objects, "ValidatingAdmissionPolicyBinding", &name);
+        assert_eq!(binding["spec"]["validationActions"], json!(actions));
+    }
+}
+
 /// For older clusters, fields that their API server does not know are replaced by older ones, or omitted.
 #[test]
 fn older_clusters_get_only_fields_they_know() {

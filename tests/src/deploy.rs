@@ -74,7 +74,7 @@ impl Chart {
     /// # Errors
     /// helm's message if it refuses the values.
     pub fn render(&self) -> Result<Vec<Value>> {
-        documents(&self.run(["template", "pathproof"])?)
+        documents(&self.run(&folder().join("chart"), &["template", "pathproof"])?)
     }
 
     /// helm's findings in the chart.
@@ -82,17 +82,40 @@ impl Chart {
     /// # Errors
     /// helm's message if there are any.
     pub fn lint(&self) -> Result<String> {
-        self.run(["lint", "--strict"])
+        self.run(&folder().join("chart"), &["lint", "--strict"])
     }
 
-    fn run(&self, words: [&str; 2]) -> Result<String> {
+    /// The text that helm prints after an installation. Without a cluster helm renders only objects, so the text
+    /// becomes a field of one, in a copy of the chart.
+    ///
+    /// # Errors
+    /// helm's message if it refuses the values.
+    pub fn notes(&self) -> Result<String> {
+        let dir = tempfile::tempdir()?;
+        let chart = dir.path().join("chart");
+        said(
+            Command::new("cp")
+                .arg("-r")
+                .arg(folder().join("chart"))
+                .arg(&chart),
+        )?;
+        fs::rename(chart.join("templates/NOTES.txt"), chart.join("files/notes"))?;
+        let object = r#"{{ dict "notes" (tpl (.Files.Get "files/notes") .) | toJson }}"#;
+        fs::write(chart.join("templates/notes.yaml"), object)?;
+        let only = ["--show-only", "templates/notes.yaml"];
+        let text = self.run(&chart, &[&["template", "pathproof"], &only[..]].concat())?;
+        let notes = documents(&text)?[0]["notes"].as_str().map(str::to_owned);
+        notes.context("no notes")
+    }
+
+    fn run(&self, chart: &Path, words: &[&str]) -> Result<String> {
         let dir = tempfile::tempdir()?;
         let values = dir.path().join("values.json");
         fs::write(&values, self.values.to_string())?;
         let mut command = Tool::Helm.command()?;
         command
             .args(words)
-            .arg(folder().join("chart"))
+            .arg(chart)
             .args(["--namespace", "pathproof", "--kube-version", KUBERNETES])
             .arg("--values")
             .arg(values)
