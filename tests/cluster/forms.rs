@@ -128,6 +128,11 @@ fn different() -> Vec<(&'static str, &'static str, String)> {
         ("200", "400", with("X: a\r\n b")),
         ("200", "400", at("http:/healthz")),
         ("404", "400", at("/<x>")),
+        (
+            "200",
+            "400",
+            form("GET /healthz HTTP/1.0", "Transfer-Encoding: chunked\r\n") + "0\r\n\r\n",
+        ),
         ("200", "400", by("HTTP/1.2")),
         ("505", "400", by("HTTP/2.0")),
         ("501", "400", with("Transfer-Encoding: gzip")),
