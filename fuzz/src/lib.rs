@@ -14,6 +14,7 @@ mod recordings;
 mod remembered;
 mod reports;
 mod text;
+mod zero_values;
 
 #[path = "../../crates/wire/tests/parts/by_etherparse.rs"]
 pub mod by_etherparse;
@@ -33,7 +34,7 @@ pub mod scenario;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with the names of their folders in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("api_objects", api_objects::check),
     ("connections", connections::check),
     ("http", http::check),
@@ -44,6 +45,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("remembered", remembered::check),
     ("reports", reports::check),
     ("text", text::check),
+    ("zero_values", zero_values::check),
 ];
 
 pub fn target(name: &str) -> Option<Target> {

@@ -8,7 +8,7 @@ use pathproof_fuzz::TARGETS;
 
 /// Number of kept inputs that each target understands. The others are damaged on purpose. If a number
 /// falls, a parser refuses what it used to accept.
-const UNDERSTOOD: [(&str, usize); 10] = [
+const UNDERSTOOD: [(&str, usize); 11] = [
     ("api_objects", 5),
     ("connections", 26),
     ("http", 5),
@@ -19,6 +19,7 @@ const UNDERSTOOD: [(&str, usize); 10] = [
     ("remembered", 2),
     ("reports", 3),
     ("text", 5),
+    ("zero_values", 3),
 ];
 
 fn corpus() -> PathBuf {
