@@ -2,7 +2,9 @@
 
 use node_tests::manifests::{ports, service, slice, yaml};
 use node_tests::prelude::*;
+use node_tests::process::Process;
 use node_tests::traffic::Manner;
+use node_tests::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick, range};
 
 fn scene() -> Scene {
     let scene = Scene::bare(Backend::Nftables);
@@ -27,6 +29,49 @@ fn is_off(scene: &mut Scene, words: &str) {
     scene.wait("pods' traffic proven", are_pods_proven);
     eventually("the reason is told", || scene.agent().log().contains(words));
     assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Makes the network VPC-native: the Node has no podCIDRs, both nodes have only their default routes, and the
+/// router knows where pods are. Gives the sentinel's address to web-3, a pod of the other node.
+fn make_vpc_native(scene: &mut Scene) {
+    scene.manifests.remove_pod_cidrs().expect("no podCIDRs");
+    let (world, pod) = (&scene.world, scene.world.pod("web-3"));
+    let mut routes = format!("route add 198.18.0.2 via {}\n", WORKER.0);
+    for family in Family::ALL {
+        let [here, there] = [NODE_POD_CIDRS, WORKER_POD_CIDRS].map(|pods| range(pods, family));
+        let [node, worker] = [NODE, WORKER].map(|address| pick(address, family));
+        routes += &format!("route add {here} via {node}\nroute add {there} via {worker}\n");
+        for (ns, pods) in [(&world.node, there), (&world.worker, here)] {
+            ns.ip(&format!("route del {pods}")).expect("no route");
+        }
+    }
+    world
+        .outside
+        .ip_batch(&routes)
+        .expect("the network's routes");
+    let to_pod = format!("route add 198.18.0.2 via {}", pod.v4);
+    world.worker.ip(&to_pod).expect("a route to the pod");
+    pod.ns
+        .ip("addr add 198.18.0.2/32 dev eth0")
+        .expect("theirs");
+}
+
+/// Starts a program that logs every change of the node's routes.
+fn watch_routes(scene: &Scene) -> Process {
+    let mut command = scene.world.node.command("ip");
+    command.args(["monitor", "route"]);
+    Process::start(command, "routes", scene.world.dir()).expect("ip monitor")
+}
+
+/// Adds and deletes a route until it is logged. All earlier changes of routes are then logged too.
+fn wait_logged(routes: &Process, scene: &Scene, to: &str) {
+    eventually("the route is logged", || {
+        for verb in ["add", "del"] {
+            let words = format!("route {verb} {to} dev eth0");
+            scene.world.node.ip(&words).expect("a route");
+        }
+        routes.log().contains(to)
+    });
 }
 
 /// If another program has an address, route or device that the sentinel needs, the sentinel stays off.
@@ -74,22 +119,36 @@ fn an_address_of_the_cluster_is_left_alone() {
     is_off(&mut scene, "10.244.0.200");
 }
 
-/// Another machine, or a pod of a network without podCIDRs, has the sentinel's address. It is reached by the
-/// default route, so nothing on this node shows the conflict.
+/// A pod of another node, in a network without podCIDRs, has the sentinel's address. It is reached by the
+/// default route, so nothing on this node shows the conflict. This node and its pods never lose it.
 #[test]
 fn an_address_that_answers_behind_the_default_route_is_left_alone() {
     let mut scene = scene();
-    let theirs: SocketAddr = "198.18.0.2:8080".parse().expect("an address");
-    let outside = &scene.world.outside;
-    outside.ip("addr add 198.18.0.2/32 dev lo").expect("theirs");
-    let _server = Server::start_as(outside, "theirs", 8080, Manner::Answers).expect("a server");
-    let reached = |scene: &Scene, skip| Plan::from_node(&scene.world, theirs).once(skip);
-    reached(&scene, 0).expect("reached before the agent starts");
+    make_vpc_native(&mut scene);
+    let theirs = SocketAddr::from(([198, 18, 0, 2], PORT));
+    let plans = [
+        scene.pod_plan("client-1", theirs),
+        Plan::from_node(&scene.world, theirs),
+    ];
+    let plans = plans.map(|plan| plan.patience(PATIENCE));
+    let reached = |skip| {
+        plans
+            .each_ref()
+            .map(|plan| plan.once(skip).expect("an answer").server)
+    };
+    assert_eq!(reached(0), ["web-3"; 2], "before the agent starts");
+    let routes = watch_routes(&scene);
+    wait_logged(&routes, &scene, "192.88.99.1");
     scene.start(&[]);
     is_off(&mut scene, "198.18.0.2 is in use");
-    reached(&scene, 1).expect("reached beside the agent");
+    assert_eq!(reached(1), ["web-3"; 2], "beside the agent");
     let made = scene.world.node.ifindex("pathproof-s0").is_ok();
-    assert!(!made, "no route leads to the sentinel");
+    assert!(!made, "the agent makes no device");
+    wait_logged(&routes, &scene, "192.88.99.2");
+    let log = routes.log();
+    for ours in ["198.18.", "2001:2:", "pathproof-"] {
+        assert!(!log.contains(ours), "the sentinel had a route:\n{log}");
+    }
 }
 
 /// Anybody who may write a slice can claim the sentinel's address, so a claim counts only if the claimed

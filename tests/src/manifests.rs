@@ -287,6 +287,7 @@ pub struct Manifests {
     services: Vec<Service>,
     taints: Vec<String>,
     deleting: bool,
+    lacks_pod_cidrs: bool,
 }
 
 impl Manifests {
@@ -383,6 +384,12 @@ impl Manifests {
         self.write_node()
     }
 
+    /// Removes the Node's podCIDRs: in a network that knows every pod itself, Nodes have none.
+    pub fn remove_pod_cidrs(&mut self) -> Result<()> {
+        self.lacks_pod_cidrs = true;
+        self.write_node()
+    }
+
     /// Writes a file into the folder atomically.
     pub fn write_file(&self, name: &str, text: &str) -> Result<()> {
         // The draft's name is hidden and has no manifest suffix, so that readers of the folder never read
@@ -402,6 +409,7 @@ impl Manifests {
     fn write_node(&self) -> Result<()> {
         let (v4, v6) = layout::NODE;
         let (pods4, pods6) = layout::NODE_POD_CIDRS;
+        let has_pod_cidrs = !self.lacks_pod_cidrs;
         let taint = |key| json!({ "effect": "NoSchedule", "key": key, "value": "1" });
         let taints: Vec<Value> = self.taints.iter().map(taint).collect();
         let node = json!({
@@ -413,8 +421,8 @@ impl Manifests {
                 "deletionTimestamp": self.deleting.then_some("2026-01-01T00:00:00Z"),
             })),
             "spec": without_unset(json!({
-                "podCIDR": pods4,
-                "podCIDRs": [pods4, pods6],
+                "podCIDR": has_pod_cidrs.then_some(pods4),
+                "podCIDRs": has_pod_cidrs.then_some([pods4, pods6]),
                 "taints": taints,
             })),
             "status": { "addresses": [

@@ -2,7 +2,6 @@
 //! packets use the routing table of this uplink. The Node has no pod range. Imitated with the CNI's rules and
 //! its mark 0x80, which returns answers of node ports by the uplink of the request.
 
-use node_tests::manifests::NODE_FILE;
 use node_tests::prelude::*;
 use node_tests::world::layout::{ROUTER, WORKER, WORKER_POD_CIDRS, pick};
 
@@ -24,7 +23,7 @@ fn two_uplinks_are_sound() {
 }
 
 pub(crate) fn two_uplinks() -> Scene {
-    let scene = Scene::bare(Backend::IptablesNft);
+    let mut scene = Scene::bare(Backend::IptablesNft);
     let (outside, node) = (&scene.world.outside, &scene.world.node);
     let name = node.name();
     let second = format!("link add second type veth peer name eth1 netns {name}");
@@ -45,12 +44,7 @@ pub(crate) fn two_uplinks() -> Scene {
         let route = node.ip(&asked).expect("a route");
         assert!(route.contains("dev eth1"), "{route}");
     }
-    let file = scene.manifests.dir().join(NODE_FILE);
-    let text = std::fs::read_to_string(file).expect("the Node");
-    let (head, tail) = text.split_once("spec:\n").expect("a spec");
-    let (_, status) = tail.split_once("status:\n").expect("a status");
-    let text = format!("{head}spec: {{}}\nstatus:\n{status}");
-    scene.manifests.write_file(NODE_FILE, &text).expect("write");
+    scene.manifests.remove_pod_cidrs().expect("no podCIDRs");
     scene
 }
 

@@ -1,6 +1,9 @@
 //! Prints what is observed on the node while a script runs, and collects a table row for each expected
 //! result.
 
+use std::fs;
+use std::path::PathBuf;
+
 use anyhow::Result;
 
 use super::timeline::{self, DIM, GREEN, Kind, RED, Timeline, paint};
@@ -34,6 +37,10 @@ pub(super) struct Teller<'a> {
     /// Numbers of changes of each kind that were printed.
     codes_told: usize,
     verdicts_told: usize,
+    /// The agent's log, which exists only where the demo itself starts the agent, and the number of its lines
+    /// that were read.
+    log: PathBuf,
+    log_read: usize,
     /// Time of the last act or fault, and the connections that ended after it.
     began: Instant,
     ended: Vec<Ended>,
@@ -52,6 +59,8 @@ impl<'a> Teller<'a> {
             missed: false,
             codes_told: 0,
             verdicts_told: 0,
+            log: world.dir().join("agent.log"),
+            log_read: 0,
             began: Instant::now(),
             ended: Vec::new(),
         })
@@ -68,6 +77,7 @@ impl<'a> Teller<'a> {
     }
 
     fn begin(&mut self, kind: Kind, text: &str) {
+        self.quote_log();
         self.timeline.tell(kind, text);
         self.began = Instant::now();
     }
@@ -109,7 +119,23 @@ impl<'a> Teller<'a> {
                 "clients: {share} % of {ended} connections answered since then"
             ));
         }
-        self.linger(1)
+        self.linger(1)?;
+        self.quote_log();
+        Ok(())
+    }
+
+    /// Quotes the new warnings and errors of the agent's log. Omits their reasons, which are the verdict's.
+    fn quote_log(&mut self) {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        for line in log.lines().skip(self.log_read) {
+            let (_time, entry) = line.split_once(' ').unwrap_or_default();
+            let entry = entry.trim_start();
+            if entry.starts_with("WARN ") || entry.starts_with("ERROR ") {
+                let (entry, _reason) = entry.split_once(" reason=").unwrap_or((entry, ""));
+                self.timeline.quote(entry);
+            }
+        }
+        self.log_read = log.lines().count();
     }
 
     pub(super) fn add_row(&mut self, row: Named, sound: bool, seen: &str) {
