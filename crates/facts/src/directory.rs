@@ -57,7 +57,7 @@ pub struct ServiceInfo {
     /// time may have gone to either Service.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "disputed")]
     pub conflict_changed: Option<Mono>,
-    /// Since when the port has been expected, as far as this agent knows.
+    /// Since when all its frontends have been expected, with endpoints, as far as this agent knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Mono>,
 }

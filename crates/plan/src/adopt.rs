@@ -44,7 +44,7 @@ impl Planner {
         if !frontends.is_empty() {
             for (name, state) in &states {
                 for port in self.expected(name, state).ports {
-                    self.adopt_id(name, &port, &frontends, now);
+                    self.adopt_id(name, &port, &frontends);
                 }
             }
         }
@@ -109,7 +109,6 @@ impl Planner {
         name: &ObjectName,
         port: &PortExpectation,
         installed: &HashMap<FrontendKey, FrontendValue>,
-        now: Mono,
     ) {
         let standing = port.frontends.iter().filter_map(|frontend| {
             let value = installed.get(&frontend.key)?;
@@ -117,7 +116,7 @@ impl Planner {
         });
         let mut adopted = None;
         for (key, id) in standing {
-            if adopted.is_none() && self.registry.adopt(id, name, port, now) {
+            if adopted.is_none() && self.registry.adopt(id, name, port) {
                 adopted = Some(id);
             }
             if adopted == Some(id) {
@@ -147,7 +146,7 @@ impl Planner {
                 draft.push(MapChange::PutEndpoint { key, value });
             }
         }
-        self.registry.set_endpoints(id, port);
+        self.registry.set_endpoints(id, port, now);
         for (key, value) in standing {
             let expected = port
                 .endpoints

@@ -282,7 +282,7 @@ impl Planner {
                 self.put_endpoint(id, endpoint, known.is_some(), draft);
             }
         }
-        self.registry.set_endpoints(id, after);
+        self.registry.set_endpoints(id, after, draft.now);
         let frontends = before.map_or(&[][..], |port| &port.frontends);
         for frontend in frontends {
             if find_frontend(&after.frontends, &frontend.key).is_none() {
@@ -291,6 +291,9 @@ impl Planner {
         }
         for frontend in &after.frontends {
             let present = find_frontend(frontends, &frontend.key);
+            if present.is_none() {
+                self.registry.renew(id, draft.now);
+            }
             draft.requests.push(FrontendRequest {
                 id,
                 key: frontend.key,
@@ -326,7 +329,7 @@ impl Planner {
         port: &PortExpectation,
         draft: &mut Draft,
     ) -> Option<u32> {
-        let Some((id, dirty)) = self.registry.acquire(name, port, draft.now) else {
+        let Some((id, dirty)) = self.registry.acquire(name, port) else {
             self.shortage.want_service(name, port);
             return None;
         };

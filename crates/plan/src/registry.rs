@@ -28,7 +28,7 @@ pub(super) struct Slot {
     pub(super) endpoints: u32,
     /// Whether some of the port's endpoints are the node itself.
     pub(super) on_host: bool,
-    /// Since when the port has been expected.
+    /// Since when all its frontends have been expected, with endpoints.
     pub(super) since: Mono,
     /// When the port ceased to be expected. The id keeps its name until it is free, because late evidence
     /// may arrive, or the Service may come back.
@@ -106,13 +106,10 @@ impl Registry {
         &mut self,
         name: &ObjectName,
         port: &PortExpectation,
-        now: Mono,
     ) -> Option<(u32, bool)> {
         if let Some(id) = self.known(name, port) {
-            if let Some(slot) = self.slots[id as usize].as_mut()
-                && let Some(since) = slot.resting.take()
-            {
-                slot.since = now;
+            let slot = self.slots[id as usize].as_mut();
+            if let Some(since) = slot.and_then(|slot| slot.resting.take()) {
                 self.wake(&name.namespace, since, id);
             }
             return Some((id, false));
@@ -121,7 +118,7 @@ impl Registry {
             self.wake(&name.namespace, since, id);
             self.free(id);
             self.free.pop_back();
-            self.fill(id, name, port, now);
+            self.fill(id, name, port);
             return Some((id, true));
         }
         let fresh = self.slots.len() as u32;
@@ -131,7 +128,7 @@ impl Registry {
         } else {
             (self.free.pop_front()?, true)
         };
-        self.fill(id, name, port, now);
+        self.fill(id, name, port);
         Some((id, dirty))
     }
 
@@ -156,7 +153,7 @@ impl Registry {
         self.slots.len() < self.limit as usize || !self.free.is_empty()
     }
 
-    fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation, now: Mono) {
+    fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) {
         self.slots[id as usize] = Some(Slot {
             name: name.clone(),
             port: Arc::clone(&port.port),
@@ -165,7 +162,7 @@ impl Registry {
             family: port.family,
             endpoints: 0,
             on_host: false,
-            since: now,
+            since: Mono::default(),
             resting: None,
         });
         let at = self.position(name);
@@ -173,18 +170,12 @@ impl Registry {
     }
 
     /// Adopts an id from the maps of an earlier agent. Returns false if it is in use.
-    pub(super) fn adopt(
-        &mut self,
-        id: u32,
-        name: &ObjectName,
-        port: &PortExpectation,
-        now: Mono,
-    ) -> bool {
+    pub(super) fn adopt(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) -> bool {
         if id >= self.limit || self.slot(id).is_some() {
             return false;
         }
         self.reach(id);
-        self.fill(id, name, port, now);
+        self.fill(id, name, port);
         true
     }
 
@@ -214,12 +205,23 @@ impl Registry {
         }
     }
 
-    pub(super) fn set_endpoints(&mut self, id: u32, expected: &PortExpectation) {
+    /// Records the port's endpoints. The first ones after none are new to any proxy.
+    pub(super) fn set_endpoints(&mut self, id: u32, expected: &PortExpectation, now: Mono) {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
+            if slot.endpoints == 0 {
+                slot.since = now;
+            }
             slot.endpoints = u32::try_from(expected.endpoints.len()).unwrap_or(u32::MAX);
             let mut frontends = expected.frontends.iter();
             slot.on_host =
                 frontends.any(|frontend| frontend.flags & frontend_flag::HOST_ENDPOINT != 0);
+        }
+    }
+
+    /// Records that the port has a new frontend, for which any proxy has to write rules.
+    pub(super) fn renew(&mut self, id: u32, now: Mono) {
+        if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
+            slot.since = now;
         }
     }
 

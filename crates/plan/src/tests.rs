@@ -191,6 +191,29 @@ fn a_service_that_returns_finds_its_id() {
     assert_eq!(words(&plan), ["0 > 10.2.0.1", "0 = 10.96.0.1 [1, 1, 1]"]);
 }
 
+/// A proxy has to write rules for a new frontend, or for the first endpoints. Other changes are none.
+#[test]
+fn a_port_is_as_old_as_its_newest_frontend() {
+    let mut world = World::new();
+    let mut at = |seconds: u64, batch: Vec<Change>| {
+        world.now = Mono(0).plus(Duration::from_secs(seconds));
+        world.apply(batch);
+        let since = world.planner.service(0).and_then(|info| info.since);
+        since.map(|since| since.since(Mono(0)).as_secs())
+    };
+    let endpoint = || slice("a", &["10.2.0.1"]);
+    assert_eq!(at(1, vec![service("a", "10.96.0.1")]), Some(1));
+    assert_eq!(at(2, vec![endpoint()]), Some(2), "the first endpoint");
+    let two = slice("a", &["10.2.0.1", "10.2.0.2"]);
+    assert_eq!(at(3, vec![two]), Some(2), "another endpoint");
+    let moved = service("a", "10.96.0.2");
+    assert_eq!(at(4, vec![moved.clone()]), Some(4), "another cluster IP");
+    assert_eq!(at(5, vec![slice("a", &[])]), Some(4), "no endpoint");
+    assert_eq!(at(6, vec![endpoint()]), Some(6), "an endpoint again");
+    assert_eq!(at(7, vec![gone("a")]), Some(6));
+    assert_eq!(at(8, vec![moved, endpoint()]), Some(8), "it returns");
+}
+
 #[test]
 fn a_rested_id_is_given_out_again_after_a_reset() {
     let mut world = World::new();

@@ -10,6 +10,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::damping::Damping;
+use crate::verdict::finding::{MissingCriterion, Named};
 use crate::verdict::report::{Coverage, PathView};
 use crate::verdict::{Decision, Evidence, Finding, Rule};
 
@@ -34,6 +35,28 @@ fn finding(state: State) -> Finding {
         State::Broken => Rule::BrokenByProbes,
     };
     Finding::new(rule, Evidence::Nothing)
+}
+
+/// After a repair, 200 does not wait for the next connection if probes have passed on every path since.
+#[rstest]
+#[case::probes_passed_since(Some(MissingCriterion::Referee), Required::Pass)]
+#[case::too_few_services(Some(MissingCriterion::Services), Required::Undecided)]
+fn a_suspicion_that_probes_refute_is_200(
+    #[case] lacking: Option<MissingCriterion>,
+    #[case] expected: Required,
+) {
+    let evidence = Evidence::Connections {
+        services: Named::of(["default/web"].into_iter()),
+        since: Mono(0),
+        lacking,
+        clients: Vec::new(),
+        failures: 3,
+        last_success: None,
+    };
+    let finding = Finding::new(Rule::SuspectByConnections, evidence);
+    for policy in [UnknownPolicy::Open, UnknownPolicy::Closed] {
+        assert_eq!(required(&finding, policy), expected);
+    }
 }
 
 fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdict {

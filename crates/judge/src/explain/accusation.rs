@@ -42,7 +42,7 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
         (Rule::BrokenByRules, _) => format!(
             "Every Service that was dialled, at least {}, failed for at least {} in a way that no policy \
              causes: connections were refused by the node itself, left it untranslated, or went to an \
-             address that is no endpoint. All of them worked before, and nothing succeeded since.",
+             address that is no endpoint. Nothing succeeded since.",
             limits.broken_services,
             HumanDuration(limits.broken_after),
         ),

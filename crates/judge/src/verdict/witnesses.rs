@@ -17,6 +17,7 @@ use pathproof_wire::service::SourceClass;
 use pathproof_witness::ledger::{FailingService, READ_WITHIN, commonest};
 
 use super::case::Case;
+use super::counted::CountedFamilies;
 use super::finding::{ConcurrentFailures, Evidence, MissingCriterion, Named, Scope};
 use super::lanes::{Failing, MAIN};
 
@@ -25,6 +26,8 @@ use super::lanes::{Failing, MAIN};
 const ONSET: Duration = Duration::from_millis(500);
 /// Maximum time by which the first failure of a witness can lag behind the fault.
 const RARELY: Duration = Duration::from_secs(2);
+/// Minimum duration of failures of the node itself.
+const HOST_LASTED: Duration = Duration::from_secs(15);
 /// Number of failures of the pod probe that are enough: pathproof opens its connections itself, one a second.
 const PROBE_FAILURES: u64 = 2;
 
@@ -192,14 +195,10 @@ impl<'a> Case<'a> {
 
     /// Whether a failure still counts. It does while it is young. If no connection of the family has
     /// succeeded since, it counts for longer, because load balancers may have left. It also counts while
-    /// the kernel shows an obstacle that may have caused it. Processes of the node do not leave, and their
-    /// successes are not observed, so their failures end soon after the last one.
+    /// the kernel shows an obstacle that may have caused it. Processes of the node do not leave.
     fn is_recent(&self, scope: Scope, last: Mono) -> bool {
-        if scope == Scope::Host {
-            return self.now.since(last) <= self.limits().stale_fresh;
-        }
         let success = self.evidence.forwarded.into_iter().flatten().max();
-        let untried = success.is_none_or(|at| at <= last);
+        let untried = scope != Scope::Host && success.is_none_or(|at| at <= last);
         let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
         self.is_within_proof_age(last)
             || (untried && self.now.since(last) <= HELD)
@@ -214,11 +213,17 @@ impl<'a> Case<'a> {
         groups.flatten().collect()
     }
 
-    /// The group of the node itself. A passing probe shows that the proxy translates connections of the node.
+    /// The group of the node itself, if its leaks can only mean that rules are gone. A passing probe shows
+    /// that the proxy translates connections of the node. The time is longer than a dead watch of Services
+    /// stays unnoticed. There is no hurry, because nobody else uses the node as far as that is observed.
     pub(super) fn host_group(&self) -> Option<Group<'a>> {
         let (_, lane) = self.tcp(ProbePath::Host);
-        self.group(Scope::Host, None)
-            .filter(|_| self.is_passing(lane))
+        let knows_users =
+            self.inputs.counted == CountedFamilies::Used && !self.inputs.clients_unseen;
+        let read = self.ledger.seen(self.now);
+        let group = self.group(Scope::Host, None)?;
+        let has_lasted = read.since(group.since) >= HOST_LASTED;
+        (knows_users && has_lasted && self.is_passing(lane)).then_some(group)
     }
 
     /// Whether a lane passes that is closer to the path of these clients than the failing lane is.

@@ -48,6 +48,9 @@ pub enum Expected {
 /// Time to 503 if the pod probe, which dials once a second, is the second witness.
 const BY_POD_PROBE: Duration = Duration::from_secs(6);
 
+/// Time to 503 if the node itself is the only witness.
+const BY_HOST: Duration = Duration::from_secs(17);
+
 pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
     let fails = Expected::Fails(row.within);
     // The host's connections are not forwarded, and only those that leave by an uplink are visible.
@@ -61,7 +64,7 @@ pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
         Felt::Masqueraded if used.has_outsiders() => fails,
         Felt::Masqueraded => Expected::NotFelt,
         _ if used.dialled() == 0 => Expected::NotFelt,
-        Felt::Services { leaks: true } if by_host_alone => fails,
+        Felt::Services { leaks: true } if by_host_alone => Expected::Fails(BY_HOST),
         Felt::Data if by_host_alone => Expected::NotFelt,
         _ if by_host_alone => Expected::Unseen,
         Felt::Stale => fails,

@@ -81,7 +81,7 @@ pub const WORLDS: [WorldRow; 43] = [
     row("proxy 5 s late, endpoints die at once", LATE, |world, at| late(world, at, S * 5, Duration::ZERO)),
     row("proxy 20 s late, endpoints end gracefully", LATE, |world, at| late(world, at, S * 20, GRACE)),
     row("a new Service, proxy 5 s late", LATE, new_service),
-    row("the node itself dials two new Services, proxy 20 s late", LATE, new_to_host),
+    row("the node itself dials two new Services, proxy 45 s late", LATE, new_to_host),
     row("source ports reused to an endpoint that left", "the clients' own ports", reused),
     row("source ports reused alone, nothing else changes", "the clients' own ports", reused_alone),
     row("endpoints move every 5 s", "nothing fails", |world, at| late(world, at, ms(500), GRACE)),
@@ -272,7 +272,7 @@ fn new_service(mut world: World, at: Duration) -> World {
 }
 
 fn new_to_host(mut world: World, at: Duration) -> World {
-    world.proxy_delay = (S * 20, S * 20);
+    world.proxy_delay = (S * 45, S * 45);
     for name in ["new", "newer"] {
         let service = world.services.len();
         world.services.push(ServiceSpec {

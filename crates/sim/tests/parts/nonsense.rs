@@ -394,6 +394,7 @@ prop_compose! {
             echo: dns,
             on_host,
             conflict_changed: None,
+            since: on_host.then_some(Mono(0)),
         });
         Service { id, known }
     }

@@ -11,14 +11,13 @@ use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::{CONFLICT_SETTLES, DIALLED_AFTER, FORGOTTEN, KEPT};
 use pathproof_facts::time::Mono;
-use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::abi::LOSS_WINDOW_NS;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 
 use super::family::{Entry, Streak};
 use super::seen_working::NewFailures;
-use super::{Ledger, SERVICES_TRACKED, Track};
+use super::{Ledger, SERVICES_TRACKED, ServicesSeenWorking, Track};
 use crate::evidence::{Client, CountDelta, Place, Sample, Sighting};
 use crate::peers::PeerSample;
 
@@ -26,8 +25,6 @@ use crate::peers::PeerSample;
 const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
 /// Maximum delay until a lost connection is noticed, including the time to the next sample.
 pub const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
-/// Time within which any proxy writes the rules of a new Service, also one that is busy or just started.
-const PROXY_LATE: Duration = Duration::from_secs(60);
 
 impl Ledger {
     /// Absorbs one sample of the kernel's maps.
@@ -72,7 +69,6 @@ impl Ledger {
         for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
             self.worked.lack_endpoints(info, at);
             self.worked_outside.lack_endpoints(info, at);
-            self.leaked_from_host.lack_endpoints(info, at);
         }
         for (family, _) in self
             .families
@@ -120,7 +116,8 @@ impl Ledger {
     }
 
     /// Ends failures that were not confirmed before a gap in observation, since connections may have
-    /// succeeded in it. Confirmed failures stay: the kernel counts successes during a gap, too.
+    /// succeeded in it. Confirmed failures stay: the kernel counts successes during a gap, too, but not those
+    /// of the node itself.
     pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
         if at.since(before) <= self.limits.sample_gap {
             return;
@@ -133,7 +130,7 @@ impl Ledger {
         }
         self.worked.lose_sight(confirmed);
         self.worked_outside.lose_sight(confirmed);
-        self.leaked_from_host.lose_sight(confirmed);
+        self.leaked_from_host = ServicesSeenWorking::default();
     }
 
     /// Ends all failures, since connections may have succeeded unseen. But while the kernel shows an
@@ -152,7 +149,7 @@ impl Ledger {
         let spread = self.limits.service_spread;
         self.worked.forget_failures_but(pods, spread);
         self.worked_outside.forget_failures_but(outside, spread);
-        (self.leaked_from_host).forget_failures_but([false; FAMILIES], spread);
+        self.leaked_from_host = ServicesSeenWorking::default();
     }
 
     /// Absorbs answers. This precedes proofs, because a SYN that leaves for an endpoint is no proof while
@@ -398,22 +395,13 @@ impl Ledger {
         }
     }
 
-    /// Whether a leaked connection of the node itself shows that a rule is gone. Its successes are not
-    /// observed, so it cannot have been seen to work. Instead the Service must be old enough for any proxy to
-    /// have written its rules, and probes must have shown that the proxy translates connections of the node.
-    /// If others used the family within the last hour, or may use it unseen, they are better witnesses.
+    /// Whether a leaked connection of the node itself may show that a rule is gone. Its successes are not
+    /// observed, so it cannot have been seen to work. Instead, the Service must be old enough for any proxy
+    /// to have written its rules. If others used the family within the last hour, they are better witnesses.
     fn is_host_alone(&self, info: &ServiceInfo, new: &NewFailures) -> bool {
-        let is_old = |since: Mono| new.arrived.since(since) > PROXY_LATE;
+        let is_old = |since: Mono| new.arrived.since(since) > self.limits.lag_after;
         let unused = |at: Mono| new.noticed.since(at) > FORGOTTEN;
-        let host = Lane {
-            path: ProbePath::Host,
-            family: info.family,
-            transport: Transport::Tcp,
-        };
-        info.since.is_some_and(is_old)
-            && !self.sentinel.applicability.pods_unseen
-            && self.family(info.family).used.is_none_or(unused)
-            && self.sentinel.lane(host).armed
+        info.since.is_some_and(is_old) && self.family(info.family).used.is_none_or(unused)
     }
 
     fn absorb_sighting(&mut self, sighting: &Sighting, info: &ServiceInfo, look: &Look) {

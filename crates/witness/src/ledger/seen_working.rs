@@ -50,7 +50,8 @@ struct Known {
     /// Time of the last failure that was followed by a success: some clients fail while others are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mixed: Option<Mono>,
-    /// Whether the Service never worked, and no other one had worked when it failed.
+    /// Whether the Service was never seen to work. Its failures count nevertheless: no other one had worked
+    /// when it failed, or nobody can see it work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     never: bool,
     /// Failures since the last success.
@@ -183,6 +184,11 @@ impl ServicesSeenWorking {
     ) {
         let late = |at: Mono| new.noticed.since(at) > FIRST_ENDPOINTS;
         let (service, namespace) = hashes(info);
+        let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;
+        if never && self.0.len() >= KEPT {
+            let stays = |known: &Known| !known.never || known.failing.as_ref().is_some_and(goes_on);
+            self.0.retain(|_, known| stays(known));
+        }
         if never && self.0.len() < KEPT {
             self.0.entry(service).or_insert(Known {
                 namespace,
@@ -206,7 +212,6 @@ impl ServicesSeenWorking {
             known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;
         }
-        let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;
         known.failing.take_if(|failing| !goes_on(failing));
         let failing = known.failing.get_or_insert_with(|| Failing {
             label: info.label(),

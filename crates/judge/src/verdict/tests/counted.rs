@@ -1,9 +1,8 @@
 //! Families that count for the answer. In these tests IPv4 is at fault.
 
 use pathproof_facts::cause::State;
-use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::SourceClass::{self, External, Host, Pod};
-use pathproof_witness::evidence::{CountDelta, Sample};
+use pathproof_witness::evidence::Sample;
 use rstest::rstest;
 
 use super::scene::*;
