@@ -172,7 +172,7 @@ impl Judge {
             Event::Facts(facts) => self.know(facts, effects),
             Event::Rechecked(began, differs) => self.rechecked(began, differs, effects),
             Event::Successor(successor) => return self.successor = successor,
-            Event::Hooks(hooks) => self.coverage.hooks = hooks,
+            Event::Hooks(hooks) => self.follow_hooks(hooks, effects),
             Event::HooksRepaired(at) => {
                 self.coverage.settle(at);
                 return self.drain.missed(self.now);

@@ -14,6 +14,7 @@ use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use pathproof_witness::conntrack::Table;
+use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::{
     Client, ENDPOINTS_AT_ONCE, EndpointRoutes, EndpointsAsked, Lookup,
 };
@@ -181,6 +182,22 @@ impl Judge {
         self.publish(effects);
     }
 
+    /// Replaces the hooks. If interfaces changed, looks up at once which pods' devices are gone: until the next
+    /// check, enough connections to a deleted pod could count.
+    pub(super) fn follow_hooks(&mut self, hooks: Hooks, effects: &mut Effects) {
+        if hooks == self.coverage.hooks {
+            return;
+        }
+        self.coverage.hooks = hooks;
+        let devices = self.ledger.endpoint_devices.own();
+        if !devices.is_empty() {
+            effects.push(Effect::Read(ReadEffect::Routes(EndpointsAsked {
+                devices,
+                ..EndpointsAsked::default()
+            })));
+        }
+    }
+
     /// Looks up the devices of this node's endpoints, each with its namespace; `None` if the view is not
     /// complete. Only endpoints without a known device are looked up, in turn, and as many for each namespace:
     /// one namespace may list any number of addresses.
@@ -191,9 +208,10 @@ impl Judge {
         effects: &mut Effects,
     ) {
         let known = self.ledger.endpoint_devices.known();
-        let mut asked = EndpointsAsked::default();
-        let own = known.iter().filter(|route| route.is_own);
-        asked.devices = own.map(|route| route.index).collect();
+        let mut asked = EndpointsAsked {
+            devices: self.ledger.endpoint_devices.own(),
+            ..EndpointsAsked::default()
+        };
         if let Some(all) = all {
             let left = known.iter().map(|route| route.endpoint);
             asked.left = left

@@ -59,6 +59,12 @@ impl EndpointDevices {
         self.0.as_deref().unwrap_or_default()
     }
 
+    /// Indexes of known devices of single pods.
+    pub fn own(&self) -> Vec<u32> {
+        let own = self.known().iter().filter(|route| route.is_own);
+        own.map(|route| route.index).collect()
+    }
+
     /// Whether a missing route is believed of this endpoint. For agents that read no routes, it is of all.
     pub(super) fn believes(&self, endpoint: &IpAddr) -> bool {
         let is_it = |route: &EndpointRoute| route.endpoint == *endpoint;
