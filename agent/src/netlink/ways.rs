@@ -23,12 +23,15 @@ const GET_NEIGHBOUR: u16 = 30;
 const GET_ROUTE: u16 = 26;
 /// Length of `struct rtmsg` and of `struct ndmsg`.
 const HEADER: usize = 12;
-/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF` and `RTA_GATEWAY`. `NDA_DST` is also 1.
+/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF`, `RTA_GATEWAY`, and `RTA_METRICS` with its
+/// `RTAX_MTU`. `NDA_DST` is also 1.
 const DESTINATION: u16 = 1;
 const SOURCE: u16 = 2;
 const COMES_IN_BY: u16 = 3;
 const LEAVES_BY: u16 = 4;
 const GATEWAY: u16 = 5;
+const METRICS: u16 = 8;
+const MTU: u16 = 2;
 /// States of a neighbour (`NUD_*`) that count as reachable, and as unreachable.
 const ANSWERS: u16 = 0x02 | 0x40 | 0x80;
 const SILENT: u16 = 0x01 | 0x20;
@@ -67,20 +70,28 @@ pub(crate) fn devices(asked: EndpointsAsked, existing: &BTreeSet<u32>) -> Event 
     })
 }
 
-/// The device by which the node reaches an endpoint, if it leads to pods: another node's pods are behind a
-/// tunnel, a network card, or a gateway. Cilium routes its pods by a gateway at a pair.
+/// The device by which the node reaches an endpoint, if it leads to pods of this node.
 fn by_pods_device(endpoint: IpAddr) -> Option<EndpointRoute> {
     let RouteAnswer::Route(route) = route(endpoint, None) else {
         return None;
     };
     let leads = link::read(route.device).ok()?.leads?;
-    let is_near = route.gateway.is_none() || leads == Leads::Pair;
-    is_near.then_some(EndpointRoute {
+    is_near(route, leads).then_some(EndpointRoute {
         endpoint,
         device: name_of(route.device).ok()?,
         index: route.device,
         is_own: leads == Leads::Elsewhere,
     })
+}
+
+/// Whether a route by a device of this kind leads to pods of this node: another node's pods are behind a tunnel,
+/// a network card, or a gateway. Cilium routes all pods by one pair, and gives an MTU only to routes to other
+/// nodes.
+fn is_near(route: Route, leads: Leads) -> bool {
+    match leads {
+        Leads::Pair => !route.has_mtu,
+        Leads::Elsewhere | Leads::Bridge => route.gateway.is_none(),
+    }
 }
 
 /// Looks up the route of the client's packet to the endpoint, its next hop, and the route of the answer. The
@@ -175,6 +186,8 @@ enum RouteAnswer {
 struct Route {
     device: u32,
     gateway: Option<IpAddr>,
+    /// Whether the route has an MTU of its own.
+    has_mtu: bool,
 }
 
 /// The route of a packet with this source and input interface, or without them of a packet that the node
@@ -221,6 +234,7 @@ fn read(body: &[u8]) -> RouteAnswer {
         (UNICAST, Some(device)) => RouteAnswer::Route(Route {
             device,
             gateway: find(attributes, GATEWAY).and_then(ip),
+            has_mtu: find(attributes, METRICS).is_some_and(|metrics| find(metrics, MTU).is_some()),
         }),
         (BLACKHOLE | UNREACHABLE | PROHIBIT, _) => RouteAnswer::None,
         _ => RouteAnswer::Unclear,
@@ -282,7 +296,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::unicast(1, RouteAnswer::Route(Route { device: 7, gateway: Some(IpAddr::from([192, 0, 2, 1])) }))]
+    #[case::unicast(1, RouteAnswer::Route(Route { device: 7, gateway: Some(IpAddr::from([192, 0, 2, 1])), has_mtu: false }))]
     #[case::of_the_node_itself(2, RouteAnswer::Unclear)]
     #[case::blackhole(6, RouteAnswer::None)]
     #[case::unreachable(7, RouteAnswer::None)]
@@ -293,5 +307,38 @@ mod tests {
         body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
         body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
         assert_eq!(read(&body), expected);
+    }
+
+    /// `RTAX_HOPLIMIT`.
+    const HOPS: u16 = 10;
+
+    #[rstest]
+    #[case::pod(Leads::Elsewhere, false, None, true)]
+    #[case::pod_with_an_mtu(Leads::Elsewhere, false, Some(MTU), true)]
+    #[case::bridge(Leads::Bridge, false, None, true)]
+    #[case::gateway_at_a_bridge(Leads::Bridge, true, None, false)]
+    #[case::of_cilium(Leads::Pair, false, None, true)]
+    #[case::of_cilium_with_a_gateway(Leads::Pair, true, None, true)]
+    #[case::of_cilium_with_another_metric(Leads::Pair, false, Some(HOPS), true)]
+    #[case::of_cilium_on_another_node(Leads::Pair, false, Some(MTU), false)]
+    fn only_pods_of_this_node_are_near(
+        #[case] leads: Leads,
+        #[case] by_gateway: bool,
+        #[case] metric: Option<u16>,
+        #[case] expected: bool,
+    ) {
+        let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
+        if let Some(metric) = metric {
+            let metrics = attribute(metric, &1_450_u32.to_ne_bytes());
+            body.extend(attribute(METRICS, &metrics));
+        }
+        body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
+        if by_gateway {
+            body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
+        }
+        let RouteAnswer::Route(route) = read(&body) else {
+            panic!("{:?}", read(&body));
+        };
+        assert_eq!(is_near(route, leads), expected);
     }
 }
