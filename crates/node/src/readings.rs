@@ -182,13 +182,15 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Replaces the hooks. If interfaces changed, looks up at once which pods' devices are gone: until the next
-    /// check, enough connections to a deleted pod could count.
+    /// Replaces the hooks, and forgets endpoints behind new uplinks. If interfaces changed, looks up at once
+    /// which pods' devices are gone: until the next check, enough connections to a deleted pod could count.
     pub(super) fn follow_hooks(&mut self, hooks: Hooks, effects: &mut Effects) {
         if hooks == self.coverage.hooks {
             return;
         }
         self.coverage.hooks = hooks;
+        let uplinks = self.coverage.hooks.uplinks().collect();
+        self.ledger.endpoint_devices.lose_uplinks(&uplinks);
         let devices = self.ledger.endpoint_devices.own();
         if !devices.is_empty() {
             effects.push(Effect::Read(ReadEffect::Routes(EndpointsAsked {

@@ -30,6 +30,11 @@ fn read(scene: &mut Scene, read: EndpointRoutes) {
     scene.feed(Event::EndpointRoutes(read));
 }
 
+/// Number of endpoints that are remembered.
+fn known(scene: &Scene) -> usize {
+    scene.node.judge().ledger.endpoint_devices.known().len()
+}
+
 fn by_veth(endpoint: IpAddr) -> EndpointRoute {
     EndpointRoute {
         endpoint,
@@ -96,6 +101,20 @@ fn devices_are_looked_up_at_once_when_interfaces_change() {
     assert_eq!(asked_by(scene.feed(Event::Hooks(fewer))), Some(known));
 }
 
+/// Without its default route, a bridge to the node's network looks like one to pods.
+#[test]
+fn endpoints_behind_a_new_uplink_are_forgotten() {
+    let mut scene = Scene::new();
+    led_by_veth(&mut scene, &[ip(POD)]);
+    let mut changed = hooks();
+    changed.devices[1].device = "veth7".to_owned();
+    scene.feed(Event::Hooks(changed.clone()));
+    assert_eq!(known(&scene), 1);
+    changed.devices[1].uplink = true;
+    scene.feed(Event::Hooks(changed));
+    assert_eq!(known(&scene), 0);
+}
+
 #[test]
 fn endpoints_that_left_are_forgotten() {
     let mut scene = Scene::new();
@@ -145,6 +164,6 @@ fn one_namespace_does_not_delay_the_others() {
         let endpoints = asked(&mut scene).map_or_else(Vec::new, |asked| asked.endpoints);
         led_by_veth(&mut scene, &endpoints);
     }
-    let known = scene.node.judge().ledger.endpoint_devices.known().len();
+    let known = known(&scene);
     assert!((256..300).contains(&known), "{known}");
 }

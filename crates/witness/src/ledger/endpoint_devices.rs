@@ -21,11 +21,9 @@ const KEPT: usize = 4_096;
 pub struct EndpointDevices(Option<Vec<EndpointRoute>>);
 
 impl EndpointDevices {
-    /// Records the devices of endpoints, except uplinks. Known endpoints whose device has become an uplink are
-    /// forgotten.
+    /// Records the devices of endpoints, except uplinks.
     pub(super) fn learn(&mut self, routes: &[EndpointRoute], uplinks: &BTreeSet<&str>) {
         let known = self.0.get_or_insert_default();
-        known.retain(|route| !uplinks.contains(&*route.device));
         let by_others = routes.iter();
         let by_others = by_others.filter(|route| !uplinks.contains(&*route.device));
         for route in by_others {
@@ -40,6 +38,13 @@ impl EndpointDevices {
     pub(super) fn lose(&mut self, gone: &[u32]) {
         if let Some(known) = &mut self.0 {
             known.retain(|route| !route.is_own || !gone.contains(&route.index));
+        }
+    }
+
+    /// Forgets the endpoints whose devices have become uplinks.
+    pub fn lose_uplinks(&mut self, uplinks: &BTreeSet<&str>) {
+        if let Some(known) = &mut self.0 {
+            known.retain(|route| !uplinks.contains(&*route.device));
         }
     }
 
@@ -99,7 +104,7 @@ mod tests {
         assert!(!learned("eth0", false).believes(&POD.into()));
         assert!(EndpointDevices::default().believes(&POD.into()));
         let mut changed = learned("eth1", false);
-        changed.learn(&[], &BTreeSet::from(["eth1"]));
+        changed.lose_uplinks(&BTreeSet::from(["eth1"]));
         assert!(
             !changed.believes(&POD.into()),
             "the device became an uplink"
