@@ -263,7 +263,7 @@ impl Judge {
     }
 }
 
-/// Some of the endpoints that are not known, others with each turn.
+/// At most [`ENDPOINTS_AT_ONCE`] of the endpoints that are not known, others with each turn.
 fn in_turn(all: &BTreeMap<IpAddr, Arc<str>>, known: &BTreeSet<IpAddr>, turn: usize) -> Vec<IpAddr> {
     let mut unknown: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
     let mut found: BTreeMap<&str, usize> = BTreeMap::new();
@@ -279,14 +279,21 @@ fn in_turn(all: &BTreeMap<IpAddr, Arc<str>>, known: &BTreeSet<IpAddr>, turn: usi
             .is_none_or(|found| *found < OF_NAMESPACE)
     };
     unknown.retain(|namespace, _| has_room(namespace));
-    let quota = (ENDPOINTS_AT_ONCE / unknown.len().max(1)).max(1);
-    let of_namespace = |endpoints: Vec<IpAddr>| {
-        let first = turn.wrapping_mul(quota) % endpoints.len().max(1);
+    let namespaces = unknown.len().max(1);
+    let at_once = namespaces.min(ENDPOINTS_AT_ONCE);
+    let quota = ENDPOINTS_AT_ONCE / at_once;
+    // Places count on over all turns: a namespace that has to wait skips none of its endpoints.
+    let start = turn.wrapping_mul(at_once);
+    let of_namespace = |(endpoints, place): (&Vec<IpAddr>, usize)| {
+        let round = place / namespaces;
+        let first = round.wrapping_mul(quota) % endpoints.len().max(1);
         let in_turn = endpoints.iter().cycle().skip(first);
         let in_turn = in_turn.take(quota.min(endpoints.len())).copied();
         in_turn.collect::<Vec<_>>()
     };
-    unknown.into_values().flat_map(of_namespace).collect()
+    let in_turn = unknown.values().cycle().skip(start % namespaces);
+    let in_turn = in_turn.take(at_once).zip(start..);
+    in_turn.flat_map(of_namespace).collect()
 }
 
 fn family_of(client: &IpAddr) -> Family {

@@ -1,8 +1,10 @@
 //! Which endpoints of this node are looked up, and what is remembered of them.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use pathproof_facts::cluster::{Change, Protocol};
+use pathproof_facts::cluster::{Change, ObjectName, Protocol};
 use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes, EndpointsAsked};
 
 use super::scene::{Effects, Scene};
@@ -166,4 +168,27 @@ fn one_namespace_does_not_delay_the_others() {
     }
     let known = known(&scene);
     assert!((256..300).contains(&known), "{known}");
+}
+
+#[test]
+fn lookups_for_many_namespaces_are_bounded() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let slices = (0..48).map(|n| {
+        let endpoints = [1, 2].map(|last| format!("10.3.{n}.{last}"));
+        let endpoints = endpoints.each_ref().map(String::as_str);
+        let Change::Slice(mut facts) = local_slice("web", Protocol::Tcp, &endpoints) else {
+            unreachable!("a slice");
+        };
+        Arc::make_mut(&mut facts).name = ObjectName::new(&format!("tenant-{n}"), "web-1");
+        Change::Slice(facts)
+    });
+    scene.view(slices.collect());
+    let mut all = BTreeSet::new();
+    for _ in 0..3 {
+        let endpoints = asked(&mut scene).expect("lookups").endpoints;
+        assert_eq!(endpoints.len(), 32);
+        all.extend(endpoints);
+    }
+    assert_eq!(all.len(), 96, "each of them in turn");
 }
