@@ -219,8 +219,9 @@ impl Judge {
             asked.left = left
                 .filter(|endpoint| !all.contains_key(endpoint))
                 .collect();
-            let known: BTreeSet<IpAddr> = known.iter().map(|route| route.endpoint).collect();
-            asked.endpoints = in_turn(all, &known, turn);
+            let found = known.iter().filter(|route| !route.device.is_empty());
+            let found: BTreeSet<IpAddr> = found.map(|route| route.endpoint).collect();
+            asked.endpoints = in_turn(all, &found, turn);
         }
         let is_first = !self.ledger.endpoint_devices.is_read();
         if is_first || asked != EndpointsAsked::default() {
@@ -230,7 +231,7 @@ impl Judge {
 
     pub(super) fn read_routes(&mut self, read: &EndpointRoutes) {
         let uplinks = self.coverage.hooks.uplinks().collect();
-        self.ledger.learn_routes(read, &uplinks);
+        self.ledger.learn_routes(read, &uplinks, self.now);
     }
 
     /// Whether an obstacle that a former agent found still counts, because this agent has done no lookup

@@ -65,6 +65,9 @@ pub struct Ledger {
     /// Devices that lead to this node's endpoints.
     #[serde(default)]
     pub endpoint_devices: EndpointDevices,
+    /// When routes were first read, if some were missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missed_since: Option<Mono>,
     /// Number of times that there was no room for a failing Service.
     pub untracked: u64,
     /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
@@ -101,6 +104,8 @@ pub struct LedgerMemory {
     worked: [ServicesSeenWorking; 2],
     #[serde(default)]
     endpoint_devices: EndpointDevices,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missed_since: Option<Mono>,
 }
 
 impl Ledger {
@@ -140,6 +145,7 @@ impl Ledger {
             worked,
             worked_outside,
             endpoint_devices: memory.endpoint_devices,
+            missed_since: memory.missed_since,
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
@@ -167,7 +173,7 @@ impl Ledger {
 
     /// Records by which devices endpoints of this node are reached, and what is gone. Endpoints whose routes
     /// are missing now stay known, also those that an agent without this knowledge had found.
-    pub fn learn_routes(&mut self, read: &EndpointRoutes, uplinks: &BTreeSet<&str>) {
+    pub fn learn_routes(&mut self, read: &EndpointRoutes, uplinks: &BTreeSet<&str>, now: Mono) {
         let missed = self.families.iter();
         let missed: Vec<IpAddr> = missed.flat_map(|family| family.routes.missed()).collect();
         let devices = &mut self.endpoint_devices;
@@ -175,6 +181,7 @@ impl Ledger {
         devices.forget(&left.copied().collect::<Vec<_>>());
         devices.lose(&read.gone);
         if !devices.is_read() {
+            self.missed_since = (!missed.is_empty()).then_some(now);
             let route = |endpoint| EndpointRoute {
                 endpoint,
                 device: String::new(),
@@ -187,6 +194,16 @@ impl Ledger {
         devices.learn(&read.routes, uplinks);
     }
 
+    /// Forgets endpoints whose routes were missing when routes were first read, if an hour later no pods' device
+    /// has led to them: perhaps none ever did.
+    pub fn expire_routes(&mut self, now: Mono) {
+        let long_ago = |since: Mono| now.since(since) > FORGOTTEN;
+        if self.missed_since.is_some_and(long_ago) {
+            self.endpoint_devices.lose_missed();
+            self.missed_since = None;
+        }
+    }
+
     /// State to store for [`Ledger::restore`].
     pub fn memory(&self) -> LedgerMemory {
         LedgerMemory {
@@ -195,6 +212,7 @@ impl Ledger {
             sentinel: self.sentinel.memory(),
             worked: [self.worked.clone(), self.worked_outside.clone()],
             endpoint_devices: self.endpoint_devices.clone(),
+            missed_since: self.missed_since,
         }
     }
 

@@ -1,11 +1,13 @@
 //! Which endpoints of this node are looked up, and what is remembered of them.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use pathproof_facts::cause::Failure;
 use pathproof_facts::cluster::{Change, ObjectName, Protocol};
-use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes, EndpointsAsked};
+use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes, EndpointsAsked, Sighting};
+use rstest::rstest;
 
 use super::scene::{Effects, Scene};
 use super::world::{hooks, ip, local_slice, pod_probe};
@@ -85,6 +87,31 @@ fn an_endpoint_is_looked_up_until_a_pods_device_leads_to_it() {
     };
     read(&mut scene, gone);
     assert_eq!(asked(&mut scene), Some(unknown), "its device is gone");
+}
+
+/// An agent that reads no routes yet believes any endpoint, also one outside. So what it found is looked up like
+/// all others, and forgotten after an hour.
+#[rstest]
+#[case::still_missing(false, 0)]
+#[case::back(true, 1)]
+fn an_endpoint_whose_route_was_missing(#[case] is_back: bool, #[case] expected: usize) {
+    let mut scene = Scene::probed();
+    scene.view(pod_probe(true).into());
+    let missed = Sighting {
+        misdelivered: true,
+        destination: Some(SocketAddr::new(ip(POD), 19_257)),
+        ..scene.later(250).sighting(Failure::Misrouted)
+    };
+    scene.sighted(missed);
+    read(&mut scene, EndpointRoutes::default());
+    assert_eq!(known(&scene), 1);
+    let endpoints = asked(&mut scene).map(|asked| asked.endpoints);
+    assert_eq!(endpoints, Some(vec![ip(POD)]));
+    if is_back {
+        led_by_veth(&mut scene, &[ip(POD)]);
+    }
+    scene.later(3_600_000).check();
+    assert_eq!(known(&scene), expected);
 }
 
 /// A deleted pod may stay listed. Connections to it would count before the next check.
