@@ -229,6 +229,11 @@ impl Judge {
         }
     }
 
+    /// Whether a reading of routes changes nothing.
+    pub(super) fn knows_routes(&self, read: &EndpointRoutes) -> bool {
+        self.ledger.endpoint_devices.is_read() && *read == EndpointRoutes::default()
+    }
+
     pub(super) fn read_routes(&mut self, read: &EndpointRoutes) {
         let uplinks = self.coverage.hooks.uplinks().collect();
         self.ledger.learn_routes(read, &uplinks, self.now);

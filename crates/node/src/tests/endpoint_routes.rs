@@ -13,6 +13,7 @@ use super::scene::{Effects, Scene};
 use super::world::{hooks, ip, local_slice, pod_probe};
 use crate::effect::{Effect, ReadEffect};
 use crate::event::Event;
+use crate::replay::replay;
 
 /// The endpoint of the pod probe on this node.
 const POD: &str = "10.2.9.9";
@@ -218,4 +219,24 @@ fn lookups_for_many_namespaces_are_bounded() {
         all.extend(endpoints);
     }
     assert_eq!(all.len(), 96, "each of them in turn");
+}
+
+/// The first reading changes something even if it is empty: from then on only known endpoints count.
+#[test]
+fn readings_that_change_nothing_are_not_recorded() {
+    let mut scene = Scene::probed();
+    let events = |scene: &Scene| replay(&scene.node.recording(), None).unwrap().events;
+    let before = events(&scene);
+    read(&mut scene, EndpointRoutes::default());
+    assert_eq!(events(&scene), before + 1);
+    read(scene.later(500), EndpointRoutes::default());
+    assert_eq!(events(&scene), before + 1);
+    led_by_veth(&mut scene, &[ip(POD)]);
+    assert_eq!(events(&scene), before + 2);
+    read(scene.later(500), EndpointRoutes::default());
+    // A new part of the recording begins with the judge.
+    scene.later(60_000).idle();
+    let replayed = replay(&scene.node.recording(), None).unwrap();
+    assert_eq!(replayed.differs, None);
+    assert!(replayed.last.judge().ledger.endpoint_devices.is_read());
 }
