@@ -66,6 +66,7 @@ impl Directory for Names {
             echo: false,
             on_host: false,
             conflict_changed: None,
+            since: None,
         })
     }
 }
