@@ -14,14 +14,16 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use kube::Client;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, Request, WatchParams};
 use kube::core::request::Error as RequestError;
+use kube::{Api, Client};
 use pathproof_facts::cluster::{Change, ObjectName};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::convert::{NODES_NAMED, known_nodes};
 use super::facts::Kind;
 use super::{GATHER, QUIET, Update};
 
@@ -48,6 +50,8 @@ use store::{Event, Store};
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Number of tries of an uncached read. If all of them time out, the view from the watches is used.
 const TRIES: usize = 3;
+/// Timeout of naming the cluster's Nodes. It delays the update that reports that the agent's Node is missing.
+const NAMING: Duration = Duration::from_secs(2);
 
 /// Selectors of kube-proxy 1.36 for Services and EndpointSlices (cmd/kube-proxy/app/server.go).
 const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
@@ -172,7 +176,8 @@ impl ApiServer {
             tokio::spawn(self.follower(kind, events.clone()).run());
         }
         let (updates, receiver) = mpsc::channel(4);
-        tokio::spawn(gather(Store::new(&self.node_name), heard, updates));
+        let store = Store::new(&self.node_name);
+        tokio::spawn(gather(store, self.client.clone(), heard, updates));
         receiver
     }
 
@@ -231,9 +236,12 @@ pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
 /// the Node, and the completion of the view, are delivered immediately.
 async fn gather(
     mut store: Store,
+    client: Client,
     mut events: mpsc::Receiver<Event>,
     updates: mpsc::Sender<Update>,
 ) {
+    // Nodes to name while the agent's is missing; `None` before they could be listed.
+    let mut nodes: Option<String> = None;
     // When the next delivery is due, and the latest time to which further events may postpone it.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
@@ -255,15 +263,38 @@ async fn gather(
             }
             () = wait => {
                 due = None;
-                if let Some(update) = store.update()
-                    && updates.send(update).await.is_err()
-                {
+                let Some(mut update) = store.update() else {
+                    continue;
+                };
+                if let Some(missing) = &mut update.missing_node {
+                    if nodes.is_none() {
+                        nodes = existing_nodes(&client).await;
+                    }
+                    missing.push_str(nodes.as_deref().unwrap_or_default());
+                }
+                if updates.send(update).await.is_err() {
                     return;
                 }
             }
             () = updates.closed() => return,
         }
     }
+}
+
+/// Names some Nodes of the cluster, as the end of a sentence. `None` if they cannot be listed: a kubelet's
+/// credentials, for example, are for its own Node alone.
+async fn existing_nodes(client: &Client) -> Option<String> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let params = ListParams::default().limit(NODES_NAMED);
+    let list = timeout(NAMING, nodes.list_metadata(&params)).await;
+    let list = list.ok()?.ok()?;
+    let names = list.items.iter();
+    let names: Vec<&str> = names
+        .filter_map(|node| node.metadata.name.as_deref())
+        .collect();
+    let others = list.metadata.remaining_item_count.unwrap_or_default();
+    let others = usize::try_from(others).unwrap_or_default();
+    Some(known_nodes("the cluster has", &names, others))
 }
 
 /// A random number below `most`, different on each node and each time.

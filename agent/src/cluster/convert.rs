@@ -41,6 +41,8 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Annotations that make a Service global in Cilium's cluster mesh: the current name, and the name before
 /// Cilium 1.13.
 const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
+/// Maximum number of other Nodes that are named when the agent's Node is missing.
+pub(super) const NODES_NAMED: u32 = 5;
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
@@ -51,6 +53,19 @@ pub(super) struct Invalid(String);
 
 fn invalid(field: impl Display, value: &str, reason: &'static str) -> Invalid {
     Invalid(format!("{field} is {value:?}: {reason}"))
+}
+
+/// The end of the sentence of [`Converter::missing_node`]: the names of some Nodes of a source, and the number
+/// of others.
+pub(super) fn known_nodes(source: &str, names: &[&str], others: usize) -> String {
+    let names = match names {
+        [] => "no Node".to_owned(),
+        names => names.join(", "),
+    };
+    match others {
+        0 => format!("; {source} {names}"),
+        others => format!("; {source} {names} and {others} more"),
+    }
 }
 
 /// Facts of an object; `None` for a valid object that this node's proxy does not route.

@@ -18,7 +18,7 @@ use std::{io, thread};
 
 use pathproof_facts::cluster::Change;
 
-use super::convert::Converter;
+use super::convert::{Converter, NODES_NAMED, known_nodes};
 use super::facts::{Kind, ObjectFacts, compare};
 use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
@@ -50,9 +50,6 @@ const MAX_FILE: u64 = 64 << 20;
 const MAX_BYTES: u64 = 256 << 20;
 /// Maximum number of files: each object of a large cluster may have a separate file.
 const MAX_FILES: usize = 65_536;
-
-/// Maximum number of other Nodes that are named when the agent's Node is missing.
-const NODES_NAMED: usize = 5;
 
 /// Hash of an object's kind and name, so that 10,000 names are not stored twice. Hashes of 64 bits with a
 /// random key are practically unique among a million objects.
@@ -358,17 +355,10 @@ fn other_nodes(files: &BTreeMap<OsString, File>) -> String {
     let names: BTreeSet<&String> = files.values().flat_map(|file| &file.other_nodes).collect();
     let named: Vec<&str> = names
         .iter()
-        .take(NODES_NAMED)
+        .take(NODES_NAMED as usize)
         .map(|name| name.as_str())
         .collect();
-    let text = match &named[..] {
-        [] => "no Node".to_owned(),
-        named => named.join(", "),
-    };
-    match names.len() - named.len() {
-        0 => format!("; the manifests have {text}"),
-        more => format!("; the manifests have {text} and {more} more"),
-    }
+    known_nodes("the manifests have", &named, names.len() - named.len())
 }
 
 fn problem(path: &Path, place: Place, why: &str) -> Problem {

@@ -277,7 +277,7 @@ fn the_heaviest_namespace_loses_services() {
     assert_eq!(store.budget.total(), 0);
 }
 
-/// The agent watches only its own Node, so the report names no other Node.
+/// The agent watches only its own Node, so the store knows no other Node.
 #[test]
 fn a_missing_node_is_reported_once_the_view_is_complete() {
     let mut store = Store::new("here");
