@@ -66,6 +66,9 @@ impl Scene {
                 ("GET", "/"),
                 ("GET", "/healthz"),
                 ("GET", "/livez?x=1"),
+                // Here kube-proxy has no mux, which would redirect the first of these.
+                ("GET", "//healthz"),
+                ("GET", "/%68ealthz"),
                 ("HEAD", "/"),
                 ("POST", "/"),
                 ("OPTIONS", "/x/y"),
