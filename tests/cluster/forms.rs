@@ -220,4 +220,8 @@ fn forms_of_requests_get_kube_proxys_answer_or_the_documented_one() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    // hyper sends no body with a success of CONNECT.
+    let (theirs, ours) = ask(&form("CONNECT /healthz HTTP/1.1", HOST));
+    let has_body = |answer: &str| answer.contains("lastUpdated");
+    assert!(has_body(&theirs) && !has_body(&ours), "{theirs}, {ours}");
 }
