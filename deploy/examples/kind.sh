@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # pathproof on a laptop: a kind cluster, the image, the chart, a fault and its repair.
+# The agents enforce there, so that a broken node answers 503; the chart's default is audit.
 # docs/quickstart-kind.md explains each step. Usage: deploy/examples/kind.sh [up|break|mend|ask|down]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
