@@ -194,7 +194,7 @@ fn rights_on_nodes_are_enough_for_the_list(desk: &Desk) {
     let selector = ["-l", "kubernetes.io/os=linux", "-o", "json"];
     let said = desk.run("lister", &selector);
     let document: Value = serde_json::from_str(&said.out).expect("JSON");
-    assert_eq!(document["summary"]["sick"], 1, "{document:#}");
+    assert_eq!(document["summary"]["not_ready"], 1, "{document:#}");
     assert_eq!(document["nodes"][0]["node"], "worker-2");
     assert_eq!(document["nodes"][0]["reason"], "leaked");
 

@@ -82,7 +82,7 @@ struct List<'a> {
 impl<'a> List<'a> {
     /// `unhealthy_alone` omits nodes that are proven and not leaving, and nodes that have no agent by design.
     fn of(rows: &'a [Row], unhealthy_alone: bool, now: Wall) -> Self {
-        let is_well = |row: &&Row| matches!(row.group, Group::Sound | Group::NotLinux);
+        let is_well = |row: &&Row| matches!(row.group, Group::Healthy | Group::NotLinux);
         let shown = rows.iter().filter(|row| !(unhealthy_alone && is_well(row)));
         Self {
             schema: SCHEMA,
@@ -154,7 +154,7 @@ impl<'a> List<'a> {
         }
         match self.nodes.first() {
             None if hidden == 0 => note("no node matches: check --selector and --context"),
-            Some(worst) if matches!(worst.group, Group::Sick | Group::Doubtful) => {
+            Some(worst) if matches!(worst.group, Group::NotReady | Group::Uncertain) => {
                 note(&format!(
                     "{program} why {} explains its verdict",
                     worst.node
@@ -168,15 +168,15 @@ impl<'a> List<'a> {
 fn head(out: &mut Text, tally: &Tally) {
     let (style, badge) = match tally {
         Tally { nodes: 0, .. } => (Style::Unsure, "NO NODES"),
-        Tally { sick: 1.., .. } => (Style::Bad, "NOT READY"),
-        Tally { doubtful: 1.., .. } => (Style::Warn, "UNCERTAIN"),
+        Tally { not_ready: 1.., .. } => (Style::Bad, "NOT READY"),
+        Tally { uncertain: 1.., .. } => (Style::Warn, "UNCERTAIN"),
         _ => (Style::Good, "HEALTHY"),
     };
     let parts = [
-        (tally.sick, "not ready"),
-        (tally.doubtful, "uncertain"),
+        (tally.not_ready, "not ready"),
+        (tally.uncertain, "uncertain"),
         (tally.leaving, "leaving"),
-        (tally.sound, "healthy"),
+        (tally.healthy, "healthy"),
         (tally.not_linux, "not Linux"),
     ];
     let mut rest = String::new();
@@ -218,10 +218,10 @@ fn cells(row: &Row, now: Wall) -> Cells {
 
 fn of_group(group: Group) -> (&'static str, &'static str, Style) {
     match group {
-        Group::Sick => ("not ready", "✗", Style::Bad),
-        Group::Doubtful => ("uncertain", "!", Style::Warn),
+        Group::NotReady => ("not ready", "✗", Style::Bad),
+        Group::Uncertain => ("uncertain", "!", Style::Warn),
         Group::Leaving => ("leaving (being removed)", "○", Style::Plain),
-        Group::Sound => ("healthy", "●", Style::Good),
+        Group::Healthy => ("healthy", "●", Style::Good),
         Group::NotLinux => ("not Linux", "-", Style::Faint),
     }
 }

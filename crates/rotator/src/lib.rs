@@ -47,13 +47,13 @@ pub struct ConditionSeen {
 #[serde(rename_all = "snake_case")]
 pub enum Group {
     /// Broken or stale: the node's traffic is lost.
-    Sick,
-    /// Not known to be sound.
-    Doubtful,
+    NotReady,
+    /// Not known to be healthy.
+    Uncertain,
     /// Being removed, which is expected, whatever its datapath.
     Leaving,
     /// Proven, and not leaving.
-    Sound,
+    Healthy,
     /// Another operating system: no agent is expected.
     NotLinux,
 }
@@ -163,7 +163,7 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     let why = reason.map_or_else(|| condition.reason.clone(), |_| label(why));
     let mut row = blank(node, verdict, why);
     row.since = condition.transition;
-    row.sentence = (row.group != Group::Sound).then(|| condition.message.clone());
+    row.sentence = (row.group != Group::Healthy).then(|| condition.message.clone());
     if reason == Some(Reason::Leaving) || says_leaving(&condition.message) {
         row.leaving.get_or_insert("leaving".to_owned());
     }
@@ -173,10 +173,10 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
 fn group(verdict: &str) -> Group {
     match verdict {
         // While a datapath recovers, the answer is still 503.
-        "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
-        "proven" | "ready" => Group::Sound,
+        "broken" | "stale" | "not ready" | "recovering" => Group::NotReady,
+        "proven" | "ready" => Group::Healthy,
         "no agent" => Group::NotLinux,
-        _ => Group::Doubtful,
+        _ => Group::Uncertain,
     }
 }
 
@@ -202,10 +202,10 @@ fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     pub nodes: usize,
-    pub sick: usize,
-    pub doubtful: usize,
+    pub not_ready: usize,
+    pub uncertain: usize,
     pub leaving: usize,
-    pub sound: usize,
+    pub healthy: usize,
     pub not_linux: usize,
 }
 
@@ -214,10 +214,10 @@ impl Tally {
         let count = |group| rows.iter().filter(|row| row.group == group).count();
         Self {
             nodes: rows.len(),
-            sick: count(Group::Sick),
-            doubtful: count(Group::Doubtful),
+            not_ready: count(Group::NotReady),
+            uncertain: count(Group::Uncertain),
             leaving: count(Group::Leaving),
-            sound: count(Group::Sound),
+            healthy: count(Group::Healthy),
             not_linux: count(Group::NotLinux),
         }
     }

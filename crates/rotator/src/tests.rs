@@ -36,46 +36,58 @@ fn with(status: Status, reason: &str) -> NodeSeen {
 }
 
 #[rstest]
-#[case(Status::True, "DatapathProven", Group::Sound, "proven", "")]
-#[case(Status::False, "DatapathBrokenLeaked", Group::Sick, "broken", "leaked")]
-#[case(Status::False, "DatapathStale", Group::Sick, "stale", "rules too old")]
-#[case(Status::False, "DatapathRecovering", Group::Sick, "recovering", "")]
+#[case(Status::True, "DatapathProven", Group::Healthy, "proven", "")]
+#[case(
+    Status::False,
+    "DatapathBrokenLeaked",
+    Group::NotReady,
+    "broken",
+    "leaked"
+)]
+#[case(
+    Status::False,
+    "DatapathStale",
+    Group::NotReady,
+    "stale",
+    "rules too old"
+)]
+#[case(Status::False, "DatapathRecovering", Group::NotReady, "recovering", "")]
 #[case(
     Status::True,
     "DatapathDegradedNoData",
-    Group::Doubtful,
+    Group::Uncertain,
     "degraded",
     "no data"
 )]
 #[case(
     Status::True,
     "DatapathSuspectLost",
-    Group::Doubtful,
+    Group::Uncertain,
     "suspect",
     "lost"
 )]
 #[case(
     Status::Unknown,
     "DatapathUnknownObserverBlind",
-    Group::Doubtful,
+    Group::Uncertain,
     "unknown",
     "observer blind"
 )]
-#[case(Status::Unknown, "DatapathStarting", Group::Doubtful, "starting", "")]
+#[case(Status::Unknown, "DatapathStarting", Group::Uncertain, "starting", "")]
 #[case(Status::True, "NodeLeaving", Group::Leaving, "ready", "")]
 #[case(Status::Unknown, "NodeLeaving", Group::Leaving, "unknown", "")]
 // Reasons of a later release are unknown here.
 #[case(
     Status::False,
     "DatapathHaunted",
-    Group::Sick,
+    Group::NotReady,
     "not ready",
     "DatapathHaunted"
 )]
 #[case(
     Status::True,
     "DatapathBlessed",
-    Group::Sound,
+    Group::Healthy,
     "ready",
     "DatapathBlessed"
 )]
@@ -128,9 +140,9 @@ fn every_reason_has_its_row() {
         for status in Status::ALL {
             let row = row(&with(status, &name), NOW);
             assert!(WORST_FIRST.contains(&row.verdict), "{}", row.verdict);
-            // A condition with status False is never shown as sound, whatever its reason.
+            // A condition with status False is never shown as healthy, whatever its reason.
             assert!(
-                status != Status::False || row.group != Group::Sound || name == "DatapathProven",
+                status != Status::False || row.group != Group::Healthy || name == "DatapathProven",
                 "{name}: {row:?}"
             );
         }
@@ -138,8 +150,8 @@ fn every_reason_has_its_row() {
 }
 
 #[rstest]
-#[case(Duration::from_secs(899), Group::Sound, "proven")]
-#[case(Duration::from_secs(901), Group::Doubtful, "out of date")]
+#[case(Duration::from_secs(899), Group::Healthy, "proven")]
+#[case(Duration::from_secs(901), Group::Uncertain, "out of date")]
 fn an_outdated_condition_is_ignored(
     #[case] age: Duration,
     #[case] group: Group,
@@ -155,7 +167,7 @@ fn an_outdated_condition_is_ignored(
 fn a_clock_that_is_ahead_makes_nothing_old() {
     let mut node = with(Status::True, "DatapathProven");
     node.condition.as_mut().unwrap().heartbeat = Some(Wall(NOW.0 + 3_600_000_000_000));
-    assert_eq!(row(&node, NOW).group, Group::Sound);
+    assert_eq!(row(&node, NOW).group, Group::Healthy);
 }
 
 #[rstest]
@@ -183,7 +195,7 @@ fn a_broken_node_that_leaves_is_recognised_by_its_message() {
 #[test]
 fn a_node_without_a_condition_is_in_doubt() {
     let row = row(&node("worker-1"), NOW);
-    assert_eq!((row.group, row.verdict), (Group::Doubtful, "unknown"));
+    assert_eq!((row.group, row.verdict), (Group::Uncertain, "unknown"));
     assert_eq!(row.reason, "no condition");
 }
 
@@ -226,6 +238,6 @@ fn the_sick_come_first_and_the_leaving_stand_apart() {
         ]
     );
     let tally = Tally::of(&rows);
-    assert_eq!((tally.nodes, tally.sick, tally.doubtful), (7, 2, 2));
-    assert_eq!((tally.leaving, tally.sound), (1, 2));
+    assert_eq!((tally.nodes, tally.not_ready, tally.uncertain), (7, 2, 2));
+    assert_eq!((tally.leaving, tally.healthy), (1, 2));
 }

@@ -98,7 +98,7 @@ fn page(rows: &[Row], colour: bool) -> String {
 /// Compares pages with agent/testdata/fleet. PATHPROOF_BLESS rewrites them, to be reviewed.
 #[rstest]
 #[case("mixed", mixed())]
-#[case("doubtful", mixed().into_iter().filter(|row| row.group != Group::Sick).collect())]
+#[case("doubtful", mixed().into_iter().filter(|row| row.group != Group::NotReady).collect())]
 #[case("sound", sound())]
 #[case("empty", Vec::new())]
 fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
@@ -193,7 +193,7 @@ fn the_document_names_what_the_page_shows() {
     let document = serde_json::to_value(List::of(&mixed, false, NOW)).unwrap();
     let first = &document["nodes"][0];
     assert_eq!(first["node"], "worker-3");
-    assert_eq!(first["group"], "sick");
+    assert_eq!(first["group"], "not_ready");
     assert_eq!(first["verdict"], "broken");
     assert_eq!(first["since"], "2026-11-21T23:55:50Z");
     assert_eq!(first["leaving"], serde_json::Value::Null);

@@ -88,6 +88,7 @@ fn rows_are_read_by_other_programs() {
         .map(|node| serde_json::to_value(row(node, NOW)).unwrap())
         .collect();
     assert_eq!(json[0]["since"], "2026-11-21T23:56:00Z");
-    assert_eq!(json[0]["group"], "sound");
+    assert_eq!(json[0]["group"], "healthy");
+    assert_eq!(json[1]["group"], "uncertain");
     assert_eq!(json[1]["since"], serde_json::Value::Null);
 }
