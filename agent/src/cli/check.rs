@@ -72,7 +72,7 @@ fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> E
     let checked = Checked::of(report, source, time);
     let printed = super::show(said.output, &checked, |colour| checked.page(report, colour));
     printed.then(match checked.result {
-        CheckResult::Sound => Exit::Success,
+        CheckResult::Healthy => Exit::Success,
         CheckResult::Broken => Exit::Failure,
         CheckResult::Unknown => Exit::Unknown,
     })
@@ -89,7 +89,7 @@ enum Source {
 #[serde(rename_all = "snake_case")]
 enum CheckResult {
     /// The node is proven, and every TCP path passes.
-    Sound,
+    Healthy,
     /// The node is broken or stale.
     Broken,
     Unknown,
@@ -173,7 +173,7 @@ impl<'a> Checked<'a> {
         // Show the state as on other pages. But the check may be unknown although the agent's state is
         // proven.
         let state = match self.result {
-            CheckResult::Sound | CheckResult::Broken => self.state,
+            CheckResult::Healthy | CheckResult::Broken => self.state,
             CheckResult::Unknown => State::Unknown,
         };
         out.head(Style::of(state), state.name(), self.node, "");
@@ -260,7 +260,7 @@ fn result(report: &Report) -> (CheckResult, String) {
     match tcp().find(|(_, lane)| lane.state != LaneState::Passing) {
         Some((of, lane)) => unknown(explain::sentence(of.family, lane, verdict.at)),
         None if tcp().next().is_none() => unknown("no path was probed".to_owned()),
-        None => (CheckResult::Sound, "every TCP path passes".to_owned()),
+        None => (CheckResult::Healthy, "every TCP path passes".to_owned()),
     }
 }
 

@@ -11,7 +11,7 @@ fn checked(report: &Report) -> Checked<'_> {
 }
 
 #[rstest]
-#[case(sample::proven(), CheckResult::Sound)]
+#[case(sample::proven(), CheckResult::Healthy)]
 #[case(probed::flushed(), CheckResult::Broken)]
 #[case(sample::broken(), CheckResult::Broken)]
 #[case(probed::filtered(), CheckResult::Unknown)]
