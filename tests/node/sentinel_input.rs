@@ -6,6 +6,8 @@ use node_tests::process::Process;
 use node_tests::traffic::Manner;
 use node_tests::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick, range};
 
+use crate::commands::{assert_says, pathproof, told};
+
 fn scene() -> Scene {
     let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
@@ -141,6 +143,9 @@ fn an_address_that_answers_behind_the_default_route_is_left_alone() {
     wait_logged(&routes, &scene, "192.88.99.1");
     scene.start(&[]);
     is_off(&mut scene, "198.18.0.2 is in use");
+    let status = told(pathproof(&scene.world, &["status"]), 0);
+    let reason = "off: the sentinel's address 198.18.0.2 is in use";
+    assert_says(&status, &[reason]);
     assert_eq!(reached(1), ["web-3"; 2], "beside the agent");
     let made = scene.world.node.ifindex("pathproof-s0").is_ok();
     assert!(!made, "the agent makes no device");
