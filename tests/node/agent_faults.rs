@@ -10,6 +10,7 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     wait_answers(&watch, 200);
+    let logged = scene.agent().log().len();
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
     let report = scene.wait("broken in both families", |report| {
@@ -24,6 +25,16 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     scene.rules.install().expect("install again");
     wait_answers(&watch, 200);
     scene.wait_proven();
+    for (level, change) in [
+        ("ERROR", "old=\"200\" new=\"503\""),
+        ("INFO", "old=\"503\" new=\"200\""),
+    ] {
+        let words = [level, "the answer of /healthz changed", NODE_NAME, change];
+        let is_change = |line: &str| words.iter().all(|word| line.contains(word));
+        eventually("the change of the answer is logged", || {
+            scene.agent().log()[logged..].lines().any(is_change)
+        });
+    }
 }
 
 /// If every Service that worked for clients outside refuses them, this is a total outage, which no policy
