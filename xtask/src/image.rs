@@ -208,4 +208,11 @@ mod tests {
         let line = format!("image: pathproof:{VERSION}");
         assert!(text.lines().any(|l| l.trim() == line), "no line {line:?}");
     }
+
+    /// Two images of one commit could not be told apart otherwise.
+    #[test]
+    fn the_revision_has_a_mark_if_files_differ() {
+        let differs = git("status --porcelain --untracked-files=no").is_some();
+        assert_eq!(revision(12).ends_with("-dirty"), differs);
+    }
 }
