@@ -59,15 +59,23 @@ pub(crate) fn list(
 
 /// Indexes of the interfaces of this family's default routes, in any table. It lists all routes: see [`list`].
 pub(crate) fn uplinks(family: Family) -> io::Result<BTreeSet<u32>> {
-    let defaults = list(family, |destination, _| destination.prefix_len() == 0)?;
-    let unicast = defaults
+    interfaces(family, |destination, _| destination.prefix_len() == 0)
+}
+
+/// Indexes of the interfaces of the unicast routes that `wanted` selects, as in [`list`].
+pub(crate) fn interfaces(
+    family: Family,
+    wanted: impl Fn(IpNet, u8) -> bool,
+) -> io::Result<BTreeSet<u32>> {
+    let routes = list(family, wanted)?;
+    let unicast = routes
         .iter()
         .filter(|route| route.header.kind == RouteType::Unicast);
     let attributes = unicast.flat_map(|route| &route.attributes);
-    Ok(attributes.flat_map(interfaces).collect())
+    Ok(attributes.flat_map(interfaces_of).collect())
 }
 
-fn interfaces(attribute: &RouteAttribute) -> Vec<u32> {
+fn interfaces_of(attribute: &RouteAttribute) -> Vec<u32> {
     match attribute {
         RouteAttribute::Oif(index) => vec![*index],
         RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),

@@ -1,12 +1,12 @@
 //! The sentinel's devices change nothing else on the node and send nothing to other devices. Conflicts with
 //! addresses, routes or devices of others are refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use node_tests::prelude::*;
-use pathproof::sentinel::devices::{DeviceError, address_conflict};
+use pathproof::sentinel::devices::{DeviceError, address_conflict, uplinks};
 use pathproof_wire::service::Family;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -269,4 +269,26 @@ fn the_nodes_own_state_is_read() {
         None,
         "routes that drop or are wider do not use the range"
     );
+}
+
+/// The addresses are tried by interfaces of default routes and of others to large networks, as of a VPN, but
+/// not by the sentinel's own.
+#[test]
+fn every_way_to_the_addresses_is_found() {
+    let node = Node::new();
+    node.ensure();
+    let found = || {
+        let addresses = vec![node.config.client[0], node.config.echo[0]];
+        let found = node.run(|| uplinks(Family::V4, addresses));
+        found.expect("routes")
+    };
+    let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    assert_eq!(found(), names(&["eth0"]));
+    node.ip("link add vpn0 type veth peer name vpn1; link set vpn0 up; link set vpn1 up");
+    node.ip("route add 198.20.0.0/14 dev vpn0");
+    assert_eq!(found(), names(&["eth0"]), "not to the addresses");
+    node.ip("route add 128.0.0.0/1 dev vpn0");
+    assert_eq!(found(), names(&["eth0", "vpn0"]));
+    node.ip("route del default");
+    assert_eq!(found(), names(&["vpn0"]));
 }

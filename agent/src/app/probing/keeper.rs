@@ -77,7 +77,7 @@ struct Keeper {
 struct Tried {
     at: Mono,
     tries: Vec<SocketAddr>,
-    /// Addresses that were not tried, because their family has no default route.
+    /// Addresses that were not tried, because no route leads to them.
     untried: Vec<SocketAddr>,
     /// A sentence about who answers; `None` if nobody does.
     in_use: Option<String>,
@@ -131,7 +131,7 @@ impl Keeper {
 
     /// Returns a sentence if somebody else answers at the sentinel's addresses. The addresses are tried before
     /// the first devices are made, when claims of other Services to these addresses change, and again every
-    /// minute while somebody answers or a family has no default route.
+    /// minute while somebody answers or no route of a family leads to them.
     async fn in_use(&mut self, desired: &DesiredDevices) -> Option<String> {
         let family_of = |to: &SocketAddr| Family::of(&address(&to.ip()));
         let mut tries = desired.tries.clone();
@@ -146,8 +146,10 @@ impl Keeper {
         };
         let mut found = <[BTreeSet<String>; FAMILIES]>::default();
         for family in Family::ALL {
-            if due.iter().any(|to| family_of(to) == family) {
-                let listed = uplinks(family).await.inspect_err(|error| {
+            let tried = due.iter().copied().filter(|to| family_of(to) == family);
+            let addresses: Vec<_> = tried.map(|to| to.ip()).collect();
+            if !addresses.is_empty() {
+                let listed = uplinks(family, addresses).await.inspect_err(|error| {
                     tracing::warn!(%error, "the sentinel's addresses could not be tried yet");
                 });
                 found[family as usize] = listed.unwrap_or_default();

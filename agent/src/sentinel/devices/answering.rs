@@ -1,9 +1,10 @@
 //! Detects machines and pods beyond this node that use the sentinel's addresses.
 //!
-//! If such a machine or pod is behind a default route, this node's routes and neighbours do not show it. The
-//! sentinel's routes would cut this node off from it. So the agent tries TCP handshakes with the sentinel's
-//! addresses, by each interface of a default route. Only an answer from the address itself counts, because a
-//! router that does not forward there may also answer. The agent sends no data over an accepted connection.
+//! If such a machine or pod is behind a default route, or one to a large network, this node's routes and
+//! neighbours do not show it. The sentinel's routes would cut this node off from it. So the agent tries TCP
+//! handshakes with the sentinel's addresses, by each interface of a route to them. Only an answer from the
+//! address itself counts, because a router that does not forward there may also answer. The agent sends no data
+//! over an accepted connection.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -12,6 +13,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr};
 use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg, setsockopt};
@@ -23,8 +25,8 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::DeviceError;
 use super::netlink::Netlink;
+use super::{DeviceError, ROUTE_PROTOCOL};
 use crate::netlink::routes;
 
 /// Timeout of a handshake. A machine behind the default route answers in milliseconds, once its link-layer
@@ -34,15 +36,22 @@ const WAIT: Duration = Duration::from_millis(300);
 /// address.
 const ATTEMPTS: usize = 2;
 
-/// The interfaces of this family's default routes.
+/// The interfaces by which routes of others lead to one of the addresses: mostly those of default routes. A VPN
+/// may have narrower ones, such as 128.0.0.0/1.
 ///
 /// # Errors
 /// A request failed.
-pub async fn uplinks(family: Family) -> Result<BTreeSet<String>, DeviceError> {
-    let listed = spawn_blocking(move || routes::uplinks(family)).await;
+pub async fn uplinks(
+    family: Family,
+    addresses: Vec<IpAddr>,
+) -> Result<BTreeSet<String>, DeviceError> {
+    let concerns = move |to: IpNet, protocol: u8| {
+        protocol != ROUTE_PROTOCOL && addresses.iter().any(|address| to.contains(address))
+    };
+    let listed = spawn_blocking(move || routes::interfaces(family, concerns)).await;
     let listed = listed.map_err(io::Error::other).flatten();
     let indexes = listed.map_err(|source| DeviceError::Refused {
-        operation: "list default routes".to_owned(),
+        operation: "list routes to the sentinel's addresses".to_owned(),
         source,
     })?;
     let (netlink, mut names) = (Netlink::open()?, BTreeSet::new());
