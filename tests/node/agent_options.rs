@@ -92,6 +92,23 @@ fn no_folder_is_64() {
     assert_said(&without, 64, &["--manifests"]);
 }
 
+#[rstest]
+#[case::garbage("\u{1}: ][")]
+#[case::without_current_context("apiVersion: v1\nkind: Config\n")]
+fn an_unusable_kubeconfig_is_64(#[case] text: &str) {
+    let world = world();
+    let file = world
+        .dir()
+        .join("admin.conf")
+        .to_string_lossy()
+        .into_owned();
+    fs::write(&file, text).expect("write a kubeconfig");
+    let mut args = vec!["run", "--node-name", "node-1", "--kubeconfig", &file];
+    args.extend(["--pin-dir", "none", "--state-dir", "none"]);
+    let said = ["--kubeconfig", &file, "config view --minify"];
+    assert_said(&run(&world, &args), 64, &said);
+}
+
 #[test]
 fn a_time_that_is_none_is_64() {
     let why = run(&world(), &["why", "--at", "yesterday"]);
