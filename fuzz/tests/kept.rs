@@ -14,7 +14,7 @@ const UNDERSTOOD: [(&str, usize); 11] = [
     ("http", 5),
     ("kube_proxy_flags", 3),
     ("manifests", 2),
-    ("packets", 35),
+    ("packets", 36),
     ("recordings", 2),
     ("remembered", 2),
     ("reports", 3),

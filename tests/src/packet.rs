@@ -8,7 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
     IpAuthHeader, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header,
-    Ipv6RawExtHeader, NetHeaders, PacketHeaders, TcpHeader, TransportHeader, UdpHeader,
+    Ipv6RawExtHeader, NetHeaders, NetSlice, SlicedPacket, TcpHeader, TransportHeader,
+    TransportSlice, UdpHeader,
 };
 
 /// EtherType of an 802.1Q tag.
@@ -269,25 +270,45 @@ fn sum(header: &mut TransportHeader, net: &NetHeaders, payload: &[u8]) -> bool {
     }
 }
 
-/// Whether the checksums of a packet's IPv4, TCP and UDP headers are correct.
+/// Whether the checksums of a packet's IPv4, TCP and UDP headers are correct. TCP's is computed over the
+/// bytes, because etherparse's header lacks the reserved bits.
 pub fn is_sound(bytes: &[u8]) -> bool {
-    let Ok(headers) = PacketHeaders::from_ethernet_slice(bytes) else {
+    let Ok(sliced) = SlicedPacket::from_ethernet(bytes) else {
         return false;
     };
-    let (Some(net), Some(sent)) = (headers.net, headers.transport) else {
+    let (Some(net), Some(transport)) = (sliced.net, sliced.transport) else {
         return false;
     };
-    let mut right = sent.clone();
-    if !sum(&mut right, &net, headers.payload.slice()) {
-        return false;
-    }
-    let unsummed = matches!(&sent, TransportHeader::Udp(udp) if udp.checksum == 0);
-    match net {
-        NetHeaders::Ipv4(ip, _) => {
-            ip.calc_header_checksum() == ip.header_checksum && (unsummed || right == sent)
+    let (sent, right) = match (&net, &transport) {
+        (NetSlice::Ipv4(ip), TransportSlice::Tcp(tcp)) => {
+            let (from, to) = (ip.header().source(), ip.header().destination());
+            (tcp.checksum(), tcp.calc_checksum_ipv4(from, to))
         }
-        _ => right == sent,
+        (NetSlice::Ipv6(ip), TransportSlice::Tcp(tcp)) => {
+            let (from, to) = (ip.header().source(), ip.header().destination());
+            (tcp.checksum(), tcp.calc_checksum_ipv6(from, to))
+        }
+        // A datagram over IPv4 may have no checksum.
+        (NetSlice::Ipv4(_), TransportSlice::Udp(udp)) if udp.checksum() == 0 => (0, Ok(0)),
+        (NetSlice::Ipv4(ip), TransportSlice::Udp(udp)) => {
+            let (header, ip) = (udp.to_header(), ip.header().to_header());
+            let right = header.calc_checksum_ipv4(&ip, udp.payload());
+            (header.checksum, right)
+        }
+        (NetSlice::Ipv6(ip), TransportSlice::Udp(udp)) => {
+            let (header, ip) = (udp.to_header(), ip.header().to_header());
+            let right = header.calc_checksum_ipv6(&ip, udp.payload());
+            (header.checksum, right)
+        }
+        _ => return false,
+    };
+    if let NetSlice::Ipv4(ip) = &net
+        && ip.header().to_header().calc_header_checksum() != ip.header().header_checksum()
+    {
+        return false;
     }
+    // Zero has two representations in ones' complement.
+    right.is_ok_and(|right| right % 0xffff == sent % 0xffff)
 }
 
 pub fn syn(client: SocketAddr, to: SocketAddr, isn: u32) -> Packet {
