@@ -132,8 +132,8 @@ pub struct ViewFacts {
     )]
     pub unknown_frontends: Option<ObjectName>,
     pub sentinel: Sentinel,
-    /// Families in which the pod probe has a ready pod on another node: after a boot, connections
-    /// of this node's pod are expected too.
+    /// Families in which the pod probe has a ready pod on another node, and no other Service uses its
+    /// frontends: after a boot, connections of this node's pod are expected too.
     #[serde(default)]
     pub pods_expected: [bool; FAMILIES],
     /// How the cluster already uses an address of the sentinel, as a sentence.

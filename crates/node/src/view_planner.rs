@@ -319,13 +319,17 @@ impl ViewPlanner {
         }
     }
 
-    /// Pods of the pod probe.
-    fn probes(&self) -> impl Iterator<Item = &EndpointFacts> {
-        let service = self.rule.as_ref().map(|rule| ObjectName {
+    /// Name of the pod probe's Service.
+    fn echo(&self) -> Option<ObjectName> {
+        self.rule.as_ref().map(|rule| ObjectName {
             namespace: Arc::clone(&rule.service.namespace),
             name: ECHO_SERVICE.into(),
-        });
-        let state = service.and_then(|service| self.view.state(&service));
+        })
+    }
+
+    /// Pods of the pod probe.
+    fn probes(&self) -> impl Iterator<Item = &EndpointFacts> {
+        let state = self.echo().and_then(|echo| self.view.state(&echo));
         let slices = state.into_iter().flat_map(|state| &state.slices);
         slices.flat_map(|slice| &slice.endpoints)
     }
@@ -377,12 +381,18 @@ impl ViewPlanner {
         &self.here.get_or_insert_default().1
     }
 
+    /// Connections to a frontend in conflict are not followed, so nothing would end the wait for them.
     fn pods_expected(&self) -> [bool; FAMILIES] {
-        let elsewhere = |endpoint: &&EndpointFacts| endpoint.ready && !endpoint.local;
-        let addresses: Vec<IpAddr> = (self.probes().filter(elsewhere))
-            .map(|endpoint| ip_of(&endpoint.address))
-            .collect();
-        [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is| addresses.iter().any(is))
+        let echo = self.echo();
+        let is_contested =
+            |family| (echo.as_ref()).is_some_and(|echo| self.planner.is_contested(echo, family));
+        let elsewhere = |endpoint: &EndpointFacts| endpoint.ready && !endpoint.local;
+        Family::ALL.map(|family| {
+            let of_family = |endpoint: &EndpointFacts| Family::of(&endpoint.address) == family;
+            self.probes()
+                .any(|endpoint| elsewhere(endpoint) && of_family(endpoint))
+                && !is_contested(family)
+        })
     }
 
     /// Searches the view for other uses of the sentinel's addresses. This visits the whole cluster, so it

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::NodeContext;
 use pathproof_facts::time::Mono;
-use pathproof_wire::service::{FrontendKey, TCP};
+use pathproof_wire::service::{Family, FrontendKey, TCP};
 
 use super::draft::{Draft, FrontendRequest};
 use super::{Planner, REST};
@@ -45,6 +45,15 @@ impl Planner {
                 parties.sort();
             }
             Some(FrontendConflict { frontend, parties })
+        })
+    }
+
+    /// Whether a frontend of this Service and family is in conflict, except one that the Service keeps.
+    pub fn is_contested(&self, service: &ObjectName, family: Family) -> bool {
+        let mut conflicts = self.conflicts.iter();
+        conflicts.any(|(frontend, waiting)| {
+            let mut waiting = waiting.iter().map(|id| self.service_of(*id));
+            Family::of(&frontend.address) == family && waiting.any(|other| other == Some(service))
         })
     }
 

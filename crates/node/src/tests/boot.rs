@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pathproof_facts::cause::State;
-use pathproof_facts::cluster::{Change, NodeFacts, Protocol};
+use pathproof_facts::cluster::{Change, NodeFacts, ObjectName, Protocol};
 use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::time::Mono;
 use pathproof_wire::evidence::Outcome;
@@ -192,6 +192,31 @@ fn a_boot_waits_for_the_pod_probe(
     node.step(topology_of(netkit), YOUNG);
     let effects = prove(&mut node, YOUNG);
     assert_eq!(effects.told(), (state, statuses));
+}
+
+/// Another Service may use the pod probe's frontend, so that connections to it are not followed.
+#[rstest]
+#[case::the_probes_frontend("10.96.0.77", 19_257, State::Proven, [200, 200])]
+#[case::another_port("10.96.0.77", 80, State::Starting, [503, 200])]
+#[case::another_address("10.96.0.78", 19_257, State::Starting, [503, 200])]
+fn a_boot_waits_for_no_contested_pod_probe(
+    #[case] address: &str,
+    #[case] port: u16,
+    #[case] state: State,
+    #[case] statuses: [u16; 2],
+) {
+    let mut node = booted(YOUNG, Some(false));
+    node.step(topology_of(0), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).state(), State::Starting);
+    node.step(
+        view_of(vec![conflicting(address, Protocol::Tcp, port)]),
+        YOUNG,
+    );
+    assert_eq!(prove(&mut node, YOUNG).told(), (state, statuses));
+    // Once the probe is alone again, a node that serves does not wait for it.
+    let gone = Change::ServiceGone(ObjectName::new("shop", "claim"));
+    node.step(view_of(vec![gone]), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).told(), (state, statuses));
 }
 
 /// The pod probe's interface may never be observed, or not yet.
