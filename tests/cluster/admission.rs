@@ -12,6 +12,7 @@ use crate::rights::code;
 use crate::scene::PATIENCE;
 
 const SENTINEL: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+const ECHO: &str = "/api/v1/namespaces/pathproof/services/pathproof-echo";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 const MERGE: &str = "application/merge-patch+json";
@@ -126,6 +127,8 @@ fn claims_of_reserved_addresses_and_ports_are_refused() {
     let port = sentinel["spec"]["ports"][0]["nodePort"].as_u64();
     let port = port.expect("a node port");
     let ip = |at: usize| ips[at].as_str().expect("an address");
+    let echo = shop.admin.get(ECHO).expect("the pod probe's Service");
+    let echo = echo["spec"]["clusterIP"].as_str().expect("an address");
     let named = |address: &str| {
         let mut service = balancer(80);
         service["loadBalancerIP"] = json!(address);
@@ -138,11 +141,13 @@ fn claims_of_reserved_addresses_and_ports_are_refused() {
         external(&["2001:2:0:0::1"], 80),
         external(&[ip(0)], 80),
         external(&[ip(1)], 443),
+        external(&[echo], 19257),
         external(&["192.0.2.7"], port),
         external(&["192.0.2.7"], 10256),
         external(&["2001:db8::7"], 19256),
         named("198.18.0.2"),
         named(ip(0)),
+        named(echo),
         balancer(10256),
         balancer(port),
     ] {

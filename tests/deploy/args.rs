@@ -232,7 +232,15 @@ fn policies_follow(objects: &[Value]) {
     assert!(rotator.replace('\\', "").contains(endpoints), "{rotator}");
     let kind = "ValidatingAdmissionPolicyBinding";
     let binding = named(objects, kind, "pathproof-reserved-services");
-    assert_eq!(binding["spec"]["paramRef"]["namespace"], "elsewhere");
+    let param = &binding["spec"]["paramRef"];
+    assert_eq!(param["namespace"], "elsewhere");
+    let components = &param["selector"]["matchExpressions"][0]["values"];
+    let component = |name| {
+        let service = named(objects, "Service", name);
+        service["metadata"]["labels"]["app.kubernetes.io/component"].clone()
+    };
+    let services = ["pathproof-sentinel", "pathproof-echo"].map(component);
+    assert_eq!(*components, json!(services));
 }
 
 /// The kubelet's probes use loopback, whatever `allowCidrs` contains, and the configured port.
