@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 pub mod admin;
 pub mod bind;
+mod closing;
 mod go;
 pub mod health;
 pub mod limits;

@@ -16,6 +16,7 @@ use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::{self, BorrowedFd};
 use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -40,7 +41,7 @@ use tower::ServiceExt as _;
 use super::health::{Dialled, Peer};
 use super::limits::Limits;
 use super::proxied::{Header, LONGEST, header};
-use super::{AllowList, go};
+use super::{AllowList, closing, go};
 use crate::clock;
 pub use crate::metrics::Listener;
 use crate::metrics::{Metrics, Turned};
@@ -174,6 +175,7 @@ impl Shared {
     fn welcome(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         if !self.rules.allow.allows(peer.ip()) {
             // Returning drops the connection unread.
+            closing::reset(&stream);
             self.note(Turned::Denied);
             return;
         }
@@ -218,10 +220,14 @@ impl Shared {
         };
         tokio::select! {
             asked = something_to_answer(stream, self.rules.proxied) => asked.ok(),
-            _ = taken => None,
+            _ = taken => {
+                closing::reset(stream);
+                None
+            }
             () = last_words => None,
             () = sleep(spread(self.rules.limits.waiting_time, peer.port())) => {
                 self.note(Turned::TimedOut);
+                closing::reset(stream);
                 None
             }
         }
@@ -268,7 +274,10 @@ impl Shared {
         });
         let long = is_long.then(|| self.long.try_acquire().ok()).flatten();
         let http = http(long.is_some());
+        let descriptor = fd::AsRawFd::as_raw_fd(&stream);
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+        // SAFETY: `connection` keeps the descriptor open, and is dropped later.
+        let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let mut stopped = self.stopped.clone();
         let mut leaving = false;
         let mut last_use = place.stamp.load(Relaxed);
@@ -278,7 +287,7 @@ impl Shared {
                 // without an answer.
                 biased;
                 _ = connection.as_mut() => return,
-                _ = &mut taken => return,
+                _ = &mut taken => return closing::reset(&socket),
                 _ = stopped.wait_for(|stopped| *stopped), if !leaving => {
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
@@ -286,6 +295,9 @@ impl Shared {
                 () = sleep(self.rules.limits.talking_time) => {
                     let before = std::mem::replace(&mut last_use, place.stamp.load(Relaxed));
                     if before == last_use {
+                        if closing::is_unread(&socket) {
+                            closing::reset(&socket);
+                        }
                         return self.note(Turned::TimedOut);
                     }
                 }

@@ -12,6 +12,7 @@ use super::*;
 use crate::http::bind::{self, BindAddress};
 
 mod bursts;
+mod ends;
 mod forms;
 mod parts;
 mod proxied;
@@ -117,6 +118,17 @@ impl Client {
             seen.extend_from_slice(&some[..read]);
         }
         String::from_utf8_lossy(&seen).into_owned()
+    }
+
+    /// Reads like [`Self::rest`], and returns whether the server reset the connection.
+    async fn ends_by_reset(&mut self) -> bool {
+        loop {
+            match self.read(&mut [0; 4096]).await {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+            }
+        }
     }
 
     /// Sends a request and reads one answer, to the end of its body.
@@ -291,7 +303,7 @@ async fn an_idle_connection_is_closed() {
     let server = Server::start(brief(), &[]).await;
     let mut stream = server.connect().await;
     stream.ask(GET).await;
-    assert_eq!(stream.rest().await, "");
+    assert!(!stream.ends_by_reset().await, "its client has read all");
     assert_eq!(server.counted("timed_out"), 1);
     server.finish().await;
 }
@@ -436,7 +448,7 @@ async fn an_answer_that_is_not_taken_is_cut_off() {
     while server.counted("timed_out") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(stream.rest().await.len() < 64 << 20);
+    assert!(stream.ends_by_reset().await);
     server.finish().await;
 }
 
