@@ -1,7 +1,7 @@
 //! Writes files atomically, even if two agents write at the same time or one is killed. This module must
 //! not depend on the contents of the files.
 
-use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::fs::{DirBuilder, DirEntry, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -21,14 +21,23 @@ pub(crate) fn part(file: &Path) -> PathBuf {
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Makes a folder that only its owner can read. kubelet creates a pod's folder with mode 0755, so the mode of an
-/// empty folder is changed. A folder with content may belong to others, such as /run, and keeps its mode.
+/// Beginnings of the names of everything in an agent's state folder.
+const OWN: [&str; 5] = ["agents", "api-servers.", "recordings", "starting", "state."];
+
+/// Makes a folder that only its owner can read. kubelet and older agents create it with mode 0755, so the mode
+/// of a folder with nothing but an agent's files is changed. A folder with other content may belong to others,
+/// such as /run, and keeps its mode.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    if fs::read_dir(folder)?.next().is_none() {
+    let is_own = |entry: DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        OWN.iter().any(|own| name.starts_with(own))
+    };
+    if fs::read_dir(folder)?.all(|entry| entry.is_ok_and(is_own)) {
         // A folder of another owner cannot be changed, and is used as it is.
         let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
     }
@@ -72,18 +81,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_empty_folders_become_private() {
+    fn only_empty_folders_and_those_of_agents_become_private() {
         let dir = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        let [made, empty, used] = ["made", "empty", "used"].map(|name| dir.path().join(name));
-        for folder in [&empty, &used] {
+        let path = |name| dir.path().join(name);
+        let [made, empty, older, used] = ["made", "empty", "older", "used"].map(path);
+        for folder in [&empty, &older, &used] {
             fs::create_dir(folder).unwrap();
             fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
         }
         fs::write(used.join("of-another-program"), "").unwrap();
-        for folder in [&made, &empty, &used] {
+        for folder in [&older, &used] {
+            fs::create_dir(folder.join("recordings")).unwrap();
+            fs::write(folder.join("state.json"), "").unwrap();
+        }
+        let all = [&*made, &*empty, &*older, &*used];
+        for folder in all {
             make_private(folder).unwrap();
         }
-        assert_eq!([&*made, &*empty, &*used].map(mode), [0o700, 0o700, 0o755]);
+        assert_eq!(all.map(mode), [0o700, 0o700, 0o700, 0o755]);
     }
 }
