@@ -172,8 +172,9 @@ fn rotator(api: &Api) {
     assert_eq!(get(api, slices), 200);
     assert_eq!(get(api, SLICE), 403);
     assert_eq!(get(api, "/api/v1/nodes?limit=1"), 200);
+    let count = json!({ "metadata": { "annotations": { "pathproof.io/fleet": "{}" } } });
+    assert_eq!(code(api.patch(SLICE, &count)), 200);
     let label = json!({ "metadata": { "labels": { "x": "y" } } });
-    assert_eq!(code(api.patch(SLICE, &label)), 200);
     let strange = format!("{slices}/strange");
     assert_eq!(code(api.patch(&strange, &label)), 403);
     assert_eq!(code(api.delete(&strange)), 403);
@@ -202,15 +203,18 @@ fn rotator(api: &Api) {
     );
 }
 
-/// The rotator may write and recreate the sentinel's two slices, but only for its Service and with its
-/// addresses.
+/// The rotator may write and recreate the sentinel's two slices, but only for its Service, with its addresses,
+/// and in the fields that it maintains.
 fn own_slices(api: &Api, path: &str) {
     let slice = |name: &str, service: &str, address: &str| {
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {
                 "name": name, "namespace": "pathproof",
-                "labels": { "kubernetes.io/service-name": service },
+                "labels": {
+                    "kubernetes.io/service-name": service,
+                    "endpointslice.kubernetes.io/managed-by": "pathproof",
+                },
             },
             "ports": [{ "name": "tcp", "port": 20002 }],
             "endpoints": [{ "addresses": [address] }],
@@ -224,10 +228,22 @@ fn own_slices(api: &Api, path: &str) {
     assert!(denied.is_some(), "a slice of another name was made");
     let port = json!({ "ports": [{ "name": "tcp", "port": 20002, "protocol": "TCP" }] });
     assert_eq!(code(api.patch(SLICE, &port)), 200);
+    let labels = |labels: Value| json!({ "metadata": { "labels": labels } });
+    let node = json!([{ "apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "u" }]);
     for change in [
-        json!({ "metadata": { "labels": { "kubernetes.io/service-name": "web" } } }),
-        json!({ "metadata": { "labels": null } }),
+        labels(json!({ "kubernetes.io/service-name": "web" })),
+        labels(json!({ "endpointslice.kubernetes.io/managed-by": "web" })),
+        labels(json!({ "service.kubernetes.io/headless": "" })),
+        labels(json!({ "app.kubernetes.io/name": null })),
+        labels(json!({ "x": "y" })),
+        labels(Value::Null),
+        json!({ "metadata": { "annotations": { "x": "y" } } }),
+        json!({ "metadata": { "finalizers": ["example.com/x"] } }),
+        json!({ "metadata": { "ownerReferences": node } }),
         json!({ "endpoints": [{ "addresses": ["192.0.2.20"] }] }),
+        json!({ "endpoints": [{ "addresses": ["198.18.0.2"], "nodeName": "node-1" }] }),
+        json!({ "ports": [{ "name": "tcp", "port": 80 }] }),
+        json!({ "ports": [{ "name": "tcp", "port": 20002, "appProtocol": "http" }] }),
     ] {
         assert_eq!(code(api.patch(SLICE, &change)), 403, "{change}");
     }
