@@ -1,7 +1,7 @@
 //! Metrics that are counted as events occur, in the library's counters and histograms.
 
-use pathproof_facts::names;
 use pathproof_facts::trace::ProbeTrace;
+use pathproof_facts::{named, names};
 use pathproof_judge::answer::Endpoint;
 use pathproof_node::programming::{EndpointChange, Programmed};
 use prometheus_client::metrics::counter::Counter;
@@ -20,39 +20,27 @@ const LAGS: [f64; 6] = [0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
 /// Buckets in seconds: answers from the node itself, then from far away or after a retransmission.
 const DELAYS: [f64; 7] = [0.0002, 0.001, 0.005, 0.02, 0.1, 1.0, 5.0];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listener {
-    Healthz,
-    /// /metrics, /verdict, /agent/*.
-    Admin,
-    /// Health check node ports of Services.
-    Service,
-}
-
-impl Listener {
-    /// Name in metrics and log.
-    pub fn name(self) -> &'static str {
-        match self {
-            Listener::Healthz => "healthz",
-            Listener::Admin => "admin",
-            Listener::Service => "service",
-        }
+named! {
+    pub enum Listener {
+        Healthz = "healthz",
+        /// /metrics, /verdict, /agent/*.
+        Admin = "admin",
+        /// Health check node ports of Services.
+        Service = "service",
     }
 }
 
-/// Fate of a connection, independent of its requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turned {
-    Accepted,
-    /// The source is not allowed.
-    Denied,
-    /// The connection was closed to make room for a new one.
-    Evicted,
-    TimedOut,
+named! {
+    /// Fate of a connection, independent of its requests.
+    pub enum Turned {
+        Accepted = "accepted",
+        /// The source is not allowed.
+        Denied = "denied",
+        /// The connection was closed to make room for a new one.
+        Evicted = "evicted",
+        TimedOut = "timed_out",
+    }
 }
-
-/// Names of [`Turned`], in the same order.
-const TURNED: [&str; 4] = ["accepted", "denied", "evicted", "timed_out"];
 
 /// Checks and status codes on the health port.
 const ANSWERS: [(&str, &str); 5] = [
@@ -87,8 +75,7 @@ impl Default for HttpStats {
         // Services' health check node ports start without series, because not every node has them.
         for listener in [Listener::Healthz, Listener::Admin] {
             new.gauge(listener).set(0);
-            new.event(listener, TURNED[Turned::Accepted as usize])
-                .inc_by(0);
+            new.event(listener, Turned::Accepted).inc_by(0);
         }
         new
     }
@@ -115,8 +102,8 @@ impl HttpStats {
         self.open.get_or_create_owned(&labels)
     }
 
-    fn event(&self, listener: Listener, event: &'static str) -> Counter {
-        let labels = [("listener", listener.name()), ("event", event)];
+    fn event(&self, listener: Listener, turned: Turned) -> Counter {
+        let labels = [("listener", listener.name()), ("event", turned.name())];
         self.turned.get_or_create_owned(&labels)
     }
 
@@ -156,7 +143,7 @@ impl HttpStats {
     }
 
     pub fn turned(&self, listener: Listener, turned: Turned) {
-        self.event(listener, TURNED[turned as usize]).inc();
+        self.event(listener, turned).inc();
     }
 
     /// Counts a connection as open until the result is dropped.
@@ -176,55 +163,34 @@ impl Drop for Open {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Published {
-    Condition,
-    Event,
-}
-
-impl Published {
-    /// Name in metrics and log.
-    pub fn name(self) -> &'static str {
-        match self {
-            Published::Condition => "condition",
-            Published::Event => "event",
-        }
+named! {
+    pub enum Published {
+        Condition = "condition",
+        Event = "event",
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteResult {
-    Ok,
-    /// Rights are missing (403).
-    Forbidden,
-    /// The object does not exist (404).
-    NotFound,
-    /// Another client wrote at the same time (409).
-    Conflict,
-    /// The API server is busy (429).
-    Throttled,
-    /// The API server refused it for another reason (4xx).
-    Rejected,
-    /// The API server failed (5xx).
-    ServerError,
-    /// There was no connection.
-    Unreachable,
-    /// No answer came in time.
-    Timeout,
+named! {
+    pub enum WriteResult {
+        Ok = "ok",
+        /// Rights are missing (403).
+        Forbidden = "forbidden",
+        /// The object does not exist (404).
+        NotFound = "not_found",
+        /// Another client wrote at the same time (409).
+        Conflict = "conflict",
+        /// The API server is busy (429).
+        Throttled = "throttled",
+        /// The API server refused it for another reason (4xx).
+        Rejected = "rejected",
+        /// The API server failed (5xx).
+        ServerError = "server_error",
+        /// There was no connection.
+        Unreachable = "unreachable",
+        /// No answer came in time.
+        Timeout = "timeout",
+    }
 }
-
-/// Names of [`WriteResult`], in the same order.
-const RESULTS: [&str; 9] = [
-    "ok",
-    "forbidden",
-    "not_found",
-    "conflict",
-    "throttled",
-    "rejected",
-    "server_error",
-    "unreachable",
-    "timeout",
-];
 
 #[derive(Debug, Default)]
 pub struct PublishStats(pub(super) Counters<2>);
@@ -232,20 +198,20 @@ pub struct PublishStats(pub(super) Counters<2>);
 impl PublishStats {
     /// Counts successes of this kind from zero; a failure appears when it first occurs.
     pub fn want(&self, kind: Published) {
-        self.of(kind, RESULTS[WriteResult::Ok as usize]).inc_by(0);
+        self.of(kind, WriteResult::Ok).inc_by(0);
     }
 
     pub fn wrote(&self, kind: Published, result: WriteResult) {
-        self.of(kind, RESULTS[result as usize]).inc();
+        self.of(kind, result).inc();
     }
 
     #[cfg(test)]
     pub(crate) fn count(&self, kind: Published, result: WriteResult) -> u64 {
-        self.of(kind, RESULTS[result as usize]).get()
+        self.of(kind, result).get()
     }
 
-    fn of(&self, kind: Published, result: &'static str) -> Counter {
-        let labels = [("kind", kind.name()), ("result", result)];
+    fn of(&self, kind: Published, result: WriteResult) -> Counter {
+        let labels = [("kind", kind.name()), ("result", result.name())];
         self.0.get_or_create_owned(&labels)
     }
 }
