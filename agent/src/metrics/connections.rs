@@ -70,7 +70,10 @@ impl Tally {
             family: self.info.family,
             endpoints,
             trouble,
-            outcomes: self.outcomes(),
+            outcomes: OutcomeCounts::new(
+                &std::array::from_fn(|outcome| self.total(outcome)),
+                self.total(OUTCOMES),
+            ),
         }
     }
 
@@ -108,13 +111,6 @@ impl Tally {
 
     fn total(&self, outcome: usize) -> u64 {
         self.sums.iter().map(|path| path[outcome]).sum()
-    }
-
-    fn outcomes(&self) -> OutcomeCounts {
-        OutcomeCounts::new(
-            &std::array::from_fn(|outcome| self.total(outcome)),
-            self.total(OUTCOMES),
-        )
     }
 }
 

@@ -7,7 +7,7 @@ use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-use super::readings::{self as read, flag, unix};
+use super::readings::{self as read, unix};
 use super::samples::Samples;
 use super::{Counted, Current, Snapshot};
 
@@ -88,7 +88,7 @@ definitions! {
         = Turn(|turn, to| read::checks(turn, to, |answer| answer.would_fail)),
         "1 if this health check would answer 503 when enforcing";
     Gauge "pathproof_enforcing" []
-        = Value(|report| Some(flag(report.agent.enforcement == Enforcement::Enforce))),
+        = Value(|report| Some(f64::from(report.agent.enforcement == Enforcement::Enforce))),
         "1 if a broken datapath is answered 503, 0 in audit mode (set by flag or annotation)";
     Gauge "pathproof_braked" ["reason"] = Turn(read::brake),
         "1 while the fleet brake holds back a 503: too many nodes fail (fleet), the next count of failing nodes is pending (waiting), or the rotator no longer counts (uncounted)";
@@ -191,7 +191,7 @@ definitions! {
         "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on healthy nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
 
     /// Cluster view and expectations
-    Gauge "pathproof_view_synced" [] = Value(|report| Some(flag(report.cluster.synced))),
+    Gauge "pathproof_view_synced" [] = Value(|report| Some(f64::from(report.cluster.synced))),
         "1 once the agent has received all objects of the cluster view";
     Gauge "pathproof_view_problems" [] = Value(|report| Some(report.cluster.problems.len() as f64)),
         "Current problems with the API server's objects or the manifests folder, such as files that cannot be read";

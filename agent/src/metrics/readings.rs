@@ -19,10 +19,6 @@ use super::samples::Samples;
 use super::series::ServiceMetrics;
 use super::{Current, Snapshot};
 
-pub(super) fn flag(set: bool) -> f64 {
-    if set { 1.0 } else { 0.0 }
-}
-
 /// Converts a monotonic time of a report to Unix seconds.
 pub(super) fn unix(report: &Report, at: Mono) -> f64 {
     let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
@@ -38,7 +34,7 @@ fn families(turn: &Snapshot) -> impl Iterator<Item = (&'static str, &FamilyVerdi
 pub(super) fn states(turn: &Snapshot, to: &mut Samples<'_>) {
     for (family, verdict) in families(turn) {
         for state in State::ALL {
-            to.add(&[family, state.name()], flag(state == verdict.state));
+            to.add(&[family, state.name()], f64::from(state == verdict.state));
         }
     }
 }
@@ -67,14 +63,14 @@ pub(super) fn findings(turn: &Snapshot, to: &mut Samples<'_>) {
 pub(super) fn checks(turn: &Snapshot, to: &mut Samples<'_>, holds: fn(&AnswerReport) -> bool) {
     let answers = &turn.report.answers;
     to.by_label([
-        ("healthz", flag(holds(&answers.healthz))),
-        ("livez", flag(holds(&answers.livez))),
+        ("healthz", f64::from(holds(&answers.healthz))),
+        ("livez", f64::from(holds(&answers.livez))),
     ]);
 }
 
 pub(super) fn brake(turn: &Snapshot, to: &mut Samples<'_>) {
     let held = turn.report.answers.held.map(Held::name);
-    to.by_label(Held::NAMES.map(|name| (name, flag(held == Some(name)))));
+    to.by_label(Held::NAMES.map(|name| (name, f64::from(held == Some(name)))));
 }
 
 pub(super) fn eligibility(report: &Report) -> Option<f64> {
@@ -147,7 +143,7 @@ fn lanes(turn: &Snapshot) -> impl Iterator<Item = ([&'static str; 3], &LaneView)
 
 pub(super) fn armed_probes(turn: &Snapshot, to: &mut Samples<'_>) {
     for (labels, lane) in lanes(turn) {
-        to.add(&labels, flag(lane.armed));
+        to.add(&labels, f64::from(lane.armed));
     }
 }
 

@@ -221,8 +221,11 @@ impl Connections {
 impl Shown<'_> {
     /// Writes the series of each Service, and those of all others together.
     pub(super) fn write(&self, to: &mut Samples<'_>) {
-        let named = self.tallies.iter();
-        let named = named.map(|tally| (names_of(tally), tally.info.family, &*tally.sums));
+        let named = self.tallies.iter().map(|tally| {
+            let info = &tally.info;
+            let labels = [&*info.name.namespace, &*info.name.name, &*info.port];
+            (labels, info.family, &*tally.sums)
+        });
         let others = self.others.into_iter().flatten();
         let others = Family::ALL.into_iter().zip(others);
         let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
@@ -234,10 +237,4 @@ impl Shown<'_> {
             }
         }
     }
-}
-
-/// Labels of a Service: namespace, name, port.
-fn names_of(tally: &Tally) -> [&str; 3] {
-    let info = &tally.info;
-    [&info.name.namespace, &info.name.name, &info.port]
 }
