@@ -3,8 +3,6 @@
 //! module renders a finding, a lane or a cause.
 
 mod accusation;
-mod data;
-mod lacking;
 mod lanes;
 mod remedies;
 mod stages;
@@ -48,14 +46,11 @@ impl Verdict {
             State::Suspect => !family.fails(),
             state => state > State::Proven,
         };
-        let mut all: Vec<&Finding> = Vec::new();
-        for family in &self.families {
-            all.extend(
-                family
-                    .all_findings()
-                    .filter(|finding| counts(finding, family.state)),
-            );
-        }
+        let found = self.families.iter().flat_map(|family| {
+            let found = family.all_findings();
+            found.filter(move |finding| counts(finding, family.state))
+        });
+        let mut all: Vec<&Finding> = found.collect();
         // The sort is stable: IPv4 stays first among equals.
         all.sort_by_key(|finding| Reverse(finding.rule.state()));
         let mut reasons = vec![self.reason()];
@@ -84,24 +79,16 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
         limits: &verdict.limits,
         now: verdict.at,
     };
-    let sentence = match words.lane() {
-        Some(sentence) => sentence,
-        None => {
-            let sentence = words.sentence();
-            match finding.family {
-                Some(family) => format!("{}: {sentence}", names::of_family(family)),
-                None => sentence,
-            }
-        }
-    };
-    match verdict.conntrack.table {
-        Some(table) if finding.cause == Some(Cause::ConntrackFull) => {
-            format!("{sentence}; {}", conntrack(&table))
-        }
-        _ => match dropped(finding, verdict) {
-            Some(reason) => format!("{sentence}; {reason}"),
-            None => sentence,
-        },
+    let sentence = words.lane().unwrap_or_else(|| match finding.family {
+        Some(family) => format!("{}: {}", names::of_family(family), words.sentence()),
+        None => words.sentence(),
+    });
+    let is_full = finding.cause == Some(Cause::ConntrackFull);
+    let table = verdict.conntrack.table.filter(|_| is_full);
+    let detail = table.map(|table| conntrack(&table));
+    match detail.or_else(|| dropped(finding, verdict)) {
+        Some(detail) => format!("{sentence}; {detail}"),
+        None => sentence,
     }
 }
 
@@ -121,7 +108,8 @@ fn uncounted(finding: &Finding, because: Uncounted, now: Mono) -> String {
     )
 }
 
-/// The kernel's drop reason for the losses of a finding.
+/// The kernel's drop reason for the losses of a finding. Example: `the kernel's drop reason is XDP: an XDP program
+/// drops it`.
 fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
     let is_loss = matches!(
         finding.cause,
@@ -135,14 +123,9 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
         )
     );
     let main = verdict.drops.main(finding.family, verdict.at);
-    let dropped = main.filter(|_| is_loss)?;
-    Some(drop_reason(&dropped.reason))
-}
-
-/// Example: `the kernel's drop reason is XDP: an XDP program drops it`.
-fn drop_reason(reason: &str) -> String {
+    let reason = &main.filter(|_| is_loss)?.reason;
     let meaning = drops::meaning(reason).map_or_else(String::new, |text| format!(": {text}"));
-    format!("the kernel's drop reason is {reason}{meaning}")
+    Some(format!("the kernel's drop reason is {reason}{meaning}"))
 }
 
 /// Advice for a full connection table.
@@ -171,8 +154,66 @@ impl Words<'_> {
     /// The sentence about a family or the node.
     fn sentence(&self) -> String {
         match &self.finding.evidence {
-            Evidence::Connections { .. } => self.connections(),
-            Evidence::Data { .. } => self.data(),
+            Evidence::Connections {
+                services,
+                since,
+                lacking,
+                clients,
+                failures,
+                last_success,
+            } => {
+                let (listed, since) = (listed(services), self.ago(*since));
+                let cause = self.finding.cause.map_or("", cause);
+                if self.finding.rule.state().fails() {
+                    let success = match last_success {
+                        Some(at) => format!("nothing succeeded since {} ago", self.ago(*at)),
+                        None => "nothing succeeded in that time".to_owned(),
+                    };
+                    let from = from_clients(clients);
+                    let how_many = match failures {
+                        0 => String::new(),
+                        n => format!("{n} connections "),
+                    };
+                    let every = match self.finding.rule {
+                        Rule::BrokenByConnections => "every Service with new connections",
+                        Rule::BrokenByRules => "every Service that was dialled",
+                        _ => "connections",
+                    };
+                    format!(
+                        "{every} failed for {since} ({how_many}{from}to {listed}: {cause}); {success}"
+                    )
+                } else {
+                    let lacking = lacking.map(|lacking| format!(": {}", self.lacking(lacking)));
+                    format!(
+                        "new connections failed ({listed}: {cause}) and none succeeded since; not \
+                         confirmed{}",
+                        lacking.unwrap_or_default()
+                    )
+                }
+            }
+            Evidence::Data {
+                services,
+                since,
+                clients,
+                connections,
+                last_success,
+                lacking,
+            } => {
+                let success = match last_success {
+                    Some(at) => format!("data last went both ways {} ago", self.ago(*at)),
+                    None => "data went both ways on no other".to_owned(),
+                };
+                let lacking =
+                    lacking.map(|lacking| format!("; not confirmed: {}", self.lacking(lacking)));
+                format!(
+                    "connections are made, but their data is not forwarded ({connections} {}to {} \
+                     in the last {}); {success}{}",
+                    from_clients(clients),
+                    listed(services),
+                    self.ago(*since),
+                    lacking.unwrap_or_default()
+                )
+            }
             Evidence::Routes {
                 connections,
                 since,
@@ -302,47 +343,6 @@ impl Words<'_> {
             }
             evidence => self.unknown(evidence),
         }
-    }
-
-    /// Failed connections: their clients and Services, and the last success of such clients.
-    fn connections(&self) -> String {
-        let Evidence::Connections {
-            services,
-            since,
-            lacking,
-            clients,
-            failures,
-            last_success,
-        } = &self.finding.evidence
-        else {
-            return String::new();
-        };
-        let (listed, since) = (listed(services), self.ago(*since));
-        let cause = self.finding.cause.map_or("", cause);
-        let success = match last_success {
-            Some(at) => format!("nothing succeeded since {} ago", self.ago(*at)),
-            None => "nothing succeeded in that time".to_owned(),
-        };
-        if self.finding.rule.state().fails() {
-            let from = from_clients(clients);
-            let how_many = match failures {
-                0 => String::new(),
-                n => format!("{n} connections "),
-            };
-            let every = match self.finding.rule {
-                Rule::BrokenByConnections => "every Service with new connections",
-                Rule::BrokenByRules => "every Service that was dialled",
-                _ => "connections",
-            };
-            return format!(
-                "{every} failed for {since} ({how_many}{from}to {listed}: {cause}); {success}"
-            );
-        }
-        let lacking = lacking.map(|lacking| format!(": {}", self.lacking(lacking)));
-        format!(
-            "new connections failed ({listed}: {cause}) and none succeeded since; not confirmed{}",
-            lacking.unwrap_or_default()
-        )
     }
 
     fn unknown(&self, evidence: &Evidence) -> String {

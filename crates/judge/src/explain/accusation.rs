@@ -1,19 +1,20 @@
-//! Sentences about an accusation: its rule, and the innocent explanations that the rule excludes.
-//! Nothing is decided here.
+//! Sentences about an accusation: its rule, the innocent explanations that the rule excludes, and the criterion
+//! that keeps failed connections from accusing the node. Nothing is decided here.
 
 use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::time::HumanDuration;
 
-use crate::verdict::finding::{ConcurrentFailures, Evidence, Finding, Rule, Scope};
+use super::Words;
+use crate::verdict::finding::{
+    ConcurrentFailures, Evidence, Finding, MissingCriterion, Rule, Scope,
+};
 
 /// The rule by which a family takes the node out: a sentence from docs/behaviour.md, with the
 /// numbers. Other findings name what is missing in their reason.
 pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
-    let (lag, stale) = (
-        HumanDuration(limits.lag_after),
-        HumanDuration(limits.stale_after),
-    );
+    let lag = HumanDuration(limits.lag_after);
+    let stale = HumanDuration(limits.stale_after);
     Some(match (finding.rule, &finding.evidence) {
         (Rule::BrokenByProbes, _) if finding.cause == Some(Cause::ConntrackFull) => format!(
             "At least {} probes were lost on a path that worked before, each within {} of the \
@@ -167,4 +168,53 @@ fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
          the sentinel's probes failed since the same moment",
         policies.join(", ")
     )
+}
+
+impl Words<'_> {
+    pub(super) fn lacking(&self, lacking: MissingCriterion) -> String {
+        let limits = self.limits;
+        match lacking {
+            MissingCriterion::Services => {
+                format!("fewer than {} Services failed", limits.broken_services)
+            }
+            MissingCriterion::Endpoints => format!(
+                "these Services have fewer than {} endpoints together",
+                limits.broken_endpoints
+            ),
+            MissingCriterion::Pod => "only clients outside the node failed, and a firewall or a \
+                                      NetworkPolicy may deny these connections"
+                .to_owned(),
+            MissingCriterion::New => "no failed Service worked before".to_owned(),
+            MissingCriterion::Referee => {
+                "the sentinel's probes pass, so a NetworkPolicy may deny these \
+                                 connections"
+                    .to_owned()
+            }
+            MissingCriterion::Filtered => "the sentinel's probes and these connections did not begin to \
+                                           fail at the same time, so a filter on the sentinel's addresses and \
+                                           a NetworkPolicy may explain them"
+                .to_owned(),
+            MissingCriterion::SentinelConflict => {
+                "another Service uses the address that the sentinel's probes dial, so a fault \
+                 cannot be told from a NetworkPolicy"
+                    .to_owned()
+            }
+            MissingCriterion::Unprobed => {
+                "no probe takes the way of pods' connections on this node, and a \
+                               NetworkPolicy may deny these"
+                    .to_owned()
+            }
+            MissingCriterion::Namespaces => {
+                "all failed Services are in one namespace, and other namespaces have traffic"
+                    .to_owned()
+            }
+            MissingCriterion::Sources => {
+                format!("fewer than {} clients were affected", limits.broken_sources)
+            }
+            MissingCriterion::Time => format!(
+                "they have failed for less than {}",
+                HumanDuration(limits.broken_after)
+            ),
+        }
+    }
 }

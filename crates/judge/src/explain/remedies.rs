@@ -37,12 +37,8 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
             found.extend(told.filter_map(|lane| Some((looked_into(lane.cause?), family.family))));
         }
     }
-    found.extend(
-        verdict
-            .services
-            .iter()
-            .map(|service| (service.cause, service.family)),
-    );
+    let services = verdict.services.iter();
+    found.extend(services.map(|service| (service.cause, service.family)));
     let families = verdict.families.iter();
     found.extend(families.filter_map(|family| Some((family.cause?, family.family))));
     let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
@@ -53,13 +49,10 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
             None => causes.push((cause, vec![family])),
         }
     }
-    let mut next: Vec<Remedy> = verdict.why.map(of_why).into_iter().collect();
-    next.extend(
-        causes
-            .iter()
-            .map(|(cause, family)| of_cause(*cause, family)),
-    );
-    next
+    let causes = causes.iter();
+    let of_causes = causes.map(|(cause, families)| of_cause(*cause, families));
+    let of_why = verdict.why.map(of_why);
+    of_why.into_iter().chain(of_causes).collect()
 }
 
 /// Commands for IPv4, and the advice.
