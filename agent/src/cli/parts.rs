@@ -6,7 +6,6 @@ use std::time::Duration;
 use pathproof_facts::cause::{Cause, Failure};
 use pathproof_facts::names;
 use pathproof_facts::time::{HumanDuration, Mono};
-use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::explain::{self, Interfaces, Remedy, label};
 use pathproof_judge::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 use pathproof_report::{PortWay, Report};
@@ -59,10 +58,7 @@ impl Text {
         }
         self.gap();
         let eligibility = &report.verdict.eligibility;
-        if matches!(
-            eligibility,
-            Eligibility::Deleting | Eligibility::Tainted { .. }
-        ) {
+        if eligibility.is_leaving() {
             let text = format!(
                 "{eligibility}; therefore /healthz answers 503, as intended. This does not change /livez"
             );

@@ -191,20 +191,13 @@ fn datapath(topology: &DatapathTopology) -> Vec<String> {
 }
 
 fn problems(report: &Report) -> Vec<String> {
-    let port = report.port.problem.iter();
-    let mut problems: Vec<String> = port
-        .map(|problem| format!("the port is not steered: {problem}"))
-        .collect();
-    problems.extend(report.publish.problems().map(str::to_owned));
-    problems.extend(report.hardening.missing.iter().cloned());
-    problems.extend(report.cluster.problems.iter().cloned());
-    let missing = report.cluster.missing_node.iter();
-    problems.extend(
-        missing
-            .filter(|why| !report.cluster.problems.contains(why))
-            .cloned(),
-    );
-    problems
+    let (port, cluster) = (report.port.problem.iter(), &report.cluster);
+    let port = port.map(|problem| format!("the port is not steered: {problem}"));
+    let publish = report.publish.problems().map(str::to_owned);
+    let missing = cluster.missing_node.iter();
+    let missing = missing.filter(|why| !cluster.problems.contains(why));
+    let others = (report.hardening.missing.iter().chain(&cluster.problems)).chain(missing);
+    port.chain(publish).chain(others.cloned()).collect()
 }
 
 /// How load balancers' health checks reach the agent.
@@ -235,39 +228,28 @@ fn port(port: &PortReport) -> &'static str {
 fn peers(out: &mut Text, report: &Report) {
     let (silent, answering) = (&report.peers.silent, report.peers.answering);
     let nodes = counted(report.peers.dialled as u64, "other node");
-    let number = silent.len();
-    let (style, text) = match &**silent {
+    let names = match &**silent {
         [] if report.peers.dialled == 0 => return,
-        [] => (
-            Style::Faint,
-            format!("{nodes} contacted, {answering} answer"),
-        ),
-        [a, b, c, _, ..] => (
-            Style::Warn,
-            format!("{number} of {nodes} do not answer: {a}, {b}, {c}, ..."),
-        ),
-        few => {
-            let names = few.join(", ");
-            let text = format!("{number} of {nodes} do not answer: {names}");
-            (Style::Warn, text)
+        [] => {
+            let text = format!("{nodes} contacted, {answering} answer");
+            return out.section("nodes", Style::Faint, &text);
         }
+        [a, b, c, _, ..] => format!("{a}, {b}, {c}, ..."),
+        few => few.join(", "),
     };
-    out.section("nodes", style, &text);
+    let text = format!("{} of {nodes} do not answer: {names}", silent.len());
+    out.section("nodes", Style::Warn, &text);
 }
 
 /// The fleet brake: the number of failing nodes, and the limit on nodes that answer 503.
 fn fleet(out: &mut Text, report: &Report) {
     let fleet = &report.fleet;
     if let Some(Count { unsound, nodes }) = fleet.count {
-        let brake = match fleet.limit {
-            Some(percent) => format!("brake limit {percent} %"),
-            None => "brake off".to_owned(),
-        };
-        let ago = match fleet.counted {
-            Some(at) => format!("{} ago", age(report, at)),
-            None => "long ago".to_owned(),
-        };
-        let text = format!("{unsound} of {nodes} nodes failing, counted {ago}; {brake}");
+        let limit = fleet.limit.map(|limit| format!("limit {limit} %"));
+        let brake = limit.unwrap_or_else(|| "off".to_owned());
+        let ago = fleet.counted.map(|at| age(report, at).to_string());
+        let ago = ago.unwrap_or_else(|| "long".to_owned());
+        let text = format!("{unsound} of {nodes} nodes failing, counted {ago} ago; brake {brake}");
         out.section("fleet", Style::Faint, &text);
     }
     for ignored in &fleet.ignored {

@@ -27,11 +27,16 @@ pub struct AnswersReport {
 
 impl From<&effect::Answers> for AnswersReport {
     fn from(answers: &effect::Answers) -> Self {
+        let of = |answer: &Answer| AnswerReport {
+            status: answer.status,
+            healthy: answer.healthy,
+            would_fail: answer.would_fail,
+        };
         let broken = answers.broken_services.iter();
         let broken: BTreeSet<String> = broken.map(|(name, _)| name.to_string()).collect();
         Self {
-            healthz: AnswerReport::from(&answers.healthz),
-            livez: AnswerReport::from(&answers.livez),
+            healthz: of(&answers.healthz),
+            livez: of(&answers.livez),
             audit: answers.audit,
             held: answers.held,
             broken_services: broken.into_iter().collect(),
@@ -71,16 +76,6 @@ pub struct AnswerReport {
     pub healthy: bool,
     /// Whether the status would be 503 without audit mode and the fleet brake.
     pub would_fail: bool,
-}
-
-impl From<&Answer> for AnswerReport {
-    fn from(answer: &Answer) -> Self {
-        Self {
-            status: answer.status,
-            healthy: answer.healthy,
-            would_fail: answer.would_fail,
-        }
-    }
 }
 
 impl FleetSeen {

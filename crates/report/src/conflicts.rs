@@ -57,12 +57,10 @@ impl ConflictsReport {
         let probed = probed.into_iter().take(CONFLICTS_SHOWN);
         all.first.extend(probed.map(|((at, transport), other)| {
             let frontend = format!("{at}/{}", transport.name());
-            let services = sentinel.into_iter().chain([other]);
-            ConflictReport::new(ConflictOwner::Sentinel, frontend, services)
+            ConflictReport::new(ConflictOwner::Sentinel, frontend, [sentinel, Some(other)])
         }));
         for FrontendConflict { frontend, parties } in node.planner().conflicts() {
-            let [first, second] = parties;
-            let (owner, count) = match first {
+            let (owner, count) = match parties[0] {
                 None => (ConflictOwner::Node, &mut all.node),
                 // The sentinel's frontends are already listed.
                 Some(first) if Some(first) == sentinel => continue,
@@ -70,8 +68,7 @@ impl ConflictsReport {
             };
             *count += 1;
             if *count <= CONFLICTS_SHOWN as u64 {
-                let services = first.into_iter().chain(second);
-                let conflict = ConflictReport::new(owner, spelled(frontend), services);
+                let conflict = ConflictReport::new(owner, spelled(frontend), parties);
                 all.first.push(conflict);
             }
         }
@@ -114,16 +111,12 @@ impl ConflictsReport {
 }
 
 impl ConflictReport {
-    fn new<'a>(
-        owner: ConflictOwner,
-        frontend: String,
-        services: impl Iterator<Item = &'a ObjectName>,
-    ) -> Self {
-        let services = services.map(ObjectName::to_string).collect();
+    fn new(owner: ConflictOwner, frontend: String, parties: [Option<&ObjectName>; 2]) -> Self {
+        let services = parties.into_iter().flatten();
         Self {
             frontend,
             owner,
-            services,
+            services: services.map(ObjectName::to_string).collect(),
         }
     }
 }
