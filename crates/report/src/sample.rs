@@ -126,19 +126,15 @@ fn beside_flushed() -> [Finding; 2] {
         failures: 212,
         last_success: Some(ago(8_900)),
     };
-    let leaked = Some(Cause::Leaked);
     let not_delivered = Evidence::AnswerNotDelivered {
         services: Named::of(["shop/cart:grpc"].into_iter()),
         clients: 3,
     };
+    let causes = [Cause::Leaked, Cause::AnswerNotDelivered].map(Some);
+    let degraded = Rule::DegradedAnswerNotDelivered;
     [
-        of(Family::V4, leaked, Rule::BrokenByRules, evidence),
-        of(
-            Family::V4,
-            Some(Cause::AnswerNotDelivered),
-            Rule::DegradedAnswerNotDelivered,
-            not_delivered,
-        ),
+        of(Family::V4, causes[0], Rule::BrokenByRules, evidence),
+        of(Family::V4, causes[1], degraded, not_delivered),
     ]
 }
 

@@ -100,18 +100,8 @@ pub fn crowded() -> Report {
         fail(lane, ProbeCause::ConntrackFull, 24);
         lane.last_pass = Some(ago(1_300));
     }
-    let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
-    let evidence = Evidence::Probes {
-        lanes,
-        real: false,
-        beside: None,
-    };
-    let cause = Some(Cause::ConntrackFull);
-    set_finding(
-        verdict,
-        0,
-        of(Family::V4, cause, Rule::BrokenByProbes, evidence),
-    );
+    let finding = broken_by_probes(lanes, Cause::ConntrackFull);
+    set_finding(verdict, 0, finding);
     report
 }
 
@@ -145,14 +135,17 @@ pub fn flush(lanes: &mut [LaneView]) {
 pub fn flushed_finding() -> Finding {
     let mut lanes = passing(Family::V4);
     flush(&mut lanes);
+    broken_by_probes(&lanes, Cause::Leaked)
+}
+
+fn broken_by_probes(lanes: &[LaneView], cause: Cause) -> Finding {
     let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
     let evidence = Evidence::Probes {
         lanes,
         real: false,
         beside: None,
     };
-    let cause = Some(Cause::Leaked);
-    of(Family::V4, cause, Rule::BrokenByProbes, evidence)
+    of(Family::V4, Some(cause), Rule::BrokenByProbes, evidence)
 }
 
 /// Everything forwarded is dropped, and all clients are outside.
@@ -186,22 +179,14 @@ pub fn dropped() -> Report {
             others_succeed: false,
         }),
     };
-    let cause = Some(Cause::Lost);
-    set_finding(
-        verdict,
-        0,
-        of(Family::V4, cause, Rule::BrokenByTwoScopes, evidence),
-    );
+    let (lost, mtu) = (Some(Cause::Lost), Some(Cause::Mtu));
+    let finding = of(Family::V4, lost, Rule::BrokenByTwoScopes, evidence);
+    set_finding(verdict, 0, finding);
     let failures = Evidence::LargeTransferFailures {
         transfers: 4,
         since: ago(12_000),
     };
-    let failures = of(
-        Family::V4,
-        Some(Cause::Mtu),
-        Rule::DegradedByLargeTransfers,
-        failures,
-    );
+    let failures = of(Family::V4, mtu, Rule::DegradedByLargeTransfers, failures);
     verdict.families[0].findings.push(failures);
     report.answers = answered(503);
     report
