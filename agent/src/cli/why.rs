@@ -1,6 +1,7 @@
 //! `pathproof why`: explains a running agent's verdict on one page, or as JSON. It starts from the
 //! answers, goes back to the evidence, and lists what to check next.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use pathproof_facts::cause::{ProbeCause, State, Why};
@@ -244,14 +245,8 @@ fn because(out: &mut Text, verdict: &Verdict) {
     if verdict.families.is_empty() {
         out.section("because", Style::Plain, &sentence(&verdict.reason()));
     }
-    let mut told: Vec<String> = Vec::new();
-    let mut is_new = |text: &String| {
-        let new = !told.contains(text);
-        if new {
-            told.push(text.clone());
-        }
-        new
-    };
+    let mut told: BTreeSet<String> = BTreeSet::new();
+    let mut is_new = |text: &String| told.insert(text.clone());
     for family in &verdict.families {
         let (state, reason) = (family.state.name(), verdict.reason_of(family));
         out.begin("because");

@@ -34,10 +34,6 @@ impl Verdict {
         reason(&family.finding, self)
     }
 
-    pub fn reason_of_finding(&self, finding: &Finding) -> String {
-        reason(finding, self)
-    }
-
     /// Reasons of the other findings in both families, most severe first and without duplicates. Findings
     /// that only report success or a lack of evidence are omitted. Suspicions in a failing family are omitted
     /// too: each explains why it does not accuse the node, while another finding does.
@@ -64,7 +60,8 @@ impl Verdict {
     }
 }
 
-fn reason(finding: &Finding, verdict: &Verdict) -> String {
+/// A finding of the verdict in one sentence.
+pub fn reason(finding: &Finding, verdict: &Verdict) -> String {
     if let Evidence::Uncounted { finding, because } = &finding.evidence {
         let because = uncounted(finding, *because, verdict.at);
         return format!("{}; {because}", reason(finding, verdict));

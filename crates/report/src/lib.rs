@@ -66,7 +66,6 @@ pub struct Report {
     /// Count of the cluster's failing nodes, for the fleet brake.
     #[serde(default)]
     pub fleet: FleetSeen,
-    /// Connections to other nodes.
     #[serde(default)]
     pub peers: PeersReport,
     /// How connections to the healthz port reach the agent.
@@ -85,7 +84,6 @@ pub struct Report {
     pub datapath: DatapathTopology,
     /// Numbers of expected Services, frontends and endpoints.
     pub expectations: ExpectationReport,
-    /// Frontend conflicts.
     #[serde(default, rename = "claims")]
     pub conflicts: ConflictsReport,
     /// Source and state of the cluster view.
@@ -110,7 +108,6 @@ pub struct AgentInfo {
     pub unknown_policy: UnknownPolicy,
 }
 
-/// How connections to the healthz port reach the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
     pub way: PortWay,
@@ -234,9 +231,7 @@ pub struct SightingReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attached {
-    /// TCX links.
     Tcx,
-    /// clsact filters.
     Clsact,
     /// Not attached, or in one direction only.
     None,
@@ -257,7 +252,6 @@ pub struct DeviceReport {
     pub problem: Option<String>,
 }
 
-/// Numbers of expected Services, frontends and endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectationReport {
     pub services: u64,
@@ -413,7 +407,6 @@ pub struct WriteReport {
 /// Maximum number of UDP Services in the list.
 pub const UDP_SHOWN: usize = 20;
 
-/// UDP Services with traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpReport {
     /// DNS Services first, then the busiest.
@@ -457,7 +450,7 @@ pub fn serialize_verdict<S: Serializer>(
         let entry = &mut document["families"][index];
         entry["reason"] = verdict.reason_of(family).into();
         for (index, finding) in family.findings.iter().enumerate() {
-            entry["findings"][index]["sentence"] = verdict.reason_of_finding(finding).into();
+            entry["findings"][index]["sentence"] = explain::reason(finding, verdict).into();
         }
         for (index, lane) in family.lanes.iter().enumerate() {
             entry["lanes"][index]["sentence"] =
