@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
 use pathproof_judge::verdict::ServiceTrouble;
+use pathproof_report::OutcomeCounts;
 use pathproof_wire::service::{Family, SourceClass};
 
 use super::connections::{Connections, SHOWN, Sums, Tally};
@@ -46,22 +47,6 @@ pub(super) const UDP: Allowance = Allowance {
     udp: true,
 };
 
-/// Labels of outcomes, in the order of their indexes.
-const NAMES: [&str; SHOWN] = [
-    "arrived",
-    "forwarded",
-    "proven",
-    "answered",
-    "refused",
-    "leaked",
-    "misrouted",
-    "stale",
-    "unheard",
-    "rejected",
-    "retransmitted",
-    "lost",
-];
-
 /// How many outcomes are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Detail {
@@ -96,7 +81,7 @@ impl ShownOutcomes {
     }
 
     fn of(self, outcomes: &[u64; SHOWN]) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-        let all = NAMES.into_iter().zip(*outcomes);
+        let all = OutcomeCounts::NAMES.into_iter().zip(*outcomes);
         all.filter(move |(outcome, count)| self.shows(outcome, *count))
     }
 

@@ -148,54 +148,44 @@ pub struct ServiceReport {
     pub outcomes: OutcomeCounts,
 }
 
-/// Connections by outcome. A connection counts as at most one kind of failure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OutcomeCounts {
-    /// A first SYN arrived.
-    pub arrived: u64,
-    /// Left for a current endpoint.
-    pub forwarded: u64,
-    pub proven: u64,
-    /// Answered by an endpoint.
-    pub answered: u64,
-    pub refused: u64,
-    /// Left untranslated.
-    pub leaked: u64,
-    /// Left for an address that is no endpoint.
-    pub misrouted: u64,
-    /// Left for an endpoint that was removed from its slice.
-    pub stale: u64,
-    /// The client repeated its SYN after the answer.
-    pub unheard: u64,
-    /// Did not get through, and was not expected to.
-    pub rejected: u64,
-    /// Repeated SYNs.
-    pub retransmitted: u64,
-    /// Arrived and was not seen again.
-    pub lost: u64,
+macro_rules! outcome_counts {
+    ($($name:ident = $outcome:ident,)+) => {
+        /// Connections by [`Outcome`]. A connection counts as at most one kind of failure.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct OutcomeCounts {
+            $(pub $name: u64,)+
+            /// Arrived and was not seen again.
+            pub lost: u64,
+        }
+
+        impl OutcomeCounts {
+            pub const NAMES: [&'static str; OUTCOMES + 1] = [$(stringify!($name),)+ "lost"];
+
+            /// `counts` is by [`Outcome`]; lost connections are counted separately.
+            pub fn new(counts: &[u64; OUTCOMES], lost: u64) -> Self {
+                Self { $($name: counts[Outcome::$outcome as usize],)+ lost }
+            }
+        }
+    };
+}
+
+// In the order of the outcomes' indexes.
+outcome_counts! {
+    arrived = Arrived,
+    forwarded = Forwarded,
+    proven = Proven,
+    answered = Answered,
+    refused = Refused,
+    leaked = Leaked,
+    misrouted = Misrouted,
+    stale = Stale,
+    unheard = AnswerNotDelivered,
+    rejected = Rejected,
+    retransmitted = Retransmitted,
 }
 
 impl OutcomeCounts {
-    /// `counts` is by [`Outcome`]; lost connections are counted separately.
-    pub fn new(counts: &[u64; OUTCOMES], lost: u64) -> Self {
-        let of = |outcome: Outcome| counts[outcome as usize];
-        Self {
-            arrived: of(Outcome::Arrived),
-            forwarded: of(Outcome::Forwarded),
-            proven: of(Outcome::Proven),
-            answered: of(Outcome::Answered),
-            refused: of(Outcome::Refused),
-            leaked: of(Outcome::Leaked),
-            misrouted: of(Outcome::Misrouted),
-            stale: of(Outcome::Stale),
-            unheard: of(Outcome::AnswerNotDelivered),
-            rejected: of(Outcome::Rejected),
-            retransmitted: of(Outcome::Retransmitted),
-            lost,
-        }
-    }
-
     /// Every kind of failure with its count.
     pub fn failures(&self) -> [(Failure, u64); 6] {
         [
