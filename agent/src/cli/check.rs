@@ -96,15 +96,6 @@ enum CheckResult {
 }
 
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum PathResult {
-    Pass,
-    Fail,
-    /// Probes are inconclusive, or too few.
-    Unsure,
-}
-
-#[derive(Debug, Serialize)]
 struct Checked<'a> {
     schema: u32,
     node: &'a str,
@@ -129,7 +120,8 @@ struct Checked<'a> {
 struct CheckedPath<'a> {
     #[serde(with = "names::FamilyName")]
     family: Family,
-    result: PathResult,
+    /// `pass`, `fail`, or `unsure`: probes are inconclusive, or too few.
+    result: &'static str,
     #[serde(flatten)]
     lane: &'a LaneView,
     /// Whether the explanation of the TCP path also covers this one.
@@ -221,10 +213,10 @@ fn path<'a>(verdict: &Verdict, family: &FamilyVerdict, lane: &'a LaneView) -> Ch
     CheckedPath {
         family: family.family,
         result: match lane.state {
-            LaneState::Passing => PathResult::Pass,
-            LaneState::Failing if long => PathResult::Fail,
-            LaneState::NeverWorked if lane.cause.is_some() => PathResult::Fail,
-            _ => PathResult::Unsure,
+            LaneState::Passing => "pass",
+            LaneState::Failing if long => "fail",
+            LaneState::NeverWorked if lane.cause.is_some() => "fail",
+            _ => "unsure",
         },
         lane,
         explained,

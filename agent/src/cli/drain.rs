@@ -106,7 +106,12 @@ impl Wait {
             }
             Err(error) => {
                 let since = *self.silent.get_or_insert(elapsed);
-                !may_pass(error) || elapsed.saturating_sub(since) >= RESTART
+                // Errors that a restart of the agent may explain.
+                let may_pass = matches!(
+                    error,
+                    FetchError::Unreachable(..) | FetchError::Broken(..) | FetchError::TooEarly(..)
+                );
+                !may_pass || elapsed.saturating_sub(since) >= RESTART
             }
         };
         done || elapsed >= self.timeout
@@ -130,14 +135,6 @@ impl Wait {
             )
         })
     }
-}
-
-/// Whether a restart of the agent may explain the error.
-fn may_pass(error: &FetchError) -> bool {
-    matches!(
-        error,
-        FetchError::Unreachable(..) | FetchError::Broken(..) | FetchError::TooEarly(..)
-    )
 }
 
 #[cfg(test)]

@@ -53,14 +53,8 @@ pub(super) struct Tally {
     /// The Service when its first connection arrived.
     pub(super) info: ServiceInfo,
     pub(super) sums: Box<Sums>,
-    failed: Option<Failed>,
-}
-
-/// Failures without a pause of [`RECENT`] between them.
-#[derive(Debug, Clone, Copy)]
-struct Failed {
-    count: u64,
-    last: Mono,
+    /// Number of failures without a pause of [`RECENT`] between them, and the time of the last one.
+    failed: Option<(u64, Mono)>,
 }
 
 impl Tally {
@@ -86,17 +80,13 @@ impl Tally {
     }
 
     fn fail(&mut self, count: u64, now: Mono) {
-        let before = self.recent_failures(now);
-        self.failed = Some(Failed {
-            count: before + count,
-            last: now,
-        });
+        self.failed = Some((self.recent_failures(now) + count, now));
     }
 
     /// Failures since the last pause of [`RECENT`]; none once such a pause has passed.
     pub(super) fn recent_failures(&self, now: Mono) -> u64 {
-        let recent = self.failed.filter(|failed| now.since(failed.last) < RECENT);
-        recent.map_or(0, |failed| failed.count)
+        let recent = self.failed.filter(|(_, last)| now.since(*last) < RECENT);
+        recent.map_or(0, |(count, _)| count)
     }
 
     /// The Service with this id, unless it is another one by now: ids are reused.

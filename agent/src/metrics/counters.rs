@@ -216,9 +216,6 @@ impl PublishStats {
     }
 }
 
-/// Name of the inconclusive outcome.
-const VOID: &str = "void";
-
 /// Metrics that the main loop counts per event.
 #[derive(Debug)]
 pub(super) struct Measured {
@@ -275,7 +272,7 @@ impl Measured {
     pub(super) fn probe(&self, trace: &ProbeTrace, outcome: &'static str) {
         let lane = trace.lane;
         let family = ("family", names::of_family(lane.family));
-        if outcome == VOID {
+        if outcome == "void" {
             self.void.get_or_create(&[family]).inc();
             return;
         }

@@ -82,8 +82,13 @@ pub fn reason(finding: &Finding, verdict: &Verdict) -> String {
     });
     let is_full = finding.cause == Some(Cause::ConntrackFull);
     let table = verdict.conntrack.table.filter(|_| is_full);
-    let detail = table.map(|table| conntrack(&table));
-    match detail.or_else(|| dropped(finding, verdict)) {
+    let advice = table.map(|Table { entries, limit, .. }| {
+        format!(
+            "{entries} of {limit} entries are in use: raise net.netfilter.nf_conntrack_max, or \
+             find the client that opens them"
+        )
+    });
+    match advice.or_else(|| dropped(finding, verdict)) {
         Some(detail) => format!("{sentence}; {detail}"),
         None => sentence,
     }
@@ -123,15 +128,6 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
     let reason = &main.filter(|_| is_loss)?.reason;
     let meaning = drops::meaning(reason).map_or_else(String::new, |text| format!(": {text}"));
     Some(format!("the kernel's drop reason is {reason}{meaning}"))
-}
-
-/// Advice for a full connection table.
-fn conntrack(table: &Table) -> String {
-    format!(
-        "{} of {} entries are in use: raise net.netfilter.nf_conntrack_max, or find the client that \
-         opens them",
-        table.entries, table.limit
-    )
 }
 
 /// A finding, and the numbers for its sentence.

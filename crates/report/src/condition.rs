@@ -63,19 +63,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason for a state, unless another one has priority.
-    fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
-        match state {
-            State::Proven => Reason::Proven,
-            State::Starting => Reason::Starting,
-            State::Stale => Reason::Stale,
-            State::Broken => Reason::Broken(cause),
-            State::Degraded => Reason::Degraded(cause),
-            State::Suspect => Reason::Suspect(cause),
-            State::Unknown => Reason::Unknown(why),
-        }
-    }
-
     pub fn all() -> Vec<Reason> {
         let causes = || iter::once(None).chain(Cause::ALL.map(Some));
         let whys = iter::once(None).chain(Why::ALL.map(Some));
@@ -144,7 +131,13 @@ pub fn condition(verdict: &Verdict, sound: bool) -> ConditionState {
         // A broken datapath has priority over leaving: batch jobs may run there for hours.
         (Status::True | Status::Unknown, _) if leaving => Reason::Leaving,
         (Status::False, State::Proven | State::Degraded) => Reason::Recovering,
-        (_, state) => Reason::of(state, verdict.cause, verdict.why),
+        (_, State::Proven) => Reason::Proven,
+        (_, State::Starting) => Reason::Starting,
+        (_, State::Stale) => Reason::Stale,
+        (_, State::Broken) => Reason::Broken(verdict.cause),
+        (_, State::Degraded) => Reason::Degraded(verdict.cause),
+        (_, State::Suspect) => Reason::Suspect(verdict.cause),
+        (_, State::Unknown) => Reason::Unknown(verdict.why),
     };
     ConditionState {
         status,

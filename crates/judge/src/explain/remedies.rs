@@ -55,16 +55,14 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     of_why.into_iter().chain(of_causes).collect()
 }
 
-/// Commands for IPv4, and the advice.
-type Entry = (&'static [&'static str], &'static str);
-
 const RULES: &[&str] = &[
     "iptables -t nat -L KUBE-SERVICES -n | head",
     "nft list chain ip kube-proxy services",
 ];
 const FILTERS: &[&str] = &["iptables -L FORWARD -nv", "nft list ruleset | grep -n drop"];
 
-fn entry(cause: Cause) -> Entry {
+/// Commands for IPv4, and the advice.
+fn entry(cause: Cause) -> (&'static [&'static str], &'static str) {
     match cause {
         Cause::Leaked => (
             RULES,
