@@ -18,16 +18,16 @@ pub(super) const TEXT: usize = 16;
 /// Maximum number of sentences under one title.
 const LINES_SHOWN: usize = 6;
 
-/// Purpose of a piece of text; the terminal's palette decides its colour.
+/// Purpose of a piece of text, with the code that selects it; the terminal's palette decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    Plain,
-    Heading,
-    Faint,
-    Good,
-    Warn,
-    Bad,
-    Unsure,
+    Plain = 0,
+    Heading = 1,
+    Faint = 2,
+    Good = 32,
+    Warn = 33,
+    Bad = 31,
+    Unsure = 36,
 }
 
 impl Style {
@@ -46,22 +46,10 @@ impl Style {
             _ => Style::Plain,
         }
     }
-
-    fn code(self) -> &'static str {
-        match self {
-            Style::Plain => "",
-            Style::Heading => "1",
-            Style::Faint => "2",
-            Style::Good => "32",
-            Style::Warn => "33",
-            Style::Bad => "31",
-            Style::Unsure => "36",
-        }
-    }
 }
 
 /// A page being written. Only visible characters count towards columns.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Text {
     text: String,
     colour: bool,
@@ -72,15 +60,16 @@ pub(super) struct Text {
 impl Text {
     pub(super) fn new(colour: bool) -> Self {
         Self {
-            text: String::new(),
             colour,
-            column: 0,
-            title: String::new(),
+            ..Self::default()
         }
     }
 
     pub(super) fn put(&mut self, style: Style, text: &str) -> &mut Self {
-        self.styled(style.code(), text)
+        match style {
+            Style::Plain => self.styled("", text),
+            _ => self.styled(&(style as u8).to_string(), text),
+        }
     }
 
     fn styled(&mut self, code: &str, text: &str) -> &mut Self {
@@ -145,7 +134,7 @@ impl Text {
         let word = word.to_uppercase();
         // Bold and inverse: the style's colour becomes the background.
         match self.colour {
-            true => self.styled(&format!("1;7;{}", style.code()), &format!(" {word} ")),
+            true => self.styled(&format!("1;7;{}", style as u8), &format!(" {word} ")),
             false => self.put(Style::Plain, &word),
         };
         self.put(Style::Plain, "  ");
