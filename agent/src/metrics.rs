@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pathproof_facts::directory::Directory;
 use pathproof_facts::time::Mono;
+use pathproof_facts::trace::Transport;
 use pathproof_judge::verdict::{ServiceTrouble, Verdict};
 use pathproof_node::effect::Measurement;
 use pathproof_report::{Report, ServiceReport, UdpReport};
@@ -99,24 +100,19 @@ impl Metrics {
         let mut current = self.current();
         // The last turn's time is close enough: failures stay recent for minutes.
         let now = current.now();
-        let Current {
-            connections,
-            datagrams,
-            ..
-        } = &mut *current;
         for delta in counts {
             // A Service that disappeared since the count is skipped, because its family is unknown.
             if let Some(info) = directory.service(delta.service) {
                 let counted = match info.udp {
-                    true => &mut datagrams.counted,
-                    false => &mut *connections,
+                    true => &mut current.datagrams.counted,
+                    false => &mut current.connections,
                 };
                 counted.record(delta, &info, now);
             }
         }
         for (service, us) in answers {
             if let Some(info) = directory.service(service).filter(|info| info.udp) {
-                datagrams.answered(service, u64::from(us) * 1_000);
+                current.datagrams.answered(service, u64::from(us) * 1_000);
                 if info.dns {
                     self.counted.measured.dns.observe(f64::from(us) / 1e6);
                 }
@@ -211,13 +207,13 @@ impl Current {
     /// TCP Services with series.
     fn services(&self) -> Shown<'_> {
         let named = self.verdict().map_or(&[][..], |verdict| &verdict.services);
-        (self.connections).shown(self.which, series::TCP, named, self.now())
+        (self.connections).shown(self.which, Transport::Tcp, named, self.now())
     }
 
     /// UDP Services with series. The verdict names none of them, because it covers only connections.
     fn udp_services(&self) -> Shown<'_> {
         let datagrams = &self.datagrams.counted;
-        datagrams.shown(self.which, series::UDP, &[], self.now())
+        datagrams.shown(self.which, Transport::Udp, &[], self.now())
     }
 }
 

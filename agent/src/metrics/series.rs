@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use clap::ValueEnum;
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
+use pathproof_facts::trace::Transport;
 use pathproof_judge::verdict::ServiceTrouble;
 use pathproof_report::OutcomeCounts;
 use pathproof_wire::service::{Family, SourceClass};
@@ -28,30 +29,18 @@ pub enum ServiceMetrics {
     Off,
 }
 
-/// Maximum number of series of all Services in trouble together, for TCP or for UDP.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Allowance {
-    services: usize,
-    series: usize,
-    udp: bool,
+/// Maximum number of Services in trouble, and of series of all of them together.
+fn allowance(transport: Transport) -> (usize, usize) {
+    match transport {
+        Transport::Tcp => (50, 150),
+        Transport::Udp => (10, 40),
+    }
 }
 
-pub(super) const TCP: Allowance = Allowance {
-    services: 50,
-    series: 150,
-    udp: false,
-};
-pub(super) const UDP: Allowance = Allowance {
-    services: 10,
-    series: 40,
-    udp: true,
-};
-
 /// How many outcomes are shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Detail {
     /// Failures once they occurred.
-    #[default]
     Trouble,
     /// All failures from zero on, since a rate needs a first value.
     Failures,
@@ -59,22 +48,19 @@ enum Detail {
     Steps,
 }
 
-/// Selection of outcomes.
-#[derive(Debug, Clone, Copy, Default)]
-struct ShownOutcomes {
-    detail: Detail,
-    /// For UDP, refusals and answers that do not arrive cannot be observed, and have no series.
-    udp: bool,
-}
+/// Selection of outcomes. For UDP, refusals and answers that do not arrive cannot be observed, and have no
+/// series.
+#[derive(Debug, Clone, Copy)]
+struct ShownOutcomes(Detail, Transport);
 
 impl ShownOutcomes {
     fn shows(self, outcome: &str, count: u64) -> bool {
         match outcome {
-            "refused" | "unheard" if self.udp => false,
+            "refused" | "unheard" if self.1 == Transport::Udp => false,
             "arrived" | "proven" => true,
-            "forwarded" | "answered" => count > 0 && self.detail == Detail::Steps,
+            "forwarded" | "answered" => count > 0 && self.0 == Detail::Steps,
             "refused" | "leaked" | "misrouted" | "stale" | "lost" => {
-                count > 0 || self.detail != Detail::Trouble
+                count > 0 || self.0 != Detail::Trouble
             }
             _ => count > 0,
         }
@@ -96,7 +82,7 @@ impl ShownOutcomes {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shown<'a> {
     tallies: Vec<&'a Tally>,
     others: Option<&'a [Sums]>,
@@ -108,10 +94,7 @@ pub(super) struct Shown<'a> {
 impl Connections {
     /// Writes the node's series, with the labels family, path and outcome.
     pub(super) fn write(&self, to: &mut Samples<'_>) {
-        let shown = ShownOutcomes {
-            detail: Detail::Failures,
-            udp: false,
-        };
+        let shown = ShownOutcomes(Detail::Failures, Transport::Tcp);
         for (family, sums) in Family::ALL.into_iter().zip(&self.nodes) {
             for (path, outcome, count) in shown.of_paths(sums) {
                 to.add(&[names::of_family(family), path, outcome], count as f64);
@@ -121,10 +104,7 @@ impl Connections {
 
     /// Writes the node's series of datagrams, summed over all paths.
     pub(super) fn write_datagrams(&self, to: &mut Samples<'_>) {
-        let shown = ShownOutcomes {
-            detail: Detail::Failures,
-            udp: true,
-        };
+        let shown = ShownOutcomes(Detail::Failures, Transport::Udp);
         for (family, sums) in Family::ALL.into_iter().zip(&self.nodes) {
             let total = |outcome: usize| sums.iter().map(|path| path[outcome]).sum::<u64>();
             let outcomes: [u64; SHOWN] = std::array::from_fn(total);
@@ -141,27 +121,41 @@ impl Connections {
     pub(super) fn shown(
         &self,
         which: ServiceMetrics,
-        allowance: Allowance,
+        transport: Transport,
         named: &[ServiceTrouble],
         now: Mono,
     ) -> Shown<'_> {
+        let mut shown = Shown {
+            tallies: Vec::new(),
+            others: None,
+            shown_outcomes: ShownOutcomes(Detail::Trouble, transport),
+            omitted: 0,
+        };
         match which {
-            ServiceMetrics::Off => Shown::default(),
-            ServiceMetrics::All => Shown {
-                tallies: self.services.values().collect(),
-                others: Some(&self.others),
-                shown_outcomes: ShownOutcomes {
-                    detail: Detail::Steps,
-                    udp: allowance.udp,
-                },
-                omitted: 0,
-            },
-            ServiceMetrics::Trouble => self.in_trouble(allowance, named, now),
+            ServiceMetrics::Off => {}
+            ServiceMetrics::All => {
+                shown.tallies.extend(self.services.values());
+                shown.others = Some(&self.others);
+                shown.shown_outcomes.0 = Detail::Steps;
+            }
+            ServiceMetrics::Trouble => {
+                let ranked = self.in_trouble(named, now);
+                let (services, mut left) = allowance(transport);
+                // The limit also counts outcomes that are not shown for datagrams.
+                let counted = ShownOutcomes(Detail::Trouble, Transport::Tcp);
+                let fits = ranked.iter().take(services).map_while(|tally| {
+                    left = left.checked_sub(counted.of_paths(&tally.sums).count())?;
+                    Some(*tally)
+                });
+                shown.tallies.extend(fits);
+                shown.omitted = ranked.len() - shown.tallies.len();
+            }
         }
+        shown
     }
 
     /// Services that the verdict confirms come first, then those with most failures, then by name.
-    fn in_trouble(&self, allowance: Allowance, named: &[ServiceTrouble], now: Mono) -> Shown<'_> {
+    fn in_trouble(&self, named: &[ServiceTrouble], now: Mono) -> Vec<&Tally> {
         let mut confirmations: HashMap<(&str, Family), bool> = HashMap::new();
         for trouble in named {
             confirmations.insert((&trouble.service, trouble.family), trouble.confirmed);
@@ -181,25 +175,7 @@ impl Connections {
             let worst = Reverse((*named == Some(true), *failures, named.is_some()));
             (worst, &tally.info.name, &tally.info.port, tally.info.family)
         });
-        let in_trouble = ranked.len();
-        // The limit also counts outcomes that are not shown for datagrams.
-        let series = |tally: &Tally| ShownOutcomes::default().of_paths(&tally.sums).count();
-        let mut left = allowance.series;
-        let fits = ranked.into_iter().take(allowance.services);
-        let fits = fits.map_while(|(.., tally)| {
-            left = left.checked_sub(series(tally))?;
-            Some(tally)
-        });
-        let tallies: Vec<&Tally> = fits.collect();
-        Shown {
-            omitted: in_trouble - tallies.len(),
-            tallies,
-            others: None,
-            shown_outcomes: ShownOutcomes {
-                detail: Detail::Trouble,
-                udp: allowance.udp,
-            },
-        }
+        ranked.into_iter().map(|(.., tally)| tally).collect()
     }
 }
 
