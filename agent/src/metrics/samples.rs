@@ -17,16 +17,8 @@ impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (current, counted) = (self.0.current(), &self.0.counted);
         let turn = current.snapshot.as_ref();
-        for (_, definition) in ALL {
-            let Definition {
-                name,
-                help,
-                unit,
-                kind,
-                source,
-                ..
-            } = *definition;
-            let is_absent = match source {
+        for (_, it) in ALL {
+            let is_absent = match it.source {
                 Source::Value(_) | Source::Turn(_) => turn.is_none(),
                 Source::Always(_) => false,
                 Source::Library(metric) => metric(counted).is_empty(),
@@ -34,12 +26,12 @@ impl Collector for Exposition {
             if is_absent {
                 continue;
             }
-            let encoder = encoder.encode_descriptor(name, help, unit, kind)?;
+            let encoder = encoder.encode_descriptor(it.name, it.help, it.unit, it.kind)?;
             let mut samples = Samples {
-                definition,
+                definition: it,
                 encoder,
             };
-            match (source, turn) {
+            match (it.source, turn) {
                 (Source::Value(read), Some(turn)) => samples.value(read(&turn.report)),
                 (Source::Turn(read), Some(turn)) => read(turn, &mut samples),
                 (Source::Always(read), _) => read(&current, &mut samples),
