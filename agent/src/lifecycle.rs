@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pathproof_facts::text;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::fmt;
@@ -135,17 +136,10 @@ impl Readiness {
 /// Raises the limit of open files to the maximum that needs no privileges, and returns it. Shells set it to
 /// 1,024, which is fewer than a health port's connections may need.
 pub(crate) fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 1024,
-        rlim_max: 1024,
-    };
-    // SAFETY: the pointer is to a local that outlives the call, which writes only this local.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let before = std::mem::replace(&mut limit.rlim_cur, limit.rlim_max);
-    // SAFETY: the pointer is to a local that outlives the call, which only reads it.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
-        0 => limit.rlim_cur,
-        _ => before,
+    let (before, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    match setrlimit(Resource::RLIMIT_NOFILE, most, most) {
+        Ok(()) => most,
+        Err(_) => before,
     }
 }
 

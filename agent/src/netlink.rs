@@ -1,11 +1,11 @@
 //! Single netlink requests: one request, and every message of its answer. `datapath::devices`
 //! subscribes to changes of interfaces and routes.
 
-use std::ffi::CStr;
 use std::io;
 use std::time::Duration;
 
 use netlink_sys::{Socket, SocketAddr};
+use nix::net::if_::if_indextoname;
 use socket2::SockRef;
 
 pub(crate) mod link;
@@ -33,23 +33,9 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Index of the interface with this name, if it exists.
-pub(crate) fn index_of(name: &CStr) -> Option<u32> {
-    // SAFETY: the string ends with NUL.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    (index != 0).then_some(index)
-}
-
 /// Current name of the interface with this index.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {
-    let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has `IF_NAMESIZE` bytes, as `if_indextoname` requires.
-    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call ended what it wrote with NUL.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    Ok(name.to_string_lossy().into_owned())
+    Ok(if_indextoname(index)?.to_string_lossy().into_owned())
 }
 
 /// Requests a dump, and passes the body of every message of the answer to `each`.

@@ -6,13 +6,13 @@
 //! many times a second.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use netlink_sys::AsyncSocket as _;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::net::if_::if_nametoindex;
 use pathproof_wire::packet::Link;
 use pathproof_wire::service::Family;
 use rtnetlink::packet_core::Parseable;
@@ -62,8 +62,7 @@ impl Device {
     }
 
     pub(super) fn exists(&self) -> bool {
-        let name = CString::new(self.name.as_str());
-        name.is_ok_and(|name| netlink::index_of(&name) == Some(self.index))
+        if_nametoindex(self.name.as_str()) == Ok(self.index)
     }
 }
 

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use nix::net::if_::if_nametoindex;
 use pathproof_wire::service::Family;
 use thiserror::Error;
 
@@ -21,7 +22,6 @@ mod rules;
 use rules::{TABLES, Table};
 
 use crate::netfilter::{self, Name, Nft, has_legacy};
-use crate::netlink::index_of;
 
 /// Timeout of a request: deleting a table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ pub fn cleanup(path: &OsStr) -> Cleaned {
             }
         }
     }
-    if index_of(c"kube-ipvs0").is_some() {
+    if if_nametoindex("kube-ipvs0").is_ok() {
         cleaned.problems.push(CleanupError::Ipvs);
     }
     cleaned

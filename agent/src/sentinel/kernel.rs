@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, io};
 
+use nix::net::if_::if_nametoindex;
 use pathproof_facts::owners::{Owner, OwnersRead};
 use pathproof_wire::service::{FAMILIES, Family};
 
 use crate::netfilter::{Name, Nft, has_legacy};
-use crate::netlink::index_of;
 use crate::sentinel::devices::Role;
 
 pub mod conntrack;
@@ -36,12 +36,12 @@ static LEGACY_OF_OTHERS: [AtomicBool; FAMILIES] = [const { AtomicBool::new(false
 /// a family if a request failed.
 pub fn owners() -> OwnersRead {
     let nft = Nft::open(PATIENCE);
-    let has_device = |name| index_of(name).is_some();
+    let has_device = |name: &str| if_nametoindex(name).is_ok();
     let devices = [
-        (has_device(c"kube-ipvs0"), Owner::Ipvs),
-        (has_device(c"cilium_host"), Owner::Cilium),
+        (has_device("kube-ipvs0"), Owner::Ipvs),
+        (has_device("cilium_host"), Owner::Cilium),
         // OVN-Kubernetes translates in Open vSwitch, which has no visible rules.
-        (has_device(c"ovn-k8s-mp0"), Owner::Unknown),
+        (has_device("ovn-k8s-mp0"), Owner::Unknown),
     ];
     Family::ALL.map(|family| {
         let has = |name| match &nft {
