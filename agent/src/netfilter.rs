@@ -12,8 +12,9 @@ use std::time::Duration;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use pathproof_wire::service::Family;
+use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
-use crate::netlink::{self, REQUEST};
+use crate::netlink;
 
 /// Messages of linux/netfilter/nfnetlink.h and nf_tables.h: the subsystem is the upper byte.
 const SUBSYSTEM: u16 = 10;
@@ -22,7 +23,6 @@ const BATCH_END: u16 = 17;
 const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
 const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
-const ACKNOWLEDGE: u16 = 4;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
 
@@ -53,7 +53,7 @@ impl Nft {
 
     /// Whether the object exists in this family's tables.
     pub fn has(&self, family: Family, name: Name<'_>) -> io::Result<bool> {
-        let request = |kind, names: &[_]| message(kind, REQUEST, number(family), 0, names);
+        let request = |kind, names: &[_]| message(kind, 0, number(family), 0, names);
         self.ask(&match name {
             Name::Table(table) => request(GET_TABLE, &[(NAME_OF_TABLE, table)]),
             Name::Chain { table, chain } => {
@@ -64,11 +64,11 @@ impl Nft {
 
     /// Deletes a table with its content; returns whether it existed.
     pub fn delete_table(&self, family: Family, table: &str) -> io::Result<bool> {
-        let (kind, flags) = (DELETE_TABLE, REQUEST | ACKNOWLEDGE);
+        let (kind, flags) = (DELETE_TABLE, NLM_F_ACK);
         let batch = [
-            message(BATCH_BEGIN, REQUEST, 0, SUBSYSTEM, &[]),
+            message(BATCH_BEGIN, 0, 0, SUBSYSTEM, &[]),
             message(kind, flags, number(family), 0, &[(NAME_OF_TABLE, table)]),
-            message(BATCH_END, REQUEST, 0, SUBSYSTEM, &[]),
+            message(BATCH_END, 0, 0, SUBSYSTEM, &[]),
         ];
         self.ask(&batch.concat())
     }
@@ -88,7 +88,7 @@ fn number(family: Family) -> u8 {
     }
 }
 
-/// Encodes a message with `struct nfgenmsg` and string attributes.
+/// Encodes a request with `struct nfgenmsg` and string attributes.
 fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str)]) -> Vec<u8> {
     let mut body = vec![family, 0];
     body.extend(resource.to_be_bytes());
@@ -98,7 +98,7 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str
             format!("{name}\0").as_bytes(),
         ));
     }
-    netlink::message(kind, flags, &body)
+    netlink::message(kind, NLM_F_REQUEST | flags, &body)
 }
 
 /// Whether the answer shows that the object exists. If it does not, the kernel answers with `ENOENT`.
@@ -175,21 +175,15 @@ mod tests {
     #[test]
     fn a_message_is_padded_and_counted() {
         let chain = [(NAME_OF_TABLE, "nat"), (NAME_OF_CHAIN, "KUBE-SERVICES")];
-        let get = message(GET_CHAIN, REQUEST, 2, 0, &chain);
+        let get = message(GET_CHAIN, 0, 2, 0, &chain);
         assert_eq!(get.len() % 4, 0);
         assert_eq!(get[..4], (get.len() as u32).to_ne_bytes());
         assert_eq!(&get[24..28], b"nat\0");
-        let delete = message(
-            DELETE_TABLE,
-            REQUEST,
-            2,
-            0,
-            &[(NAME_OF_TABLE, "kube-proxy")],
-        );
+        let delete = message(DELETE_TABLE, 0, 2, 0, &[(NAME_OF_TABLE, "kube-proxy")]);
         assert_eq!(delete.len(), 16 + 4 + 4 + 12);
         assert_eq!(delete[..4], 36u32.to_ne_bytes());
         assert_eq!(&delete[24..], b"kube-proxy\0\0");
-        let begin = message(BATCH_BEGIN, REQUEST, 0, SUBSYSTEM, &[]);
+        let begin = message(BATCH_BEGIN, 0, 0, SUBSYSTEM, &[]);
         assert_eq!(&begin[18..], [0, 10]);
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netlink_sys::{Socket, SocketAddr};
 use nix::net::if_::if_indextoname;
+use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use socket2::SockRef;
 
 pub(crate) mod link;
@@ -14,15 +15,10 @@ pub(crate) mod ways;
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
-pub(crate) const REQUEST: u16 = 1;
-const ACK: u16 = 4;
-/// Flag that sends the notification of a change also to its requester (`NLM_F_ECHO`).
-pub(crate) const ECHO: u16 = 8;
-const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// Read timeout: the kernel answers at once or not at all.
-const PATIENCE: Duration = Duration::from_millis(200);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Opens a socket of this protocol whose reads time out after `patience`.
 pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
@@ -38,18 +34,9 @@ pub(crate) fn name_of(index: u32) -> io::Result<String> {
     Ok(if_indextoname(index)?.to_string_lossy().into_owned())
 }
 
-/// Requests a dump, and passes the body of every message of the answer to `each`.
+/// Requests a dump, and passes the body of every message of the answer to `each`. `patience` is the timeout for
+/// each part of the answer.
 pub(crate) fn dump(
-    protocol: isize,
-    kind: u16,
-    body: &[u8],
-    each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    dump_within(PATIENCE, protocol, kind, body, each)
-}
-
-/// [`dump`] with a timeout for each part of the answer.
-pub(crate) fn dump_within(
     patience: Duration,
     protocol: isize,
     kind: u16,
@@ -57,7 +44,7 @@ pub(crate) fn dump_within(
     mut each: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let socket = open(protocol, patience)?;
-    socket.send(&message(kind, REQUEST | DUMP, body), 0)?;
+    socket.send(&message(kind, NLM_F_REQUEST | NLM_F_DUMP, body), 0)?;
     let mut answer = Vec::with_capacity(32 * 1024);
     loop {
         answer.clear();
@@ -68,24 +55,23 @@ pub(crate) fn dump_within(
     }
 }
 
-/// Sends a request with these flags, except a dump, and passes the body of every message of the
-/// answer to `each`.
-pub(crate) fn ask(
-    protocol: isize,
-    (kind, flags): (u16, u16),
-    body: &[u8],
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
+/// Sends a request with these flags, except a dump, and returns the body of the last message of the answer. It
+/// is empty if the kernel only acknowledges.
+pub(crate) fn ask(protocol: isize, (kind, flags): (u16, u16), body: &[u8]) -> io::Result<Vec<u8>> {
     let socket = open(protocol, PATIENCE)?;
-    socket.send(&message(kind, REQUEST | ACK | flags, body), 0)?;
-    let mut answer = Vec::with_capacity(32 * 1024);
+    let flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+    socket.send(&message(kind, flags, body), 0)?;
+    let (mut answer, mut last) = (Vec::with_capacity(32 * 1024), Vec::new());
     // The acknowledgement is the last datagram, and may be the only one.
     loop {
         answer.clear();
         socket.recv(&mut answer, 0)?;
-        messages(&answer, &mut each)?;
+        messages(&answer, &mut |body: &[u8]| {
+            last = body.to_vec();
+            Ok(())
+        })?;
         if half(&answer, 4) == Some(ERROR) {
-            return Ok(());
+            return Ok(last);
         }
     }
 }
@@ -174,7 +160,7 @@ mod tests {
 
     #[test]
     fn answers_cut_short_are_errors() {
-        let whole = message(7, REQUEST, &[1; 20]);
+        let whole = message(7, NLM_F_REQUEST, &[1; 20]);
         let mut seen = 0;
         let mut count = |_: &[u8]| {
             seen += 1;

@@ -216,11 +216,10 @@ async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
 }
 
 fn links() -> io::Result<Vec<LinkMessage>> {
-    const GET: u16 = 18;
     /// A `struct ifinfomsg` that selects all.
     const ALL: [u8; 16] = [0; 16];
     let mut links = Vec::new();
-    netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &ALL, |body| {
+    netlink::dump(PATIENCE, NETLINK_ROUTE, libc::RTM_GETLINK, &ALL, |body| {
         match LinkMessage::parse(body) {
             Ok(link) => links.push(link),
             Err(error) => tracing::debug!(%error, "an interface could not be read"),

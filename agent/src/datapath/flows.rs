@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use pathproof_judge::drain::{Flow, OpenConnections, Outsiders};
 use pathproof_wire::service::{Address, Port, mapped};
 
-use crate::netlink::{attributes, dump, find};
+use crate::netlink::{PATIENCE, attributes, dump, find};
 
 /// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET`.
 const GET: u16 = 1 << 8 | 1;
@@ -45,7 +45,7 @@ pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     let lasts = Lasts::read().map_err(failed)?;
     let mut counted = OpenConnections::default();
     let all = [libc::AF_UNSPEC as u8, 0, 0, 0];
-    dump(NETLINK_NETFILTER, GET, &all, |entry| {
+    dump(PATIENCE, NETLINK_NETFILTER, GET, &all, |entry| {
         if let Some(flow) = flow(entry, &lasts) {
             outsiders.count(&flow, &mut counted);
         }

@@ -8,9 +8,10 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use pathproof_wire::service::Address;
 use pathproof_wire::steer::{ANY_V4, ANY_V6, mapped};
 
-use crate::netlink::{self, attributes, too_short, word};
+use crate::netlink::{PATIENCE, attributes, dump, too_short, word};
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// `SOCK_DIAG_BY_FAMILY`.
+const GET: u16 = 20;
 /// `struct inet_diag_msg`.
 const MESSAGE: usize = 72;
 /// `INET_DIAG_SKV6ONLY`.
@@ -91,7 +92,7 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
         body.extend(states.to_ne_bytes());
         body.extend(port.to_be_bytes());
         body.resize(56, 0);
-        netlink::dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, &body, |answer| {
+        dump(PATIENCE, NETLINK_SOCK_DIAG, GET, &body, |answer| {
             found.push(listener(answer).ok_or_else(too_short)?);
             Ok(())
         })?;

@@ -6,8 +6,6 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::netlink::{ask, find, word};
 
-/// `RTM_GETLINK`.
-const GET_LINK: u16 = 18;
 /// Length of `struct ifinfomsg`.
 const HEADER: usize = 16;
 /// Attributes of interfaces: `IFLA_MASTER`, `IFLA_LINK_NETNSID`, and `IFLA_LINKINFO` with its
@@ -50,12 +48,8 @@ pub(crate) struct Link {
 pub(crate) fn read(index: u32) -> io::Result<Link> {
     let mut question = [0; HEADER];
     question[4..8].copy_from_slice(&index.to_ne_bytes());
-    let mut link = Link::default();
-    ask(NETLINK_ROUTE, (GET_LINK, 0), &question, |body| {
-        link = body.get(HEADER..).map(parse).unwrap_or_default();
-        Ok(())
-    })?;
-    Ok(link)
+    let body = ask(NETLINK_ROUTE, (libc::RTM_GETLINK, 0), &question)?;
+    Ok(body.get(HEADER..).map(parse).unwrap_or_default())
 }
 
 fn parse(attributes: &[u8]) -> Link {

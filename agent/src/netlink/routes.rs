@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use libc::RTM_GETROUTE;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_wire::service::Family;
 use rtnetlink::packet_core::Parseable;
@@ -15,11 +16,8 @@ use tokio::time::Instant;
 
 use crate::netlink;
 
-/// `RTM_GETROUTE`, and the length of `struct rtmsg`, with which the request and its answers begin.
-const GET: u16 = 26;
+/// Length of `struct rtmsg`, with which the request and its answers begin.
 const HEADER: usize = 12;
-/// `RTA_DST`.
-const DESTINATION: u16 = 1;
 /// Timeout for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for the whole answer: the caller does not wait longer, and its next request starts over.
@@ -38,7 +36,7 @@ pub(crate) fn list(
     let mut question = [0; HEADER];
     question[0] = number as u8;
     let (mut routes, began) = (Vec::new(), Instant::now());
-    netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
+    netlink::dump(PATIENCE, NETLINK_ROUTE, RTM_GETROUTE, &question, |body| {
         // The family is compared, because a kernel without IPv6 answers a request for it with the routes of
         // all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
@@ -86,7 +84,7 @@ fn interfaces_of(attribute: &RouteAttribute) -> Vec<u32> {
 /// Destination (if it is an IP network) and protocol of a route.
 fn head(body: &[u8]) -> Option<(Option<IpNet>, u8)> {
     let &[family, prefix, _, _, _, protocol, ..] = body.first_chunk::<HEADER>()?;
-    let destination = netlink::find(&body[HEADER..], DESTINATION);
+    let destination = netlink::find(&body[HEADER..], libc::RTA_DST);
     let address: Option<IpAddr> = match (i32::from(family), destination) {
         (libc::AF_INET, None) => Some(Ipv4Addr::UNSPECIFIED.into()),
         (libc::AF_INET6, None) => Some(Ipv6Addr::UNSPECIFIED.into()),
@@ -119,7 +117,7 @@ mod tests {
     ) {
         let mut body = vec![family as u8, prefix, 0, 0, 254, 171, 0, 1, 0, 0, 0, 0];
         if !address.is_empty() {
-            body.extend(netlink::attribute(DESTINATION, address));
+            body.extend(netlink::attribute(libc::RTA_DST, address));
         }
         let expected = expected.map(|net| net.parse().expect(net));
         assert_eq!(head(&body), Some((expected, 171)));

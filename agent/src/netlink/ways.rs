@@ -18,23 +18,13 @@ use pathproof_witness::evidence::{
 use crate::netlink::link::Leads;
 use crate::netlink::{ask, attribute, find, link, name_of, word};
 
-/// `RTM_GETNEIGH` and `RTM_GETROUTE`.
-const GET_NEIGHBOUR: u16 = 30;
-const GET_ROUTE: u16 = 26;
 /// Length of `struct rtmsg` and of `struct ndmsg`.
 const HEADER: usize = 12;
-/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF`, `RTA_GATEWAY`, and `RTA_METRICS` with its
-/// `RTAX_MTU`. `NDA_DST` is also 1.
-const DESTINATION: u16 = 1;
-const SOURCE: u16 = 2;
-const COMES_IN_BY: u16 = 3;
-const LEAVES_BY: u16 = 4;
-const GATEWAY: u16 = 5;
-const METRICS: u16 = 8;
+/// `RTAX_MTU`, an attribute within `RTA_METRICS`.
 const MTU: u16 = 2;
-/// States of a neighbour (`NUD_*`) that count as reachable, and as unreachable.
-const ANSWERS: u16 = 0x02 | 0x40 | 0x80;
-const SILENT: u16 = 0x01 | 0x20;
+/// States of a neighbour that count as reachable, and as unreachable.
+const ANSWERS: u16 = libc::NUD_REACHABLE | libc::NUD_NOARP | libc::NUD_PERMANENT;
+const SILENT: u16 = libc::NUD_INCOMPLETE | libc::NUD_FAILED;
 
 /// Looks up the paths from these clients to the endpoints of this node.
 pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
@@ -195,19 +185,14 @@ struct Route {
 fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> RouteAnswer {
     let mut question = vec![0; HEADER];
     (question[0], question[1]) = family(to);
-    question.extend(attribute(DESTINATION, &octets(to)));
+    question.extend(attribute(libc::RTA_DST, &octets(to)));
     if let Some((source, device)) = from {
         question[2] = family(source).1;
-        question.extend(attribute(SOURCE, &octets(source)));
-        question.extend(attribute(COMES_IN_BY, &device.to_ne_bytes()));
+        question.extend(attribute(libc::RTA_SRC, &octets(source)));
+        question.extend(attribute(libc::RTA_IIF, &device.to_ne_bytes()));
     }
-    let mut found = RouteAnswer::Unclear;
-    let answer = ask(NETLINK_ROUTE, (GET_ROUTE, 0), &question, |body| {
-        found = read(body);
-        Ok(())
-    });
-    match answer {
-        Ok(()) => found,
+    match ask(NETLINK_ROUTE, (libc::RTM_GETROUTE, 0), &question) {
+        Ok(body) => read(&body),
         Err(error) => refused(&error),
     }
 }
@@ -222,21 +207,19 @@ fn refused(error: &io::Error) -> RouteAnswer {
 }
 
 fn read(body: &[u8]) -> RouteAnswer {
-    const UNICAST: u8 = 1;
-    const BLACKHOLE: u8 = 6;
-    const UNREACHABLE: u8 = 7;
-    const PROHIBIT: u8 = 8;
+    use libc::{RTN_BLACKHOLE, RTN_PROHIBIT, RTN_UNICAST, RTN_UNREACHABLE};
     let Some((header, attributes)) = body.split_at_checked(HEADER) else {
         return RouteAnswer::Unclear;
     };
-    let device = find(attributes, LEAVES_BY).and_then(|bytes| word(bytes, 0));
+    let device = find(attributes, libc::RTA_OIF).and_then(|bytes| word(bytes, 0));
     match (header[7], device) {
-        (UNICAST, Some(device)) => RouteAnswer::Route(Route {
+        (RTN_UNICAST, Some(device)) => RouteAnswer::Route(Route {
             device,
-            gateway: find(attributes, GATEWAY).and_then(ip),
-            has_mtu: find(attributes, METRICS).is_some_and(|metrics| find(metrics, MTU).is_some()),
+            gateway: find(attributes, libc::RTA_GATEWAY).and_then(ip),
+            has_mtu: find(attributes, libc::RTA_METRICS)
+                .is_some_and(|metrics| find(metrics, MTU).is_some()),
         }),
-        (BLACKHOLE | UNREACHABLE | PROHIBIT, _) => RouteAnswer::None,
+        (RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT, _) => RouteAnswer::None,
         _ => RouteAnswer::Unclear,
     }
 }
@@ -246,14 +229,11 @@ fn neighbour(address: IpAddr, device: u32) -> u16 {
     let mut question = vec![0; HEADER];
     question[0] = family(address).0;
     question[4..8].copy_from_slice(&device.to_ne_bytes());
-    question.extend(attribute(DESTINATION, &octets(address)));
-    let mut state = 0;
-    let answer = ask(NETLINK_ROUTE, (GET_NEIGHBOUR, 0), &question, |body| {
-        let bytes = body.get(8..).and_then(|rest| rest.first_chunk());
-        state = bytes.map_or(0, |bytes| u16::from_ne_bytes(*bytes));
-        Ok(())
-    });
-    answer.map_or(0, |()| state)
+    // `NDA_DST` has the same number.
+    question.extend(attribute(libc::RTA_DST, &octets(address)));
+    let body = ask(NETLINK_ROUTE, (libc::RTM_GETNEIGH, 0), &question).unwrap_or_default();
+    let state = body.get(8..).and_then(|rest| rest.first_chunk());
+    state.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
 }
 
 /// Number of the address family, and length of an address in bits.
@@ -304,8 +284,8 @@ mod tests {
     fn kinds_of_routes(#[case] kind: u8, #[case] expected: RouteAnswer) {
         let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0];
         assert_eq!(read(&body[..11]), RouteAnswer::Unclear);
-        body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
-        body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
+        body.extend(attribute(libc::RTA_OIF, &7_u32.to_ne_bytes()));
+        body.extend(attribute(libc::RTA_GATEWAY, &[192, 0, 2, 1]));
         assert_eq!(read(&body), expected);
     }
 
@@ -330,11 +310,11 @@ mod tests {
         let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
         if let Some(metric) = metric {
             let metrics = attribute(metric, &1_450_u32.to_ne_bytes());
-            body.extend(attribute(METRICS, &metrics));
+            body.extend(attribute(libc::RTA_METRICS, &metrics));
         }
-        body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
+        body.extend(attribute(libc::RTA_OIF, &7_u32.to_ne_bytes()));
         if by_gateway {
-            body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
+            body.extend(attribute(libc::RTA_GATEWAY, &[192, 0, 2, 1]));
         }
         let RouteAnswer::Route(route) = read(&body) else {
             panic!("{:?}", read(&body));

@@ -2,11 +2,12 @@
 
 use std::io;
 
+use libc::RTM_GETTFILTER;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::Direction;
 use super::hook::Place;
-use crate::netlink::{ask, dump, find, too_short, word};
+use crate::netlink::{PATIENCE, ask, dump, find, too_short, word};
 
 /// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
@@ -54,10 +55,9 @@ fn each(
     priority: u16,
     mut each: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    const GET_FILTER: u16 = 46;
     // A dump ignores the handle.
     let body = tcmsg(index, 0, direction.parent(), u32::from(priority) << 16);
-    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
+    dump(PATIENCE, NETLINK_ROUTE, RTM_GETTFILTER, &body, |answer| {
         if word(answer, 4) == Some(index) {
             each(answer)?;
         }
@@ -67,7 +67,6 @@ fn each(
 
 /// Deletes the filters that a pathproof agent left in these places, and returns their number.
 pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::Result<usize> {
-    const DELETE_FILTER: u16 = 45;
     let in_place = |filter: &AttachedFilter| {
         let is_in =
             |place: &Place| (place.handle, place.priority) == (filter.handle, filter.priority);
@@ -82,7 +81,7 @@ pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::
         let all = u32::from((libc::ETH_P_ALL as u16).to_be());
         let info = u32::from(filter.priority) << 16 | all;
         let body = tcmsg(index, filter.handle, direction.parent(), info);
-        ask(NETLINK_ROUTE, (DELETE_FILTER, 0), &body, |_| Ok(()))?;
+        ask(NETLINK_ROUTE, (libc::RTM_DELTFILTER, 0), &body)?;
         removed += 1;
     }
     Ok(removed)
@@ -96,14 +95,12 @@ pub(super) fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> 
 
 /// Parses the attributes of a filter of kind bpf; `None` for other kinds, whose options differ.
 fn attached_filter(handle: u32, priority: u16, bytes: &[u8]) -> Option<AttachedFilter> {
-    const TCA_KIND: u16 = 1;
-    const TCA_OPTIONS: u16 = 2;
     const TCA_BPF_NAME: u16 = 7;
     const TCA_BPF_ID: u16 = 11;
-    if find(bytes, TCA_KIND)? != b"bpf\0" {
+    if find(bytes, libc::TCA_KIND)? != b"bpf\0" {
         return None;
     }
-    let options = find(bytes, TCA_OPTIONS)?;
+    let options = find(bytes, libc::TCA_OPTIONS)?;
     let name = find(options, TCA_BPF_NAME).map(|name| {
         let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()

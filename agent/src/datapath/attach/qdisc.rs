@@ -11,16 +11,16 @@ use std::{fs, io};
 
 use aya::programs::tc;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use rtnetlink::packet_core::NLM_F_ECHO;
 
 use super::filters::{is_empty, tcmsg};
 use super::hook::{HookError, Spot};
 use crate::datapath::pins::{numbers, record};
-use crate::netlink::{ECHO, ask, attribute, find};
+use crate::netlink::{ask, attribute, find};
 
 const CLSACT: &str = "clsact";
 /// Parent of the qdiscs clsact and ingress (linux/pkt_sched.h).
 const PARENT: u32 = 0xffff_fff1;
-const TCA_KIND: u16 = 1;
 
 /// Ensures that clsact exists: adds it if its place is free and adding is allowed.
 pub(super) fn ready(spot: &Spot<'_>) -> Result<(), HookError> {
@@ -38,18 +38,15 @@ pub(super) fn ready(spot: &Spot<'_>) -> Result<(), HookError> {
 
 /// Kind of the qdisc in the place of clsact.
 fn kind(index: u32) -> io::Result<Option<String>> {
-    const GET_QDISC: u16 = 38;
     let body = tcmsg(index, 0, PARENT, 0);
-    let mut found = None;
-    // Without ECHO, kernels send the answer only to multicast listeners.
-    let asked = ask(NETLINK_ROUTE, (GET_QDISC, ECHO), &body, |answer| {
-        let attributes = answer.get(body.len()..).unwrap_or_default();
-        let kind = find(attributes, TCA_KIND).and_then(|kind| kind.split(|byte| *byte == 0).next());
-        found = kind.map(|kind| String::from_utf8_lossy(kind).into_owned());
-        Ok(())
-    });
+    // Without NLM_F_ECHO, kernels send the answer only to multicast listeners.
+    let asked = ask(NETLINK_ROUTE, (libc::RTM_GETQDISC, NLM_F_ECHO), &body);
     match asked.map_err(|error| (error.raw_os_error(), error)) {
-        Ok(()) => Ok(found),
+        Ok(answer) => {
+            let kind = find(answer.get(body.len()..).unwrap_or_default(), libc::TCA_KIND);
+            let kind = kind.and_then(|kind| kind.split(|byte| *byte == 0).next());
+            Ok(kind.map(|kind| String::from_utf8_lossy(kind).into_owned()))
+        }
         // Kernels return EINVAL after a qdisc was removed; newer ones only acknowledge.
         Err((Some(libc::ENOENT | libc::EINVAL), _)) => Ok(None),
         Err((_, error)) => Err(error),
@@ -58,7 +55,6 @@ fn kind(index: u32) -> io::Result<Option<String>> {
 
 /// Deletes clsact if it has no filter, and returns whether it is gone.
 fn delete(index: u32) -> io::Result<bool> {
-    const DELETE_QDISC: u16 = 37;
     if kind(index)?.as_deref() != Some(CLSACT) {
         return Ok(true);
     }
@@ -68,9 +64,9 @@ fn delete(index: u32) -> io::Result<bool> {
     let body = [
         tcmsg(index, 0xffff_0000, PARENT, 0),
         // With a kind the kernel deletes no qdisc of another kind.
-        attribute(TCA_KIND, b"clsact\0"),
+        attribute(libc::TCA_KIND, b"clsact\0"),
     ];
-    ask(NETLINK_ROUTE, (DELETE_QDISC, 0), &body.concat(), |_| Ok(())).map(|()| true)
+    ask(NETLINK_ROUTE, (libc::RTM_DELQDISC, 0), &body.concat()).map(|_| true)
 }
 
 /// Interfaces where agents added clsact. The folder, if any, has a symlink per interface index, for
