@@ -12,7 +12,7 @@ use devices::Device;
 use drops::Drops;
 use load::MapsError;
 use pathproof_facts::time::Mono;
-use pathproof_plan::{Installed, MapChange};
+use pathproof_plan::MapChange;
 use pathproof_wire::service::{EndpointKey, device_flag};
 use pathproof_witness::drops::DropWatch;
 use pathproof_witness::topology::TopologyFacts;
@@ -44,12 +44,12 @@ pub mod topology;
 /// The loaded observer, with its maps, attachments and pins.
 pub struct Observer {
     ebpf: Ebpf,
-    attacher: Attacher,
-    programmer: Programmer,
+    pub attacher: Attacher,
+    pub programmer: Programmer,
     pub sampler: Sampler,
     drops: Drops,
     /// Endpoints that each sample checks for traffic.
-    endpoints: Vec<EndpointKey>,
+    pub endpoints: Vec<EndpointKey>,
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
@@ -107,9 +107,6 @@ impl Observer {
 
     pub fn follow(&mut self, devices: &[Device], now: Mono) {
         self.claim();
-        let uplinks = devices.iter().filter(|device| device.uplink);
-        let uplinks: BTreeSet<u32> = uplinks.map(|device| device.index).collect();
-        self.sampler.set_uplinks(uplinks);
         self.sampler.set_devices(devices);
         self.attacher.follow(&mut self.ebpf, devices, now);
         self.flag_devices();
@@ -151,7 +148,7 @@ impl Observer {
         };
         let mut attachments = self.attacher.attachments().peekable();
         let all = attachments.peek().is_some() && attachments.all(attached);
-        let all = all && self.not_pinned().is_none();
+        let all = all && self.attacher.not_pinned().is_none();
         if let Some(pins) = self.pins.as_ref().filter(|_| all) {
             pins.sweep_other_versions();
         }
@@ -221,30 +218,6 @@ impl Observer {
         self.sweep_other_versions();
     }
 
-    /// Attachments, sorted by device index.
-    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
-        self.attacher.attachments()
-    }
-
-    pub fn device_name(&self, index: u32) -> Option<&str> {
-        self.attacher.name_of(index)
-    }
-
-    /// Why a link or map is no longer pinned, although pinning is enabled.
-    pub fn not_pinned(&self) -> Option<String> {
-        self.attacher.not_pinned()
-    }
-
-    /// Number of links attached again because they were gone or not first.
-    pub fn repairs(&self) -> u64 {
-        self.attacher.repairs
-    }
-
-    /// Entries that a previous agent left in the maps.
-    pub fn installed(&self) -> Installed {
-        self.programmer.installed()
-    }
-
     /// Writes a plan to the maps. See [`Programmer::apply`].
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
         // Reset counters before the maps change: ids are reused, and a Service port must not inherit the
@@ -271,11 +244,6 @@ impl Observer {
         read.sample.drops = self.drops.read();
         read.sample.met = self.programmer.met(&self.endpoints);
         Ok(read)
-    }
-
-    /// Sets the endpoints that each sample checks for traffic.
-    pub fn read_endpoints(&mut self, endpoints: Vec<EndpointKey>) {
-        self.endpoints = endpoints;
     }
 
     /// Attaches the program that counts dropped packets by the kernel's reason, or detaches it.

@@ -251,10 +251,11 @@ fn late_programs_of_the_sentinel_stay_behind_a_successors_observer() {
         let hooks = hooks.expect("the sentinel's programs");
         later.check(clock::mono(), || false);
         let first = later
+            .attacher
             .attachments()
             .all(|hook| hook.first == [Some(true); 2]);
         drop(hooks);
-        (first, later.repairs())
+        (first, later.attacher.repairs)
     });
     assert!(first);
     assert_eq!(repairs, 0);

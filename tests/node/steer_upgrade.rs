@@ -289,11 +289,11 @@ fn a_check_that_a_successor_overtakes_repairs_nothing() {
         earlier.follow(std::slice::from_ref(&device), clock::mono());
         later.follow(std::slice::from_ref(&device), clock::mono());
         earlier.check(clock::mono(), || true);
-        let overtaken = earlier.repairs();
+        let overtaken = earlier.attacher.repairs;
         later.check(clock::mono(), || false);
         // Without a successor, it was another program that took its place.
         earlier.check(clock::mono(), || false);
-        (overtaken, later.repairs(), earlier.repairs())
+        (overtaken, later.attacher.repairs, earlier.attacher.repairs)
     });
     assert_eq!((overtaken, successors), (0, 0));
     assert_eq!(displaced, 2, "both directions");

@@ -31,7 +31,7 @@ use crate::clock;
 use crate::cluster::Update;
 use crate::config::Config;
 use crate::datapath::Observer;
-use crate::datapath::attach::Attachment;
+use crate::datapath::attach::{Attacher, Attachment};
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::topology::Seen;
 use crate::lifecycle::give_back_memory;
@@ -195,20 +195,21 @@ impl Agent {
             }
             observer.follow(&wanted, now);
         }
-        let before = observer.repairs();
+        let before = observer.attacher.repairs;
         if checks {
             observer.check(now, || self.succeeded.ask().exists());
         }
-        let repaired = observer.repairs() != before;
-        let left_to_others = (observer.attachments()).filter(|hooks| hooks.is_left_to_others());
+        let repaired = observer.attacher.repairs != before;
+        let attacher = &observer.attacher;
+        let left_to_others = (attacher.attachments()).filter(|hooks| hooks.is_left_to_others());
         let (new, followed): (Vec<_>, Vec<_>) =
-            (observer.attachments()).partition(|hooks| hooks.is_new());
+            (attacher.attachments()).partition(|hooks| hooks.is_new());
         let hooks = Hooks {
             devices: followed.into_iter().map(Attachment::hook).collect(),
             left_out: left_out as u64,
             unseen: left_to_others.count() as u64,
             new: new.len() as u64,
-            not_pinned: observer.not_pinned(),
+            not_pinned: attacher.not_pinned(),
         };
         if repaired {
             self.feed(Event::HooksRepaired(now));
@@ -224,10 +225,9 @@ impl Agent {
             None => Event::Tick,
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
-                let answers = (read.answers.iter()).map(|answer| (answer.service, answer.after_us));
                 self.output.metrics.record_sample(
                     &read.sample.counts,
-                    answers,
+                    read.answers.into_iter(),
                     self.node.planner(),
                 );
                 self.output.faults = Some(read.sample.faults);
@@ -293,12 +293,13 @@ impl Agent {
             MapEffect::Program(plan) => self.program(&plan, events),
             MapEffect::Read => {
                 self.succeeded.plan();
-                let installed = self.observer.as_ref().map(Observer::installed);
+                let observer = self.observer.as_ref();
+                let installed = observer.map(|observer| observer.programmer.installed());
                 events.push_back(Event::Installed(installed.unwrap_or_default()));
             }
             MapEffect::ReadEndpoints(endpoints) => {
                 if let Some(observer) = &mut self.observer {
-                    observer.read_endpoints(endpoints);
+                    observer.endpoints = endpoints;
                 }
             }
         }
@@ -384,7 +385,8 @@ impl Agent {
                 .metrics
                 .services(planner, &verdict.services, BUSIEST_SHOWN);
         let sightings = (node.judge().sightings.iter()).map(|sighting| self.sighting(sighting));
-        let attachments = self.observer.iter().flat_map(Observer::attachments);
+        let attachers = self.observer.iter().map(|observer| &observer.attacher);
+        let attachments = attachers.flat_map(Attacher::attachments);
         let missing = planner.missing();
         let options = &self.config.healthz;
         let named = |counts: &[u64; FAULTS]| {
@@ -444,7 +446,7 @@ impl Agent {
             delays: observer
                 .and_then(|observer| observer.sampler.delays().ok())
                 .unwrap_or_default(),
-            reattached: observer.map_or(0, Observer::repairs),
+            reattached: observer.map_or(0, |observer| observer.attacher.repairs),
         }
     }
 
@@ -452,7 +454,7 @@ impl Agent {
         let service = self.node.planner().service(sighting.service);
         let service = service.map(|info| info.label());
         let observer = self.observer.as_ref();
-        let device = observer.and_then(|observer| observer.device_name(sighting.device));
+        let device = observer.and_then(|observer| observer.attacher.name_of(sighting.device));
         report::SightingReport {
             at: sighting.at,
             service: service.unwrap_or_else(|| format!("service id {}", sighting.service)),

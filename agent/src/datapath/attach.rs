@@ -247,7 +247,7 @@ pub struct Attacher {
 
 impl Attacher {
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
-        let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(pins.root())));
+        let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(&pins.root)));
         let pins = pins.map(KeptPins::new);
         Self {
             with: With { mode, pins, added },
@@ -317,6 +317,7 @@ impl Attacher {
         }
     }
 
+    /// Why a link or map is no longer pinned, although pinning is enabled.
     pub fn not_pinned(&self) -> Option<String> {
         let problem = self.with.pins.as_ref()?.problem();
         let hooks = self

@@ -64,7 +64,7 @@ pub enum PinsError {
 /// The directory of this layout version.
 #[derive(Clone, Debug)]
 pub struct Pins {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     version: PathBuf,
     /// A previous agent of this version had pinned its maps.
     found: bool,
@@ -140,10 +140,6 @@ impl Pins {
     /// Folder of the qdisc records, below the folder of all versions.
     pub(super) fn qdiscs(root: &Path) -> PathBuf {
         root.join(QDISCS)
-    }
-
-    pub(super) fn root(&self) -> &Path {
-        &self.root
     }
 
     /// Ids of the programs that any agent claimed.

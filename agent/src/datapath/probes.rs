@@ -205,8 +205,18 @@ impl ProbeHooks {
             let device = device.map_err(|source| ProbeHooksError::Device { index, source })?;
             let is_near = index == ends.client_near || index == ends.server_near;
             let observer = is_near.then(|| observer(ebpf, (index, direction), ours));
-            let place = Place::behind(observer.flatten());
-            let hook = attach(ebpf, program, (index, &device), (direction, place), mode);
+            let spot = Spot {
+                index,
+                device: &device,
+                direction,
+                place: Place::behind(observer.flatten()),
+                may_add_qdisc: true,
+                // Not used: the qdisc is removed with its device.
+                added_qdisc: Cell::default(),
+            };
+            let hook = classifier(ebpf, program)
+                .map_err(HookError::from)
+                .and_then(|classifier| Hook::attach(classifier, &spot, mode, None));
             hooks.push(hook.map_err(|source| ProbeHooksError::Attach {
                 program,
                 device,
@@ -241,23 +251,4 @@ fn observer(
         true => Some(own),
         false => head.copied(),
     }
-}
-
-fn attach(
-    ebpf: &mut Ebpf,
-    program: &'static str,
-    (index, device): (u32, &str),
-    (direction, place): (Direction, Place),
-    mode: Mode,
-) -> Result<Hook, HookError> {
-    let spot = Spot {
-        index,
-        device,
-        direction,
-        place,
-        may_add_qdisc: true,
-        // Not used: the qdisc is removed with its device.
-        added_qdisc: Cell::default(),
-    };
-    Hook::attach(classifier(ebpf, program)?, &spot, mode, None)
 }

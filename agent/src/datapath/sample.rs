@@ -26,17 +26,10 @@ use super::sweep::{Arrivals, Sweeper, Swept};
 #[derive(Debug, Default)]
 pub struct Read {
     pub sample: KernelSample,
-    pub answers: Vec<Answer>,
+    /// The first answer to each datagram: the id of the Service port and family, and the microseconds since
+    /// the datagram arrived.
+    pub answers: Vec<(u32, u32)>,
     pub under_way: usize,
-}
-
-/// The first answer to a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Id of the Service port and family.
-    pub service: u32,
-    /// Microseconds since the datagram arrived.
-    pub after_us: u32,
 }
 
 pub struct Sampler {
@@ -87,14 +80,11 @@ impl Sampler {
         self.connections.fd()
     }
 
-    /// Sets the devices of default routes: traffic that enters there comes from outside.
-    pub(super) fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
-        self.arrivals.uplinks = uplinks;
-    }
-
-    /// Sets the names of the current devices. A device that is created again keeps its name, but gets another
-    /// index.
+    /// Sets the current devices. Traffic that enters by one with a default route comes from outside. A device
+    /// that is created again keeps its name, but gets another index.
     pub(super) fn set_devices(&mut self, devices: &[Device]) {
+        let uplinks = devices.iter().filter(|device| device.uplink);
+        self.arrivals.uplinks = uplinks.map(|device| device.index).collect();
         let named = devices.iter();
         let named = named.map(|device| (device.index, Arc::from(device.name.as_str())));
         self.arrivals.devices = named.collect();
@@ -106,7 +96,7 @@ impl Sampler {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
-        let connections = self.arrivals.sweep(&mut self.connections, now.0)?;
+        let (connections, sample, came_back) = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, answers) = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
         // Only connections have anomalies. Datagrams are no evidence against the node: they are counted, and
@@ -116,7 +106,7 @@ impl Sampler {
             let anomaly = self::record::<Anomaly>(&record);
             sightings.extend(anomaly.and_then(|anomaly| self.pending_reports.report(&anomaly)));
         }
-        let by_uplink = connections.came_back.iter();
+        let by_uplink = came_back.iter();
         let by_uplink = by_uplink.filter_map(|key| self.pending_reports.answered_by_uplink(key));
         let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
         for (key, pending, failed) in &connections.failed {
@@ -144,7 +134,9 @@ impl Sampler {
                 last_proofs,
                 faults,
                 by_uplink: by_uplink.into_iter().collect(),
-                ..connections.sample
+                forgotten_early: connections.forgotten_early,
+                top_talker: connections.top_talker,
+                ..sample
             },
             answers,
             under_way: connections.under_way,
@@ -152,7 +144,7 @@ impl Sampler {
     }
 
     /// Sweeps the datagrams. They do not affect the verdict, so a failure must not fail the sample.
-    fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<Answer>) {
+    fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<(u32, u32)>) {
         let mut answers = Vec::new();
         let swept = self.datagrams.sweep(now.0, |key, pending, met| {
             answers.extend(answer_of(key, pending).filter(|_| met.is_over));
@@ -252,11 +244,8 @@ impl Sampler {
 }
 
 /// The answer to a datagram. Call it once, when the datagram is forgotten.
-fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
-    (!is_flow(key) && pending.note != 0).then_some(Answer {
-        service: pending.service,
-        after_us: pending.note,
-    })
+fn answer_of(key: &PendingKey, pending: &Pending) -> Option<(u32, u32)> {
+    (!is_flow(key) && pending.note != 0).then_some((pending.service, pending.note))
 }
 
 fn read<T: aya::Pod>(
@@ -297,13 +286,7 @@ mod tests {
             ..Pending::default()
         };
         let told = answer_of(&PendingKey::default(), &pending);
-        assert_eq!(
-            told,
-            Some(Answer {
-                service: 7,
-                after_us: 400
-            })
-        );
+        assert_eq!(told, Some((7, 400)));
         let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
         assert_eq!(answer_of(&flow, &pending), None);
     }

@@ -162,16 +162,6 @@ impl Sweeper {
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct SweptConnections {
-    pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
-    pub(super) under_way: usize,
-    /// The part of a sample that a sweep finds.
-    pub(super) sample: KernelSample,
-    /// Misrouted connections that were answered, at most 64 per sweep.
-    pub(super) came_back: Vec<PendingKey>,
-}
-
 /// New connections from outside the node, each reported once, and successes of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
@@ -185,12 +175,13 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Sweeps the connections, and reports those that arrived since the last sweep. The first sweep reports
-    /// none, since a previous agent reported them.
+    /// none, since a previous agent reported them. Also returns the part of a sample that a sweep finds, and
+    /// the misrouted connections that were answered, at most 64.
     pub(super) fn sweep(
         &mut self,
         connections: &mut Sweeper,
         now: u64,
-    ) -> Result<SweptConnections, MapsError> {
+    ) -> Result<(Swept, KernelSample, Vec<PendingKey>), MapsError> {
         let until = now.saturating_sub(IN_THE_MAP_NS);
         let news = self.told_until.unwrap_or(until)..until;
         let mut arrivals = Vec::new();
@@ -237,14 +228,7 @@ impl Arrivals {
         sample.outside = Outside { arrivals, until };
         sample.successes = self.successes.take();
         sample.lost_data = lost_data.into_values().collect();
-        sample.forgotten_early = swept.forgotten_early;
-        sample.top_talker = swept.top_talker;
-        Ok(SweptConnections {
-            failed: swept.failed,
-            under_way: swept.under_way,
-            sample,
-            came_back: back,
-        })
+        Ok((swept, sample, back))
     }
 }
 

@@ -369,8 +369,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         assert_eq!(path.maps.connection_state(TOKEN, V4), None);
         agents.check(Mono(0), || false);
         assert_eq!(
-            agents.repairs(),
-            0,
+            agents.attacher.repairs, 0,
             "the observer is still first at its hooks"
         );
         drop(hooks);

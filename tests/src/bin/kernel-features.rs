@@ -65,8 +65,8 @@ fn features(sandbox: &Sandbox) {
     let first = checked(&mut observer).and_then(|observer| {
         observer.follow(&devices, clock::mono());
         observer.check(clock::mono(), || false);
-        let attachment = observer.attachments().next().context("nothing followed")?;
-        let first = attachment.first;
+        let attachment = observer.attacher.attachments().next();
+        let first = attachment.context("nothing followed")?.first;
         ensure!(first == [Some(true); 2], "ingress and egress: {first:?}");
         Ok(())
     });
