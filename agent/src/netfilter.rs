@@ -26,12 +26,6 @@ const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
 
-#[derive(Clone, Copy, Debug)]
-pub enum Name<'a> {
-    Table(&'a str),
-    Chain { table: &'a str, chain: &'a str },
-}
-
 /// Name of a family in nft.
 pub fn name(family: Family) -> &'static str {
     match family {
@@ -51,15 +45,12 @@ impl Nft {
         Ok(socket.transpose()?.map(Self))
     }
 
-    /// Whether the object exists in this family's tables.
-    pub fn has(&self, family: Family, name: Name<'_>) -> io::Result<bool> {
-        let request = |kind, names: &[_]| message(kind, 0, number(family), 0, names);
-        self.ask(&match name {
-            Name::Table(table) => request(GET_TABLE, &[(NAME_OF_TABLE, table)]),
-            Name::Chain { table, chain } => {
-                request(GET_CHAIN, &[(NAME_OF_TABLE, table), (NAME_OF_CHAIN, chain)])
-            }
-        })
+    /// Whether this table of the family exists and, if a chain is given, has that chain.
+    pub fn has(&self, family: Family, table: &str, chain: Option<&str>) -> io::Result<bool> {
+        let kind = chain.map_or(GET_TABLE, |_| GET_CHAIN);
+        let mut names = vec![(NAME_OF_TABLE, table)];
+        names.extend(chain.map(|chain| (NAME_OF_CHAIN, chain)));
+        self.ask(&message(kind, 0, number(family), 0, &names))
     }
 
     /// Deletes a table with its content; returns whether it existed.

@@ -2,15 +2,14 @@
 //! successor, or the port's owner (docs/internal/design/shell.md#port-takeover).
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, AsRawFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::stat::fstat;
 use pathproof_judge::health_ports::PortTable;
 use pathproof_node::event::Successor;
 use pathproof_report::{PortReport, PortWay};
@@ -279,9 +278,8 @@ fn rule(address: BindAddress, flags: u32) -> SteerRule {
 
 /// Inode of a socket, if the kernel reports it.
 fn inode(listener: &TcpListener) -> Option<u32> {
-    let file = File::from(listener.as_fd().try_clone_to_owned().ok()?);
     // Sockets have inodes of 32 bits.
-    u32::try_from(file.metadata().ok()?.ino()).ok()
+    u32::try_from(fstat(listener).ok()?.st_ino).ok()
 }
 
 /// Handle of the task that maintains the steering until [`Takeover::close`].

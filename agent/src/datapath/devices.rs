@@ -229,9 +229,14 @@ fn links() -> io::Result<Vec<LinkMessage>> {
     Ok(links)
 }
 
+/// Indexes of the devices of default routes, in any table.
 async fn list_uplinks() -> Result<BTreeSet<u32>, DevicesError> {
-    let listed = spawn_blocking(uplinks).await;
-    listed.map_err(failed("list routes"))?
+    let listed = spawn_blocking(|| {
+        let v4 = routes::uplinks(Family::V4)?;
+        io::Result::Ok(&v4 | &routes::uplinks(Family::V6)?)
+    });
+    let listed = listed.await.map_err(failed("list routes"))?;
+    listed.map_err(failed("list routes"))
 }
 
 impl Interfaces {
@@ -316,15 +321,6 @@ fn carries_ip(kind: LinkLayerType) -> bool {
             | LinkLayerType::Ieee802154Monitor
             | LinkLayerType::Void
     )
-}
-
-/// Indexes of the devices of default routes, in any table.
-fn uplinks() -> Result<BTreeSet<u32>, DevicesError> {
-    let mut found = BTreeSet::new();
-    for family in Family::ALL {
-        found.extend(routes::uplinks(family).map_err(failed("list routes"))?);
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use pathproof_witness::drops::DropCount;
 use thiserror::Error;
 
 use super::btf::{self, BtfError};
-use super::load::{self, MapsError, insist, refused, take};
+use super::load::{self, MapsError, insist, take, write};
 use crate::causes::chain;
 
 /// The kernel's types (BTF).
@@ -101,8 +101,7 @@ impl Drops {
             return Ok(());
         }
         let types = btf::read(&types().map_err(DropsError::NoTypes)?)?;
-        let written = self.layout.set(0, types.layout, 0);
-        written.map_err(refused("write to", map::SKB_LAYOUT))?;
+        write(&mut self.layout, map::SKB_LAYOUT, 0, types.layout)?;
         self.reasons = Some(types.reasons);
         Ok(())
     }

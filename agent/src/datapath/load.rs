@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use aya::maps::{Array, Map, MapError};
+use aya::maps::{Array, Map, MapData, MapError};
 use aya::programs::{Program, ProgramError, SchedClassifier};
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use caps::{CapSet, Capability};
 use nix::time::{ClockId, clock_getres};
 use pathproof_wire::abi::{FOLLOW_ALL, SEED, WINDOW_SHIFT, map, program};
@@ -132,6 +132,24 @@ pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
 
 fn missing(kind: &'static str, name: &'static str) -> LoadError {
     LoadError::Missing { kind, name }
+}
+
+pub(super) fn read<T: Pod>(
+    array: &Array<MapData, T>,
+    map: &'static str,
+    index: u32,
+) -> Result<T, MapsError> {
+    array.get(&index, 0).map_err(refused("read", map))
+}
+
+pub(super) fn write<T: Pod>(
+    array: &mut Array<MapData, T>,
+    map: &'static str,
+    index: u32,
+    value: T,
+) -> Result<(), MapsError> {
+    let written = array.set(index, value, 0);
+    written.map_err(refused("write to", map))
 }
 
 /// Creates an unused map and returns a test of whether this thread may read maps that are already

@@ -78,7 +78,7 @@ impl Pins {
             .find(|path| path.exists())
             .unwrap_or(Path::new("/"));
         require_bpf_fs(parent, root)?;
-        make(root.to_owned())
+        make(root)
     }
 
     pub fn open(root: &Path) -> Result<Self, PinsError> {
@@ -94,10 +94,8 @@ impl Pins {
     }
 
     fn make_folders(&self) -> Result<(), PinsError> {
-        ["maps", LINKS]
-            .map(|folder| self.version.join(folder))
-            .into_iter()
-            .try_for_each(make)
+        make(&self.version.join("maps"))?;
+        make(&self.version.join(LINKS))
     }
 
     pub fn map(&self, name: &str) -> PathBuf {
@@ -193,11 +191,7 @@ impl Pins {
             count += folders
                 .map(|folder| entries(&folder).count())
                 .sum::<usize>();
-            fs::remove_dir_all(&version).map_err(|source| PinsError::Io {
-                operation: "remove",
-                path: version,
-                source,
-            })?;
+            fs::remove_dir_all(&version).map_err(failed("remove", &version))?;
         }
         for folder in [CLAIMS, QDISCS] {
             let _ = fs::remove_dir_all(root.join(folder));
@@ -239,12 +233,16 @@ fn versions(root: &Path) -> impl Iterator<Item = PathBuf> {
     entries(root).filter(is_version)
 }
 
-fn make(path: PathBuf) -> Result<(), PinsError> {
-    fs::create_dir_all(&path).map_err(|source| PinsError::Io {
-        operation: "make",
-        path,
-        source,
-    })
+fn failed<E: Into<io::Error>>(operation: &'static str, path: &Path) -> impl FnOnce(E) -> PinsError {
+    move |error| PinsError::Io {
+        operation,
+        path: path.to_owned(),
+        source: error.into(),
+    }
+}
+
+fn make(path: &Path) -> Result<(), PinsError> {
+    fs::create_dir_all(path).map_err(failed("make", path))
 }
 
 /// The folder above the mount point of the BPF file system that holds `root`; `None` if that is `/`.
@@ -261,11 +259,7 @@ fn require_bpf_fs(path: &Path, root: &Path) -> Result<(), PinsError> {
         Ok(_) => Err(PinsError::NotBpfFs {
             path: root.to_owned(),
         }),
-        Err(error) => Err(PinsError::Io {
-            operation: "look at",
-            path: path.to_owned(),
-            source: error.into(),
-        }),
+        Err(error) => Err(failed("look at", path)(error)),
     }
 }
 

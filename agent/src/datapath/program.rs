@@ -27,7 +27,7 @@ use pathproof_wire::service::{
     EndpointEntry, EndpointKey, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
 };
 
-use super::load::{MapsError, refused, take};
+use super::load::{MapsError, read, refused, take, write};
 use super::syscall;
 
 /// Entries per batch call: more are not faster, and need more memory.
@@ -113,13 +113,11 @@ impl Programmer {
         if marked == before {
             return Ok(());
         }
-        let written = self.udp_ports.set(0, marked, 0);
-        written.map_err(refused("write to", map::UDP_PORTS))
+        write(&mut self.udp_ports, map::UDP_PORTS, 0, marked)
     }
 
     pub fn marked_ports(&self) -> Result<UdpPorts, MapsError> {
-        let marked = self.udp_ports.get(&0, 0);
-        marked.map_err(refused("read", map::UDP_PORTS))
+        read(&self.udp_ports, map::UDP_PORTS, 0)
     }
 
     /// Unmarks ports that have belonged to no Service for `UNMARK_AFTER`. Call it periodically.
@@ -135,8 +133,7 @@ impl Programmer {
         if standing == self.marked_ports()? {
             return Ok(());
         }
-        let written = self.udp_ports.set(0, standing, 0);
-        written.map_err(refused("write to", map::UDP_PORTS))?;
+        write(&mut self.udp_ports, map::UDP_PORTS, 0, standing)?;
         let ports = self.standing_ports()?;
         self.mark(standing, ports)
     }
@@ -159,20 +156,12 @@ impl Programmer {
 
     /// Applies many changes of one kind in one call, at a fifth of the cost per change.
     fn change_together(&self, changes: &[MapChange]) -> io::Result<()> {
-        match changes.first() {
-            Some(
-                MapChange::PutEndpoint { .. }
-                | MapChange::UpdateEndpoint { .. }
-                | MapChange::RetireEndpoint { .. },
-            ) => {
-                let puts: Vec<_> = changes.iter().filter_map(endpoint).collect();
-                syscall::update(self.endpoints.map().fd().as_fd(), &puts)
-            }
-            Some(MapChange::PutFrontend { .. }) => {
-                let puts: Vec<_> = changes.iter().filter_map(frontend).collect();
-                syscall::update(self.frontends.map().fd().as_fd(), &puts)
-            }
-            _ => Err(io::ErrorKind::Unsupported.into()),
+        let endpoints: Vec<_> = changes.iter().filter_map(endpoint).collect();
+        let frontends: Vec<_> = changes.iter().filter_map(frontend).collect();
+        match (&endpoints[..], &frontends[..]) {
+            ([], []) => Err(io::ErrorKind::Unsupported.into()),
+            ([], frontends) => syscall::update(self.frontends.map().fd().as_fd(), frontends),
+            (endpoints, _) => syscall::update(self.endpoints.map().fd().as_fd(), endpoints),
         }
     }
 

@@ -20,7 +20,7 @@ use pathproof_wire::udp::is_flow;
 use pathproof_witness::evidence::{CountDelta, PendingReports, count};
 
 use super::devices::Device;
-use super::load::{MapsError, refused, take};
+use super::load::{MapsError, read, refused, take, write};
 use super::sweep::{Arrivals, Sweeper, Swept};
 
 #[derive(Debug, Default)]
@@ -164,9 +164,8 @@ impl Sampler {
     /// Sets the counts of an id to zero, because another Service gets it.
     pub fn reset(&mut self, service: u32) -> Result<(), MapsError> {
         self.seen.remove(&service);
-        self.counts
-            .set(service, ServiceCounts::default(), 0)
-            .map_err(refused("write to", map::COUNTS))
+        let none = ServiceCounts::default();
+        write(&mut self.counts, map::COUNTS, service, none)
     }
 
     /// Delays from arrival to departure, by family.
@@ -246,14 +245,6 @@ impl Sampler {
 /// The answer to a datagram. Call it once, when the datagram is forgotten.
 fn answer_of(key: &PendingKey, pending: &Pending) -> Option<(u32, u32)> {
     (!is_flow(key) && pending.note != 0).then_some((pending.service, pending.note))
-}
-
-fn read<T: aya::Pod>(
-    array: &Array<MapData, T>,
-    map: &'static str,
-    index: u32,
-) -> Result<T, MapsError> {
-    array.get(&index, 0).map_err(refused("read", map))
 }
 
 /// The increase of a counter. Fewer than 2^31 connections come between two samples. So a counter that

@@ -25,7 +25,7 @@ use pathproof_wire::steer::{
 use thiserror::Error;
 
 use super::listeners::listeners;
-use super::load::{self, MapsError, insist, refused, take};
+use super::load::{self, MapsError, insist, refused, take, write};
 use super::succession::{Marks, Succession};
 use crate::causes::chain;
 
@@ -123,7 +123,7 @@ impl Steering {
                 .set(steer.index, &steer.listener, 0)
                 .map_err(failed)?;
             if steer.index != HEALTHZ {
-                set(&mut rules, steer.index, steer.rule)?;
+                write(&mut rules, map::STEER_RULES, steer.index, steer.rule)?;
             }
         }
         if let Some(listener) = services {
@@ -166,7 +166,7 @@ impl Steering {
     /// The rule cannot be written: the connections are not redirected.
     pub fn answer(&mut self) -> Result<(), SteerError> {
         if let Some(rule) = self.held {
-            set(&mut self.rules, HEALTHZ, rule)?;
+            write(&mut self.rules, map::STEER_RULES, HEALTHZ, rule)?;
             self.held = None;
             // After the rule is written, because a predecessor ends when it finds this mark.
             self.succession.answer();
@@ -181,15 +181,6 @@ impl Steering {
     pub fn succession(&self) -> &Arc<Succession> {
         &self.succession
     }
-}
-
-fn set(
-    rules: &mut Array<MapData, SteerRule>,
-    index: u32,
-    rule: SteerRule,
-) -> Result<(), MapsError> {
-    let failed = refused("write to", map::STEER_RULES);
-    rules.set(index, rule, 0).map_err(failed)
 }
 
 /// Loads the program, if it is not loaded.
@@ -222,8 +213,7 @@ impl ServicePorts {
             if self.words.get(&word) == Some(&bits) {
                 continue;
             }
-            let failed = refused("write to", map::STEER_PORTS);
-            self.map.set(word, bits, 0).map_err(failed)?;
+            write(&mut self.map, map::STEER_PORTS, word, bits)?;
             match bits {
                 0 => self.words.remove(&word),
                 _ => self.words.insert(word, bits),
@@ -246,9 +236,7 @@ impl Pulse {
     /// # Errors
     /// The map cannot be written: steering ends when the last beat has expired.
     pub fn beat(&mut self, now: Mono) -> Result<(), MapsError> {
-        let until = now.0 + ALIVE_NS;
-        let failed = refused("write to", map::STEER_UNTIL);
-        self.0.set(0, until, 0).map_err(failed)
+        write(&mut self.0, map::STEER_UNTIL, 0, now.0 + ALIVE_NS)
     }
 }
 

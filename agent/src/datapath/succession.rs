@@ -102,12 +102,6 @@ impl Marks {
         paths.any(|path| self.counts(&path))
     }
 
-    fn bearers(&self, mark: &str) -> BTreeSet<u32> {
-        let marks = self.folders.iter().flat_map(|folder| marks_in(folder));
-        let borne = marks.filter(|(_, found, path)| found == mark && self.counts(path));
-        borne.map(|(id, ..)| id).collect()
-    }
-
     fn counts(&self, path: &Path) -> bool {
         fs::read_link(path).is_ok_and(|target| target == self.boot)
     }
@@ -220,9 +214,10 @@ impl Succession {
     /// Programs of other agents that maintained the maps of expectations in this boot. The mark of an agent
     /// that ended remains for some time. Empty if agents have no folder.
     pub fn planners(&self) -> BTreeSet<u32> {
-        let mut planners = self.marks.bearers(PLANS);
-        planners.remove(&self.program);
-        planners
+        let marks = (self.marks.folders.iter()).flat_map(|folder| marks_in(folder));
+        let plans = marks.filter(|(_, mark, path)| mark == PLANS && self.marks.counts(path));
+        let planners = plans.map(|(id, ..)| id);
+        planners.filter(|id| *id != self.program).collect()
     }
 
     /// Reads from the kernel which programs are attached behind this one.

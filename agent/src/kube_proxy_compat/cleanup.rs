@@ -21,7 +21,7 @@ mod rules;
 
 use rules::{TABLES, Table};
 
-use crate::netfilter::{self, Name, Nft, has_legacy};
+use crate::netfilter::{self, Nft, has_legacy};
 
 /// Timeout of a request: deleting a table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -136,8 +136,7 @@ fn kind(is_legacy: bool) -> &'static str {
 
 /// Whether a table of nf_tables has a chain that kube-proxy always makes there.
 fn has_sign(family: Family, table: &Table) -> bool {
-    let (table, chain) = (table.name, table.sign);
-    let has = |nft: Nft| nft.has(family, Name::Chain { table, chain });
+    let has = |nft: Nft| nft.has(family, table.name, Some(table.sign));
     let found = Nft::open(PATIENCE).and_then(|nft| nft.map_or(Ok(false), has));
     found.unwrap_or(false)
 }

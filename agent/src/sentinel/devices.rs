@@ -63,12 +63,8 @@ impl Role {
     pub const NEAR: [Role; 2] = [Role::ClientNear, Role::ServerNear];
 
     fn peer(self) -> Role {
-        match self {
-            Role::ClientNear => Role::ClientFar,
-            Role::ClientFar => Role::ClientNear,
-            Role::ServerNear => Role::ServerFar,
-            Role::ServerFar => Role::ServerNear,
-        }
+        // The two ends of a pair are neighbours in the list.
+        Role::ALL[self as usize ^ 1]
     }
 
     fn is_near(self) -> bool {

@@ -12,20 +12,13 @@ use nix::net::if_::if_nametoindex;
 use pathproof_facts::owners::{Owner, OwnersRead};
 use pathproof_wire::service::{FAMILIES, Family};
 
-use crate::netfilter::{Name, Nft, has_legacy};
+use crate::netfilter::{Nft, has_legacy};
 use crate::sentinel::devices::Role;
 
 pub mod conntrack;
 
 /// Timeout of a request: the main loop must not block on the kernel.
 const PATIENCE: Duration = Duration::from_millis(200);
-
-/// The chain to which kube-proxy jumps in iptables mode.
-const IPTABLES_CHAIN: Name<'static> = Name::Chain {
-    table: "nat",
-    chain: "KUBE-SERVICES",
-};
-const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
 /// For each [`Family`]: whether a legacy nat table existed when another proxy was last found. While this is
 /// true, a legacy table does not count as kube-proxy's ([`is_proxy`]). Static, because there is one kernel.
@@ -44,14 +37,15 @@ pub fn owners() -> OwnersRead {
         (has_device("ovn-k8s-mp0"), Owner::Unknown),
     ];
     Family::ALL.map(|family| {
-        let has = |name| match &nft {
-            Ok(Some(nft)) => nft.has(family, name).ok(),
+        let has = |table, chain| match &nft {
+            Ok(Some(nft)) => nft.has(family, table, chain).ok(),
             Ok(None) => Some(false),
             Err(_) => None,
         };
         let rules = [
-            (has(IPTABLES_CHAIN)?, Owner::KubeProxyIptables),
-            (has(NFTABLES_TABLE)?, Owner::KubeProxyNftables),
+            // The chain to which kube-proxy jumps in iptables mode.
+            (has("nat", Some("KUBE-SERVICES"))?, Owner::KubeProxyIptables),
+            (has("kube-proxy", None)?, Owner::KubeProxyNftables),
         ];
         let all = rules.into_iter().chain(devices);
         let mut found: Vec<Owner> = all.filter(|(there, _)| *there).map(|(_, it)| it).collect();

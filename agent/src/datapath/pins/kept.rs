@@ -9,7 +9,7 @@ use std::{fs, io};
 use aya::maps::MapData;
 use pathproof_wire::abi::map;
 
-use super::{Pins, PinsError, entries};
+use super::{Pins, PinsError, entries, failed};
 use crate::causes::chain;
 
 const GAP: &str = "a restart would leave a gap in observation";
@@ -70,11 +70,8 @@ impl KeptPins {
         for (name, map) in &self.maps {
             let path = pins.map(name);
             if !path.exists() {
-                map.pin(&path).map_err(|error| PinsError::Io {
-                    operation: "pin",
-                    path,
-                    source: io::Error::other(error),
-                })?;
+                let pinned = map.pin(&path).map_err(io::Error::other);
+                pinned.map_err(failed("pin", &path))?;
             }
         }
         Ok(())

@@ -266,19 +266,16 @@ struct Fate {
 
 impl Fate {
     fn of(trace: &ProbeTrace) -> Self {
+        let returned = trace.data[Stage::Collected as usize].is_some();
+        let mut sightings = trace.sightings;
+        // A probe that returned from an old generation, or from one not yet received by this node, is no reason
+        // to hurry.
+        sightings.misrouted &= !returned;
+        sightings.stale &= !returned;
         Self {
-            returned: trace.data[Stage::Collected as usize].is_some(),
+            returned,
             own_source: trace.echo_saw.map(|saw| saw.ip() == trace.client.ip()),
-            // A probe that returned from an old generation, or from one not yet received by this node, is no
-            // reason to hurry.
-            sightings: match trace.data[Stage::Collected as usize] {
-                Some(_) => ProbeSightings {
-                    misrouted: false,
-                    stale: false,
-                    ..trace.sightings
-                },
-                None => trace.sightings,
-            },
+            sightings,
         }
     }
 }

@@ -33,10 +33,7 @@ impl Side {
     }
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Side::Client => "client",
-            Side::Server => "server",
-        }
+        ["client", "server"][self as usize]
     }
 }
 
@@ -65,11 +62,9 @@ pub(super) trait Socket: AsRawFd {
     fn receive(&self, data: &mut [u8]) -> io::Result<Option<usize>>;
 }
 
+/// The packet sockets, by [`Side`].
 #[derive(Debug)]
-pub(super) struct Sockets {
-    client: socket2::Socket,
-    server: socket2::Socket,
-}
+pub(super) struct Sockets([socket2::Socket; 2]);
 
 impl Sockets {
     pub(super) fn open(devices: &SentinelDevices) -> Result<Self, ProberError> {
@@ -82,10 +77,7 @@ impl Sockets {
                 },
             })
         };
-        Ok(Self {
-            client: open(Role::ClientFar)?,
-            server: open(Role::ServerNear)?,
-        })
+        Ok(Self([open(Role::ClientFar)?, open(Role::ServerNear)?]))
     }
 }
 
@@ -93,11 +85,7 @@ impl Network for Sockets {
     type Socket = HostSocket;
 
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()> {
-        let socket = match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
-        };
-        socket.send(frame).map(drop)
+        self.0[side as usize].send(frame).map(drop)
     }
 
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
