@@ -172,7 +172,6 @@ impl Observer {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
-    /// Reads the current topology of the datapath.
     pub fn topology(&self, seen: &topology::Seen<'_>) -> TopologyFacts {
         // Repeated here, because somebody may have removed the records of pathproof's programs.
         self.claim();
@@ -190,9 +189,6 @@ impl Observer {
     /// listens on `port`, that process keeps the node's local connections. `services` is the
     /// listener for Services' health check node ports. An agent recognises its predecessor and its
     /// successor by marks among the pins and below `state_dir`.
-    ///
-    /// # Errors
-    /// The kernel cannot steer connections.
     pub fn steer(
         &mut self,
         port: u16,
@@ -233,9 +229,6 @@ impl Observer {
     }
 
     /// See [`Sampler::sample`].
-    ///
-    /// # Errors
-    /// A map could not be read.
     pub fn sample(&mut self, now: Mono) -> Result<Read, MapsError> {
         if let Some(flush) = &mut self.diagnostics {
             flush();

@@ -31,9 +31,6 @@ pub(super) struct Types {
 }
 
 /// Finds the offsets and the names of reasons in the kernel's BTF, the content of /sys/kernel/btf/vmlinux.
-///
-/// # Errors
-/// The BTF is malformed, or the kernel has no drop reasons.
 pub(super) fn read(bytes: &[u8]) -> Result<Types, BtfError> {
     let btf = Btf::index(bytes).ok_or(BtfError::Malformed)?;
     let reasons = btf.find(ENUM, "skb_drop_reason");

@@ -19,7 +19,6 @@ use super::btf::{self, BtfError};
 use super::load::{self, MapsError, insist, take, write};
 use crate::causes::chain;
 
-/// The kernel's types (BTF).
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// Maximum size; distribution kernels have 5 to 10 MiB.
 const MOST_TYPES: u64 = 32 << 20;
@@ -74,10 +73,6 @@ impl Drops {
         self.not_loaded = loaded.err();
     }
 
-    /// Attaches the program, or detaches it.
-    ///
-    /// # Errors
-    /// The kernel does not allow it, or has no drop reasons.
     pub(super) fn watch(&mut self, ebpf: &mut Ebpf, on: bool) -> Result<(), DropsError> {
         if !on {
             self.leave();

@@ -36,10 +36,7 @@ const OPEN: [(u8, &str); 3] = [(3, "established"), (4, "fin_wait"), (5, "close_w
 /// Sysctl with the maximum timeout of an entry while data is not acknowledged.
 const UNACKNOWLEDGED: &str = "unacknowledged";
 
-/// Counts the connections of outside clients to Services.
-///
-/// # Errors
-/// The table cannot be read; the error is a sentence.
+/// Counts the connections of outside clients to Services. An error is a sentence.
 pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     let failed = |error: io::Error| format!("the kernel's conntrack table cannot be read: {error}");
     let lasts = Lasts::read().map_err(failed)?;

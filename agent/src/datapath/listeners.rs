@@ -38,9 +38,6 @@ pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
 
 /// Inodes of the sockets that share a port with the listener whose inode is `own`: those with one of
 /// its addresses, or the same wildcard address.
-///
-/// # Errors
-/// The same as for [`listeners`].
 pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
     let (ours, others): (Vec<_>, Vec<_>) =
         (sockets(LISTEN, port)?.into_iter()).partition(|listener| listener.inode == own);
@@ -51,9 +48,6 @@ pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
 }
 
 /// Whether handshakes are under way at any of these ports.
-///
-/// # Errors
-/// The same as for [`listeners`].
 pub fn is_opening(ports: impl Fn(u16) -> bool) -> io::Result<bool> {
     let opening = sockets(SYN_RECEIVED, 0)?;
     Ok(opening.iter().any(|socket| ports(socket.port)))

@@ -43,16 +43,9 @@ pub enum PinsError {
          --pin-dir=none",
         path.display()
     )]
-    NotBpfFs {
-        /// The configured directory.
-        path: PathBuf,
-    },
-    /// The folder has pins that this agent did not create.
+    NotBpfFs { path: PathBuf },
     #[error("{} has pins of another agent: remove them, or restart this agent to continue with them", path.display())]
-    Others {
-        /// The folder of this layout version.
-        path: PathBuf,
-    },
+    Others { path: PathBuf },
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
         operation: &'static str,

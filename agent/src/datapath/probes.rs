@@ -165,11 +165,7 @@ pub enum ProbeHooksError {
     #[error("the sentinel's programs cannot be loaded: {0}")]
     Load(String),
     #[error("the sentinel's device with index {index} cannot be found: {source}")]
-    Device {
-        /// Its interface index.
-        index: u32,
-        source: io::Error,
-    },
+    Device { index: u32, source: io::Error },
     #[error("cannot attach {program} to {device}: {}", chain(source))]
     Attach {
         program: &'static str,

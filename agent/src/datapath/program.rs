@@ -87,7 +87,6 @@ impl Programmer {
         outcome
     }
 
-    /// Marks the ports of a plan's UDP frontends and endpoints.
     fn mark_ports(&mut self, plan: &[MapChange], outcome: &mut Outcome) {
         let ports: Vec<Port> = plan.iter().filter_map(udp_port).collect();
         let gone: Vec<Port> = plan.iter().filter_map(gone_port).collect();

@@ -36,25 +36,17 @@ const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 #[derive(Debug, Error)]
 pub enum SteerError {
-    /// No pathproof program is loaded.
     #[error("connections cannot be steered: the observer is not loaded")]
     NoObserver,
     #[error(
         "the kernel refused to steer connections ({}): pathproof needs Linux 6.1 or newer",
         chain(source)
     )]
-    Program {
-        /// The kernel's error.
-        source: ProgramError,
-    },
-    /// A map or the program is missing, or a map cannot be written.
+    Program { source: ProgramError },
     #[error(transparent)]
     Maps(#[from] MapsError),
     #[error("cannot open the network namespace {NAMESPACE}: {source}")]
-    Namespace {
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Namespace { source: io::Error },
 }
 
 /// Connections to steer, and the listener that they go to.
@@ -161,9 +153,6 @@ impl Steering {
     }
 
     /// Steers load balancers' connections to this agent, if that is not done yet.
-    ///
-    /// # Errors
-    /// The rule cannot be written: the connections are not redirected.
     pub fn answer(&mut self) -> Result<(), SteerError> {
         if let Some(rule) = self.held {
             write(&mut self.rules, map::STEER_RULES, HEALTHZ, rule)?;

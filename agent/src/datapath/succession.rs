@@ -72,8 +72,7 @@ impl Marks {
         }
     }
 
-    /// # Errors
-    /// No folder accepts the mark.
+    /// Fails if no folder accepts the mark.
     fn set(&self, mark: &str, program: u32) -> io::Result<()> {
         let mut set = Err(io::ErrorKind::NotFound.into());
         for folder in &self.folders {
@@ -140,9 +139,6 @@ fn marks_in(folder: &Path) -> impl Iterator<Item = (u32, String, PathBuf)> + use
 }
 
 /// Removes the marks below a state folder; those among the pins are removed with the pins.
-///
-/// # Errors
-/// A mark could not be removed.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(state_dir.join(FOLDER)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -167,7 +167,6 @@ impl Sweeper {
 pub(super) struct Arrivals {
     /// Arrival time up to which connections were reported.
     told_until: Option<u64>,
-    /// Devices of default routes.
     pub(super) uplinks: BTreeSet<u32>,
     pub(super) devices: HashMap<u32, Arc<str>>,
     successes: Successes,

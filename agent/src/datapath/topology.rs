@@ -18,7 +18,6 @@ use super::attach::filters::{AttachedFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
 
-/// Facts that are already known.
 pub struct Seen<'a> {
     pub interfaces: &'a Interfaces,
     /// Names of the sentinel's near ends.

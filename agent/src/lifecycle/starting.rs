@@ -79,7 +79,6 @@ pub fn is_any_starting(state_dir: &Path) -> bool {
     file.is_ok_and(|file| set(&file, libc::F_RDLCK) == Err(Errno::EAGAIN))
 }
 
-/// Removes the lock file.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
     match fs::remove_file(state_dir.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -41,10 +41,6 @@ pub(crate) struct Link {
     pub(crate) leads: Option<Leads>,
 }
 
-/// Reads one interface.
-///
-/// # Errors
-/// The interface is gone, or the kernel refuses the request.
 pub(crate) fn read(index: u32) -> io::Result<Link> {
     let mut question = [0; HEADER];
     question[4..8].copy_from_slice(&index.to_ne_bytes());

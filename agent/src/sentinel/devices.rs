@@ -132,10 +132,7 @@ pub enum DeviceError {
     Open(#[source] io::Error),
     /// The agent lacks CAP_NET_ADMIN, so every other request would fail as well.
     #[error("cannot {operation}: CAP_NET_ADMIN is missing")]
-    Permission {
-        /// Operation that was refused.
-        operation: String,
-    },
+    Permission { operation: String },
     #[error("cannot {operation}: {source}")]
     Refused {
         operation: String,

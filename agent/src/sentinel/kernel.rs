@@ -98,9 +98,6 @@ pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
 
 /// A sentence if somebody disabled IPv4 forwarding only on one of the sentinel's interfaces: then probes or
 /// their answers are not forwarded, although pods' packets are.
-///
-/// # Errors
-/// The kernel's switches could not be read.
 pub fn overridden(prefix: &str) -> io::Result<Option<String>> {
     let own = own(prefix, Family::V4)?;
     let Some(off) = own.iter().position(|end| *end == Some(false)) else {

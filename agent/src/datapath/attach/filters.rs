@@ -9,7 +9,6 @@ use super::Direction;
 use super::hook::Place;
 use crate::netlink::{PATIENCE, ask, dump, find, too_short, word};
 
-/// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
 
 pub(in crate::datapath) struct AttachedFilter {

@@ -11,10 +11,7 @@ use super::{Direction, filters};
 use crate::datapath::pins::Pins;
 
 /// Removes the agents' filters from every interface, and the qdiscs that agents added according to the
-/// records among the pins. Returns the number of filters.
-///
-/// # Errors
-/// The first failure; removal goes on after it.
+/// records among the pins. Returns the number of filters, or the first failure: removal goes on after it.
 pub fn remove_all(pins: Option<&Path>) -> io::Result<usize> {
     let mut added = Added::read(pins.map(Pins::qdiscs));
     let (mut removed, mut failed) = (0, None);

@@ -25,9 +25,6 @@ fn benchmark_range(family: Family) -> IpNet {
 
 /// Finds a use of the sentinel's addresses in `families` on this node: an address of the node, a
 /// foreign route, a neighbour. Returns a sentence with the remedy.
-///
-/// # Errors
-/// A request failed.
 pub async fn address_conflict(
     config: &SentinelConfig,
     families: &[Family],

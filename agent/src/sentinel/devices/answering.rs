@@ -38,9 +38,6 @@ const ATTEMPTS: usize = 2;
 
 /// The interfaces by which routes of others lead to one of the addresses: mostly those of default routes. A VPN
 /// may have narrower ones, such as 128.0.0.0/1.
-///
-/// # Errors
-/// A request failed.
 pub async fn uplinks(
     family: Family,
     addresses: Vec<IpAddr>,

@@ -81,9 +81,6 @@ pub async fn ensure(
 
 /// Removes the sentinel's devices with their routes and neighbours; returns the number of devices.
 /// Foreign devices with the same names stay. `prefix`: prefix of the names.
-///
-/// # Errors
-/// A missing capability, or a refusal of the kernel.
 pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
     let netlink = Netlink::open()?;
     let mut removed = 0;

@@ -25,9 +25,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::{DeviceError, ROUTE_PROTOCOL};
 use crate::netlink::routes;
 
-/// `IFLA_INET_CONF` of `linux/if_link.h`.
 const IFLA_INET_CONF: u16 = 1;
-/// `IPV4_DEVCONF_FORWARDING` of `linux/ip.h`.
 const IPV4_DEVCONF_FORWARDING: u16 = 1;
 /// `RT_TABLE_LOCAL` and `RT_TABLE_MAIN`.
 const TABLE_LOCAL: u8 = 255;
@@ -75,14 +73,12 @@ pub(super) struct Route {
     pub(super) table: u32,
     /// `None` if the route has several next hops, or none.
     pub(super) device: Option<u32>,
-    /// Whether the route leads to a gateway.
     pub(super) gateway: bool,
     /// Whether the route has the protocol number of the sentinel's routes.
     pub(super) ours: bool,
 }
 
 impl Route {
-    /// Whether the route leads to exactly this address.
     pub(super) fn is_exactly(&self, address: IpAddr) -> bool {
         self.destination == IpNet::from(address)
     }
@@ -194,7 +190,6 @@ impl Netlink {
         }
     }
 
-    /// Neighbours of a family, on one device or all.
     pub(super) async fn neighbours(
         &self,
         family: Family,

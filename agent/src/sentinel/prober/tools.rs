@@ -162,7 +162,6 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         })
     }
 
-    /// Sends a packet from the host itself.
     pub(super) fn send_own(
         &mut self,
         ends: (SocketAddr, SocketAddr),

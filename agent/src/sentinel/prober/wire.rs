@@ -46,7 +46,6 @@ pub(super) trait Network {
     fn socket(&mut self, family: Family) -> io::Result<Self::Socket>;
 }
 
-/// Operations on a TCP socket for the host's path.
 pub(super) trait Socket: AsRawFd {
     /// Cookie by which the eBPF programs identify the socket.
     fn cookie(&self) -> io::Result<u64>;
