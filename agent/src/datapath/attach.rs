@@ -263,9 +263,8 @@ impl Attacher {
     }
 
     pub fn name_of(&self, index: u32) -> Option<&str> {
-        self.attachments
-            .get(&index)
-            .map(|attachment| attachment.device.name.as_str())
+        let attachment = self.attachments.get(&index)?;
+        Some(&attachment.device.name)
     }
 
     /// Attaches to the `wanted` devices and detaches from all others. If a device cannot be attached,

@@ -109,16 +109,13 @@ impl Sampler {
         let by_uplink = came_back.iter();
         let by_uplink = by_uplink.filter_map(|key| self.pending_reports.answered_by_uplink(key));
         let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
-        for (key, pending, failed) in &connections.failed {
-            sightings.push(self.pending_reports.failed(key, pending, *failed));
-        }
         // A datagram to a departed endpoint is no fault of the node. It is reported like a connection to a
         // departed endpoint.
-        for (key, pending, failed) in datagrams
+        let departed = datagrams
             .failed
             .iter()
-            .filter(|(_, pending, _)| pending.is_direct())
-        {
+            .filter(|(_, pending, _)| pending.is_direct());
+        for (key, pending, failed) in connections.failed.iter().chain(departed) {
             sightings.push(self.pending_reports.failed(key, pending, *failed));
         }
         self.pending_reports.forget(now);

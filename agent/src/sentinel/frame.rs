@@ -75,8 +75,7 @@ pub(super) fn write(
         }
     };
     let mut tcp = TcpHeader::new(from.port(), to.port(), 0, WINDOW);
-    let mut payload = None;
-    match packet {
+    let (sequence, acknowledged, payload) = match packet {
         Packet::Datagram(token) => {
             let udp = ip.udp(from.port(), to.port());
             let written = udp.write_to_vec(frame, &data(token));
@@ -84,30 +83,30 @@ pub(super) fn write(
         }
         Packet::Syn(sequence) => {
             tcp.syn = true;
-            tcp.sequence_number = sequence;
             tcp.set_options(&[TcpOptionElement::MaximumSegmentSize(mss)])
                 .map_err(|error| refused(&error))?;
+            (sequence, None, None)
         }
         Packet::Data {
             sequence,
             acknowledged,
             token,
         } => {
-            (tcp.psh, tcp.ack) = (true, true);
-            tcp.sequence_number = sequence;
-            tcp.acknowledgment_number = acknowledged;
-            payload = Some(data(token));
+            tcp.psh = true;
+            (sequence, Some(acknowledged), Some(data(token)))
         }
         Packet::Reset {
             sequence,
             acknowledged,
         } => {
-            (tcp.rst, tcp.ack) = (true, acknowledged.is_some());
-            tcp.sequence_number = sequence;
-            tcp.acknowledgment_number = acknowledged.unwrap_or(0);
+            tcp.rst = true;
             tcp.window_size = 0;
+            (sequence, acknowledged, None)
         }
-    }
+    };
+    tcp.sequence_number = sequence;
+    tcp.ack = acknowledged.is_some();
+    tcp.acknowledgment_number = acknowledged.unwrap_or(0);
     let written = ip
         .tcp_header(tcp)
         .write_to_vec(frame, payload.as_ref().map_or(&[], |data| data));

@@ -10,7 +10,7 @@ use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{Netlink, Route, neighbour_of, routes};
+use super::netlink::{Netlink, Route, name_of, neighbour_of, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
 
@@ -63,10 +63,8 @@ pub async fn address_conflict(
         // Local routes first: an address of the node has other routes too, but they are less informative.
         routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
-            let device = match route.device {
-                Some(index) => netlink.name_of(index).await,
-                None => "no device".to_owned(),
-            };
+            let device = route.device.map(name_of);
+            let device = device.unwrap_or_else(|| "no device".to_owned());
             if is_address(route) {
                 return Ok(Some(format!(
                     "the sentinel's address {address} is an address of {device} on this node: {OTHERS}"
@@ -91,7 +89,7 @@ pub async fn address_conflict(
             let index = message.header.ifindex;
             let is_pod = neighbour_of(&message).is_some_and(|(address, _, _)| address == pod);
             if is_pod && !vain.contains(&message.header.state) && !ours.contains(&index) {
-                let device = netlink.name_of(index).await;
+                let device = name_of(index);
                 return Ok(Some(format!(
                     "the sentinel's pod address {pod} is in use by a neighbour on {device}: \
                      {RESERVE}"

@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::netlink::Netlink;
+use super::netlink::name_of;
 use super::{DeviceError, ROUTE_PROTOCOL};
 use crate::netlink::routes;
 
@@ -51,11 +51,7 @@ pub async fn uplinks(
         operation: "list routes to the sentinel's addresses".to_owned(),
         source,
     })?;
-    let (netlink, mut names) = (Netlink::open()?, BTreeSet::new());
-    for index in indexes {
-        names.insert(netlink.name_of(index).await);
-    }
-    Ok(names)
+    Ok(indexes.into_iter().map(name_of).collect())
 }
 
 /// Tries each address by each uplink of its family. If an address answers, returns a sentence with the

@@ -9,7 +9,8 @@ use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{LinkUnspec, LinkVeth};
 
 use super::netlink::{
-    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, neighbour_of, no_addresses, routes,
+    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, name_of, neighbour_of, no_addresses,
+    routes,
 };
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
@@ -305,10 +306,8 @@ async fn connect(
         put.execute().await.map_err(|error| failed(what, error))?;
         let mut exact = routes.iter().filter(|route| route.is_exactly(address));
         if !exact.clone().any(by_us) && !netlink.add_route(link, address).await? {
-            let by = match exact.find_map(|route| route.device) {
-                Some(index) => netlink.name_of(index).await,
-                None => "another destination".to_owned(),
-            };
+            let by = exact.find_map(|route| route.device).map(name_of);
+            let by = by.unwrap_or_else(|| "another destination".to_owned());
             return Err(DeviceError::Foreign(format!(
                 "{address} is already routed to {by}: remove that route, or choose other sentinel \
                  addresses"

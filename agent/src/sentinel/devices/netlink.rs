@@ -181,15 +181,6 @@ impl Netlink {
         }
     }
 
-    /// Name of a device, or its index if the device is gone.
-    pub(super) async fn name_of(&self, index: u32) -> String {
-        let request = self.handle.link().get().match_index(index);
-        match request.execute().try_next().await {
-            Ok(Some(message)) => link_of(&message).name,
-            _ => format!("device {index}"),
-        }
-    }
-
     pub(super) async fn neighbours(
         &self,
         family: Family,
@@ -282,6 +273,11 @@ impl Netlink {
             .and_then(|route| Route::of(&route))
             .ok_or(rtnetlink::Error::RequestFailed)
     }
+}
+
+/// Name of a device, or its index if the device is gone.
+pub(super) fn name_of(index: u32) -> String {
+    crate::netlink::name_of(index).unwrap_or_else(|_| format!("device {index}"))
 }
 
 /// Routes of every table that `wanted` selects, and the sentinel's routes.

@@ -10,7 +10,7 @@ use pathproof_wire::service::Family;
 use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{Link, MAIN, Netlink, Route, errno, failed, neighbour_of};
+use super::netlink::{Link, MAIN, Netlink, Route, errno, failed, name_of, neighbour_of};
 use super::{DeviceError, Role, SentinelDevices, written};
 use crate::config::SentinelConfig;
 
@@ -59,10 +59,7 @@ async fn look(
             ));
             continue;
         }
-        let controller = match link.controller {
-            Some(index) => netlink.name_of(index).await,
-            None => String::new(),
-        };
+        let controller = link.controller.map(name_of).unwrap_or_default();
         let peer = role.peer().name(&config.devices);
         found.extend(harms(&link, role, devices, &peer, &controller));
         // A device that is down has neither neighbours nor routes: report only that.
@@ -162,7 +159,7 @@ async fn look_at_routes(
     };
     for address in near.addresses(config, family) {
         let answer = netlink.lookup(address, None, 0).await;
-        if let Some(damage) = route_damage(netlink, link, address, answer, true).await {
+        if let Some(damage) = route_damage(link, address, answer, true) {
             found.push(damage);
             continue;
         }
@@ -173,7 +170,7 @@ async fn look_at_routes(
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
                 let answer = netlink.lookup(address, from, mark).await;
-                damage = route_damage(netlink, link, address, answer, false).await;
+                damage = route_damage(link, address, answer, false);
                 if damage.is_none() {
                     break;
                 }
@@ -186,8 +183,7 @@ async fn look_at_routes(
 /// Damage that the result of a route lookup shows. With `own` the lookup was for packets that the node itself
 /// sends: these must take the sentinel's route. Otherwise it was for an incoming packet. The kernel also
 /// fails that lookup if it would not forward the packet, so such errors are no damage.
-async fn route_damage(
-    netlink: &Netlink,
+fn route_damage(
     link: &Link,
     address: IpAddr,
     answer: Result<Route, rtnetlink::Error>,
@@ -207,10 +203,8 @@ async fn route_damage(
                 // Packets take this less specific route if the sentinel's route is missing.
                 return Some(gone);
             }
-            let by = match route.device {
-                Some(index) => netlink.name_of(index).await,
-                None => format!("{:?}", route.kind).to_lowercase(),
-            };
+            let by = route.device.map(name_of);
+            let by = by.unwrap_or_else(|| format!("{:?}", route.kind).to_lowercase());
             match route.kind {
                 RouteType::Local => format!("this node itself (an address of {by})"),
                 _ => format!("{by} (table {})", route.table),
