@@ -104,7 +104,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         biased;
         signal = shutdown.requested() => {
             tracing::info!(signal, "ending before the observer is loaded");
-            if let Some(pins) = pins.filter(|pins| !pins.were_found()) {
+            if let Some(pins) = pins.filter(|pins| !pins.found) {
                 pins.interrupt();
             }
             return Ok(());

@@ -102,7 +102,7 @@ impl Observer {
 
     /// Whether it reuses a previous agent's maps: then no connection was missed in between.
     pub fn continues(&self) -> bool {
-        self.pins.as_ref().is_some_and(Pins::were_found)
+        self.pins.as_ref().is_some_and(|pins| pins.found)
     }
 
     pub fn follow(&mut self, devices: &[Device], now: Mono) {
@@ -169,7 +169,7 @@ impl Observer {
     /// The maps of the sentinel's probes, through separate handles. Only one reader may take events
     /// at a time.
     pub fn probe_maps(&self) -> Result<ProbeMaps, MapsError> {
-        ProbeMaps::open(&self.ebpf, self.sampler.pending())
+        ProbeMaps::open(&self.ebpf, self.sampler.connections.fd())
     }
 
     pub fn topology(&self, seen: &topology::Seen<'_>) -> TopologyFacts {

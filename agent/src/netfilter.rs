@@ -14,7 +14,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use pathproof_wire::service::Family;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
-use crate::netlink;
+use crate::netlink::{self, number};
 
 /// Messages of linux/netfilter/nfnetlink.h and nf_tables.h: the subsystem is the upper byte.
 const SUBSYSTEM: u16 = 10;
@@ -69,13 +69,6 @@ impl Nft {
         let mut answer = Vec::with_capacity(8192);
         self.0.recv(&mut answer, 0)?;
         is_there(&answer)
-    }
-}
-
-fn number(family: Family) -> u8 {
-    match family {
-        Family::V4 => libc::AF_INET as u8,
-        Family::V6 => libc::AF_INET6 as u8,
     }
 }
 

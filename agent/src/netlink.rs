@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netlink_sys::{Socket, SocketAddr};
 use nix::net::if_::if_indextoname;
+use pathproof_wire::service::Family;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use socket2::SockRef;
 
@@ -27,6 +28,14 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     socket.connect(&SocketAddr::new(0, 0))?;
     SockRef::from(&socket).set_read_timeout(Some(patience))?;
     Ok(socket)
+}
+
+/// Number of the address family.
+pub(crate) fn number(family: Family) -> u8 {
+    match family {
+        Family::V4 => libc::AF_INET as u8,
+        Family::V6 => libc::AF_INET6 as u8,
+    }
 }
 
 /// Current name of the interface with this index.

@@ -120,7 +120,7 @@ pub(crate) fn take_over(
     });
     let report = watch::Sender::new(report);
     let succession = steered.as_ref();
-    let succession = succession.map(|(steering, _)| Arc::clone(steering.succession()));
+    let succession = succession.map(|(steering, _)| Arc::clone(&steering.succession));
     let succeeded = Succeeded {
         planners: (succession.as_ref()).map_or_else(BTreeSet::new, |known| known.planners()),
         succession,
@@ -375,7 +375,7 @@ impl PortSteering {
         let (owner, succeeded, answers) = match &mut self.steered {
             Some((steering, owners)) => {
                 let owner = owners.look().ok();
-                let behind = steering.succession().ask();
+                let behind = steering.succession.ask();
                 let stranger = behind == Behind::Stranger;
                 if stranger && !self.stranger {
                     tracing::warn!(
@@ -385,7 +385,7 @@ impl PortSteering {
                 }
                 self.stranger = stranger;
                 let later = matches!(behind, Behind::Agent { answers: true, .. });
-                let before = !steering.answers() && steering.succession().follows_an_agent();
+                let before = !steering.answers() && steering.succession.follows_an_agent();
                 let answers = later || stranger || before || owners.answer_outsiders();
                 (owner, later, answers)
             }
@@ -428,7 +428,7 @@ impl PortSteering {
         let Some((steering, _)) = &self.steered else {
             return self.report.borrow().succeeded;
         };
-        let succeeded = matches!(steering.succession().ask(), Behind::Agent { .. });
+        let succeeded = matches!(steering.succession.ask(), Behind::Agent { .. });
         self.steered = None;
         let services = self.service_ports.as_ref();
         let is_ours =

@@ -231,7 +231,7 @@ impl With {
 
     /// Path at which a hook's link is pinned; `None` if pinning is off or fails.
     fn pin(&self, device: u32, direction: Direction) -> Option<PathBuf> {
-        let kept = self.pins.as_ref().filter(|kept| kept.problem().is_none())?;
+        let kept = self.pins.as_ref().filter(|kept| kept.problem.is_none())?;
         Some(kept.pins.link(device, direction.name()))
     }
 }
@@ -318,7 +318,7 @@ impl Attacher {
 
     /// Why a link or map is no longer pinned, although pinning is enabled.
     pub fn not_pinned(&self) -> Option<String> {
-        let problem = self.with.pins.as_ref()?.problem();
+        let problem = self.with.pins.as_ref()?.problem.as_deref();
         let hooks = self
             .attachments
             .values()

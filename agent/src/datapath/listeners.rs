@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use pathproof_wire::service::Address;
 use pathproof_wire::steer::{ANY_V4, ANY_V6, mapped};
 
-use crate::netlink::{PATIENCE, attributes, dump, too_short, word};
+use crate::netlink::{PATIENCE, dump, find, too_short, word};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const GET: u16 = 20;
@@ -97,20 +97,18 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
 /// Parses `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,
 /// interface, cookie); expiry, queues, owner, inode; then attributes.
 fn listener(body: &[u8]) -> Option<Listener> {
-    let mut found = Listener {
+    let v6_only = match find(body.get(MESSAGE..)?, V6_ONLY) {
+        Some(value) => *value.first()? != 0,
+        None => false,
+    };
+    Some(Listener {
         family: *body.first()?,
         port: u16::from_be_bytes(*body.get(4..)?.first_chunk()?),
         address: *body.get(8..24)?.first_chunk()?,
         interface: word(body, 40)?,
         inode: word(body, 68)?,
-        v6_only: false,
-    };
-    for (kind, value) in attributes(body.get(MESSAGE..)?) {
-        if kind == V6_ONLY {
-            found.v6_only = *value.first()? != 0;
-        }
-    }
-    Some(found)
+        v6_only,
+    })
 }
 
 #[cfg(test)]

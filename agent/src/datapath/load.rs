@@ -264,7 +264,10 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     let pinned = pins.map(|pins| map::PINNED.map(|name| (name, pins.map(name))));
     let level = log_level();
     let seed = RandomState::new().build_hasher().finish();
-    let window = window_shift(tick_ns());
+    // The coarse clock's resolution is the time between two kernel ticks.
+    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE);
+    let tick_ns = tick.map_or(4_000_000, |tick| tick.tv_nsec().unsigned_abs());
+    let window = window_shift(tick_ns);
     let follow_all = u32::from(capacities.iter().any(|(name, _)| *name == FOLLOW_ALL));
     let capacities = capacities.iter().filter(|(name, _)| *name != FOLLOW_ALL);
     let mut loader = EbpfLoader::new();
@@ -283,12 +286,6 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     // Set by tests that fill maps of reduced capacity.
     loader.override_global(FOLLOW_ALL, &follow_all, true);
     loader.load(OBJECT)
-}
-
-/// Time between two kernel ticks: the resolution of the coarse clock.
-fn tick_ns() -> u64 {
-    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE);
-    tick.map_or(4_000_000, |tick| tick.tv_nsec().unsigned_abs())
 }
 
 /// Level of the programs' diagnostics: none, or the number in PATHPROOF_EBPF_LOG (1 error to 5

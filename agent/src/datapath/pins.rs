@@ -59,8 +59,8 @@ pub enum PinsError {
 pub struct Pins {
     pub(super) root: PathBuf,
     version: PathBuf,
-    /// A previous agent of this version had pinned its maps.
-    found: bool,
+    /// Whether a previous agent of this version had pinned its maps when this was opened.
+    pub found: bool,
 }
 
 impl Pins {
@@ -95,13 +95,7 @@ impl Pins {
         self.version.join("maps").join(name)
     }
 
-    /// Whether a previous agent of this version had pinned its maps when this was opened.
-    pub fn were_found(&self) -> bool {
-        self.found
-    }
-
-    /// Records that nothing observes until the next agent starts. For that agent [`Pins::were_found`] is
-    /// false.
+    /// Records that nothing observes until the next agent starts. For that agent [`Pins::found`] is false.
     pub fn interrupt(&self) {
         // Otherwise the next agent would take old proofs for current ones.
         let _ = fs::remove_file(self.map(map::PROOFS));

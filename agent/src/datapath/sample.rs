@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
@@ -39,7 +38,7 @@ pub struct Sampler {
     delays: Array<MapData, Delays>,
     faults: PerCpuArray<MapData, u64>,
     anomalies: RingBuf<MapData>,
-    connections: Sweeper,
+    pub(super) connections: Sweeper,
     datagrams: Sweeper,
     arrivals: Arrivals,
     /// Whether the last sweep of datagrams failed; only the first of several failures is logged.
@@ -74,10 +73,6 @@ impl Sampler {
         let base = sampler.read_counts()?;
         sampler.take_deltas(base);
         Ok(sampler)
-    }
-
-    pub(super) fn pending(&self) -> BorrowedFd<'_> {
-        self.connections.fd()
     }
 
     /// Sets the current devices. Traffic that enters by one with a default route comes from outside. A device

@@ -70,7 +70,7 @@ pub struct Attached {
 /// The attached program. Dropping it detaches it: the next connection goes to the port's owner.
 pub struct Steering {
     _link: SkLookupLink,
-    succession: Arc<Succession>,
+    pub succession: Arc<Succession>,
     /// Closing these would empty the map, even though the program holds it as well.
     _sockets: SockMap<MapData>,
     rules: Array<MapData, SteerRule>,
@@ -109,18 +109,13 @@ impl Steering {
                                           node's own connections are not steered");
             owners.assume();
         }
-        for steer in steers {
+        let listeners = steers.iter().map(|steer| (steer.index, steer.listener));
+        for (index, listener) in listeners.chain(services.map(|listener| (SERVICES, listener))) {
             let failed = refused("write to", map::STEER_SOCKETS);
-            sockets
-                .set(steer.index, &steer.listener, 0)
-                .map_err(failed)?;
-            if steer.index != HEALTHZ {
-                write(&mut rules, map::STEER_RULES, steer.index, steer.rule)?;
-            }
+            sockets.set(index, &listener, 0).map_err(failed)?;
         }
-        if let Some(listener) = services {
-            let failed = refused("write to", map::STEER_SOCKETS);
-            sockets.set(SERVICES, &listener, 0).map_err(failed)?;
+        for steer in steers.iter().filter(|steer| steer.index != HEALTHZ) {
+            write(&mut rules, map::STEER_RULES, steer.index, steer.rule)?;
         }
         let ports = ServicePorts {
             map: take(ebpf, map::STEER_PORTS)?,
@@ -132,7 +127,7 @@ impl Steering {
         let program = load(ebpf)?;
         let id = program.info().map_err(failed)?.id();
         let succession = Succession::begin(id, namespace, marks);
-        let link = program.attach(succession.namespace()).map_err(failed)?;
+        let link = program.attach(&succession.namespace).map_err(failed)?;
         let link = program.take_link(link).map_err(failed)?;
         let mut steering = Self {
             held: Some(rule),
@@ -165,10 +160,6 @@ impl Steering {
 
     pub fn answers(&self) -> bool {
         self.held.is_none()
-    }
-
-    pub fn succession(&self) -> &Arc<Succession> {
-        &self.succession
     }
 }
 

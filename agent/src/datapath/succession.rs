@@ -149,7 +149,7 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
 /// Marks of this agent's program, and access to those of other agents.
 pub struct Succession {
     program: u32,
-    namespace: File,
+    pub(super) namespace: File,
     marks: Marks,
     steers: Name,
     answers: Name,
@@ -171,10 +171,6 @@ impl Succession {
         };
         begun.say(STEERS, &begun.steers);
         begun
-    }
-
-    pub(super) fn namespace(&self) -> &File {
-        &self.namespace
     }
 
     /// Marks that load balancers' connections come to this agent from now on.

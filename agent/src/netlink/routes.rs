@@ -29,12 +29,8 @@ pub(crate) fn list(
     family: Family,
     wanted: impl Fn(IpNet, u8) -> bool,
 ) -> io::Result<Vec<RouteMessage>> {
-    let number = match family {
-        Family::V4 => libc::AF_INET,
-        Family::V6 => libc::AF_INET6,
-    };
     let mut question = [0; HEADER];
-    question[0] = number as u8;
+    question[0] = netlink::number(family);
     let (mut routes, began) = (Vec::new(), Instant::now());
     netlink::dump(PATIENCE, NETLINK_ROUTE, RTM_GETROUTE, &question, |body| {
         // The family is compared, because a kernel without IPv6 answers a request for it with the routes of

@@ -32,7 +32,6 @@ pub(super) enum Packet {
         sequence: u32,
         acknowledged: Option<u32>,
     },
-    /// A UDP datagram with this token.
     Datagram(u32),
 }
 

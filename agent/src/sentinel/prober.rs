@@ -130,7 +130,7 @@ fn run<K: Kernel, N: Network>(
     inbox: &Receiver<Order>,
     mut woken: &UnixStream,
 ) {
-    'turns: while !engine.is_unheard() {
+    'turns: while !engine.results.is_closed() {
         while let Ok(1..) = woken.read(&mut [0; 16]) {}
         while let Ok(order) = inbox.try_recv() {
             let Some(targets) = order else {

@@ -47,7 +47,6 @@ pub(super) fn is_empty(index: u32) -> io::Result<bool> {
     Ok(is_empty)
 }
 
-/// Passes every filter of a device to `each`.
 fn each(
     index: u32,
     direction: Direction,

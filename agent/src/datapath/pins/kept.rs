@@ -21,7 +21,7 @@ pub(in crate::datapath) struct KeptPins {
     /// Folders that have had this agent's pins, by device and inode. There can be several: if a file system
     /// was mounted over a folder and is unmounted again, the earlier folder is back.
     own: BTreeSet<(u64, u64)>,
-    problem: Option<String>,
+    pub(in crate::datapath) problem: Option<String>,
 }
 
 impl KeptPins {
@@ -49,10 +49,6 @@ impl KeptPins {
         }
         self.problem = problem;
         self.problem.is_none()
-    }
-
-    pub(in crate::datapath) fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
     }
 
     fn restore_maps(&mut self) -> Result<(), PinsError> {
@@ -104,17 +100,17 @@ mod tests {
         pins.make_folders().unwrap();
         let mut kept = KeptPins::new(pins.clone());
         fs::write(pins.link(3, "ingress"), "").unwrap();
-        assert!(kept.restore(), "{:?}", kept.problem());
+        assert!(kept.restore(), "{:?}", kept.problem);
 
         rename(&root, &aside).unwrap();
         pins.make_folders().unwrap();
         fs::write(pins.link(4, "ingress"), "").unwrap();
         assert!(!kept.restore());
-        let problem = kept.problem().unwrap();
+        let problem = kept.problem.as_deref().unwrap();
         assert!(problem.contains("another agent"), "{problem}");
 
         fs::remove_dir_all(&root).unwrap();
         rename(&aside, &root).unwrap();
-        assert!(kept.restore(), "{:?}", kept.problem());
+        assert!(kept.restore(), "{:?}", kept.problem);
     }
 }

@@ -10,7 +10,7 @@ use rtnetlink::{LinkUnspec, LinkVeth};
 
 use super::netlink::{
     Link, MAIN, Netlink, Route, errno, failed, forwarding_off, name_of, neighbour_of, no_addresses,
-    routes,
+    own_route, routes,
 };
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
@@ -296,7 +296,10 @@ async fn connect(
     for route in routes.iter().filter(|route| route.ours && by_us(route)) {
         let address = route.destination.addr();
         if !wanted.contains(&address) {
-            netlink.remove_route(link, address).await?;
+            let what = format!("remove route {address} of {}", link.name);
+            let route = own_route(address, link.index);
+            let done = netlink.handle.route().del(route).execute().await;
+            done.map_err(|error| failed(what, error))?;
         }
     }
     for &address in wanted {

@@ -154,7 +154,7 @@ fn host_route(address: IpAddr) -> RouteMessage {
 }
 
 /// The sentinel's host route to `address` by a device.
-fn own_route(address: IpAddr, device: u32) -> RouteMessage {
+pub(super) fn own_route(address: IpAddr, device: u32) -> RouteMessage {
     let mut message = host_route(address);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.header.kind = RouteType::Unicast;
@@ -214,16 +214,6 @@ impl Netlink {
                 error,
             )),
         }
-    }
-
-    pub(super) async fn remove_route(
-        &self,
-        link: &Link,
-        address: IpAddr,
-    ) -> Result<(), DeviceError> {
-        let message = own_route(address, link.index);
-        let done = self.handle.route().del(message).execute().await;
-        done.map_err(|error| failed(format!("remove route {address} of {}", link.name), error))
     }
 
     /// Removes the route ff00::/8, which the kernel adds to every device with IPv6: otherwise other
@@ -332,7 +322,9 @@ fn link_of(message: &LinkMessage) -> Link {
             LinkAttribute::LinkInfo(infos) => {
                 link.veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
             }
-            LinkAttribute::AfSpecUnspec(specs) => read_families(&mut link, specs),
+            LinkAttribute::AfSpecUnspec(specs) => {
+                specs.iter().for_each(|spec| read_family(&mut link, spec));
+            }
             _ => {}
         }
     }
@@ -342,24 +334,20 @@ fn link_of(message: &LinkMessage) -> Link {
     link
 }
 
-fn read_families(link: &mut Link, specs: &[AfSpecUnspec]) {
-    for spec in specs {
-        match spec {
-            AfSpecUnspec::Inet(values) => {
-                for value in values {
-                    if let AfSpecInet::DevConf(conf) = value {
-                        link.forwards_v4 = conf.forwarding != 0;
-                    }
+fn read_family(link: &mut Link, spec: &AfSpecUnspec) {
+    match spec {
+        AfSpecUnspec::Inet(values) => {
+            for value in values {
+                if let AfSpecInet::DevConf(conf) = value {
+                    link.forwards_v4 = conf.forwarding != 0;
                 }
             }
-            AfSpecUnspec::Inet6(values) => {
-                (link.has_v6, link.makes_addresses) = (true, true);
-                for value in values {
-                    read_v6(link, value);
-                }
-            }
-            _ => {}
         }
+        AfSpecUnspec::Inet6(values) => {
+            (link.has_v6, link.makes_addresses) = (true, true);
+            values.iter().for_each(|value| read_v6(link, value));
+        }
+        _ => {}
     }
 }
 

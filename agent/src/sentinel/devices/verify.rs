@@ -65,8 +65,7 @@ async fn look(
         // A device that is down has neither neighbours nor routes: report only that.
         if link.up && role.is_near() {
             for &family in &devices.families {
-                look_at_neighbours(&netlink, config, &link, role, family, found).await?;
-                look_at_routes(&netlink, devices, config, &link, role, family, found).await;
+                look_behind(&netlink, devices, config, &link, role, family, found).await?;
             }
         }
     }
@@ -119,8 +118,10 @@ fn harms(
     .filter_map(|(is, sentence)| is.then_some(sentence))
 }
 
-async fn look_at_neighbours(
+/// Checks the neighbours and routes of one family at a near end.
+async fn look_behind(
     netlink: &Netlink,
+    devices: &SentinelDevices,
     config: &SentinelConfig,
     link: &Link,
     near: Role,
@@ -140,18 +141,6 @@ async fn look_at_neighbours(
             "the neighbour {address} of the sentinel's interface {device} {harm}: {REPAIRED}"
         ));
     }
-    Ok(())
-}
-
-async fn look_at_routes(
-    netlink: &Netlink,
-    devices: &SentinelDevices,
-    config: &SentinelConfig,
-    link: &Link,
-    near: Role,
-    family: Family,
-    found: &mut Vec<String>,
-) {
     // Packets to the addresses behind this near end come from the addresses behind the other near end.
     let other = match near {
         Role::ServerNear => Role::ClientNear,
@@ -178,6 +167,7 @@ async fn look_at_routes(
             found.extend(damage);
         }
     }
+    Ok(())
 }
 
 /// Damage that the result of a route lookup shows. With `own` the lookup was for packets that the node itself

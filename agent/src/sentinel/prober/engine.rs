@@ -44,7 +44,7 @@ struct Course<S> {
 pub(super) struct Engine<K: Kernel, N: Network> {
     tools: Tools<K, N>,
     courses: [Option<Course<N::Socket>>; FAMILIES],
-    results: UnboundedSender<ProbeTrace>,
+    pub(super) results: UnboundedSender<ProbeTrace>,
     /// Finished traces, delivered at the end of a turn, so that the reader wakes once, and not while other
     /// probes are sent.
     known: Vec<ProbeTrace>,
@@ -80,11 +80,6 @@ impl<K: Kernel, N: Network> Engine<K, N> {
 
     pub(super) fn events_fd(&self) -> RawFd {
         self.tools.kernel.events_fd()
-    }
-
-    /// Whether the receiver of the traces is gone.
-    pub(super) fn is_unheard(&self) -> bool {
-        self.results.is_closed()
     }
 
     /// Replaces the targets. A family that had no targets starts soon. A family with changed targets keeps

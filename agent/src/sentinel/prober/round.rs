@@ -25,7 +25,6 @@ pub(super) struct Errand {
 }
 
 impl Errand {
-    /// Whether it starts on the node itself.
     pub(super) fn is_of_host(&self) -> bool {
         self.lane.path == ProbePath::Host
     }

@@ -81,7 +81,7 @@ impl Sockets {
 }
 
 impl Network for Sockets {
-    type Socket = HostSocket;
+    type Socket = socket2::Socket;
 
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()> {
         self.0[side as usize].send(frame).map(drop)
@@ -98,8 +98,8 @@ impl Network for Sockets {
         socket.send_to(packet, &to).map(drop)
     }
 
-    fn socket(&mut self, family: Family) -> io::Result<HostSocket> {
-        HostSocket::open(family)
+    fn socket(&mut self, family: Family) -> io::Result<socket2::Socket> {
+        host_socket(family)
     }
 }
 
@@ -118,70 +118,58 @@ fn packet_socket(index: u32) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// A non-blocking TCP socket that ends with a RST, so that its connection-tracking entry expires in seconds.
-#[derive(Debug)]
-pub(super) struct HostSocket(socket2::Socket);
+/// Opens a non-blocking TCP socket that ends with a RST, so that its connection-tracking entry expires in
+/// seconds.
+fn host_socket(family: Family) -> io::Result<socket2::Socket> {
+    let domain = match family {
+        Family::V4 => Domain::IPV4,
+        Family::V6 => Domain::IPV6,
+    };
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = socket2::Socket::new(domain, kind, Some(Protocol::TCP))?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    Ok(socket)
+}
 
-impl HostSocket {
-    fn open(family: Family) -> io::Result<Self> {
-        let domain = match family {
-            Family::V4 => Domain::IPV4,
-            Family::V6 => Domain::IPV6,
-        };
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = socket2::Socket::new(domain, kind, Some(Protocol::TCP))?;
-        socket.set_linger(Some(Duration::ZERO))?;
-        Ok(Self(socket))
-    }
-
-    fn set_repair(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        let length = size_of::<libc::c_int>() as libc::socklen_t;
-        let value = (&raw const value).cast();
-        // SAFETY: the pointer is that of a live number of the size given.
-        match unsafe {
-            libc::setsockopt(self.as_raw_fd(), libc::IPPROTO_TCP, option, value, length)
-        } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    fn queue_sequence(&self) -> io::Result<u32> {
-        let mut sequence = 0_u32;
-        let mut length = size_of::<u32>() as libc::socklen_t;
-        let (fd, option) = (self.as_raw_fd(), libc::TCP_QUEUE_SEQ);
-        let value = (&raw mut sequence).cast();
-        // SAFETY: both pointers are live, and the option is a number of this size.
-        match unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, option, value, &raw mut length) } {
-            0 => Ok(sequence),
-            _ => Err(io::Error::last_os_error()),
-        }
+fn set_repair(fd: RawFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let value = (&raw const value).cast();
+    // SAFETY: the pointer is that of a live number of the size given.
+    match unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, value, length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
-impl AsRawFd for HostSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+fn queue_sequence(fd: RawFd) -> io::Result<u32> {
+    let mut sequence = 0_u32;
+    let mut length = size_of::<u32>() as libc::socklen_t;
+    let value = (&raw mut sequence).cast();
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ);
+    // SAFETY: both pointers are live, and the option is a number of this size.
+    match unsafe { libc::getsockopt(fd, level, option, value, &raw mut length) } {
+        0 => Ok(sequence),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
-impl Socket for HostSocket {
+impl Socket for socket2::Socket {
     fn cookie(&self) -> io::Result<u64> {
-        self.0.cookie()
+        socket2::Socket::cookie(self)
     }
 
     fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        match self.0.connect(&SockAddr::from(to)) {
+        match socket2::Socket::connect(self, &SockAddr::from(to)) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
             other => other,
         }
     }
 
     fn is_connected(&self) -> io::Result<bool> {
-        if let Some(error) = self.0.take_error()? {
+        if let Some(error) = self.take_error()? {
             return Err(error);
         }
-        match self.0.peer_addr() {
+        match self.peer_addr() {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
             Err(error) => Err(error),
@@ -189,7 +177,7 @@ impl Socket for HostSocket {
     }
 
     fn local(&self) -> Option<SocketAddr> {
-        self.0.local_addr().ok()?.as_socket()
+        self.local_addr().ok()?.as_socket()
     }
 
     /// Uses TCP_REPAIR, which reads the numbers of a live connection (CAP_NET_ADMIN) and sends nothing.
@@ -197,25 +185,26 @@ impl Socket for HostSocket {
         const ON: libc::c_int = 1;
         const OFF: libc::c_int = -1; // without a window probe
         const SEND_QUEUE: libc::c_int = 2;
-        self.set_repair(libc::TCP_REPAIR, ON)?;
-        let sequence = self
-            .set_repair(libc::TCP_REPAIR_QUEUE, SEND_QUEUE)
-            .and_then(|()| self.queue_sequence());
+        let fd = self.as_raw_fd();
+        set_repair(fd, libc::TCP_REPAIR, ON)?;
+        let sequence = set_repair(fd, libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
+        let sequence = sequence.and_then(|()| queue_sequence(fd));
         // A socket left in repair mode would end without a RST.
-        self.set_repair(libc::TCP_REPAIR, OFF)?;
+        set_repair(fd, libc::TCP_REPAIR, OFF)?;
         sequence
     }
 
     fn send(&self, data: &[u8]) -> io::Result<()> {
         // The buffer of a new connection is empty: either all or nothing fits.
-        match self.0.send_with_flags(data, libc::MSG_NOSIGNAL)? {
+        match self.send_with_flags(data, libc::MSG_NOSIGNAL)? {
             sent if sent == data.len() => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
 
     fn receive(&self, data: &mut [u8]) -> io::Result<Option<usize>> {
-        match (&self.0).read(data) {
+        let mut socket = self;
+        match socket.read(data) {
             Ok(read) => Ok(Some(read)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),

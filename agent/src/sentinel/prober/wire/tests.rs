@@ -9,6 +9,10 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
+fn open() -> impl Socket {
+    host_socket(Family::V4).unwrap()
+}
+
 /// Polls until there is a result, which on loopback takes microseconds.
 fn until<T>(mut ask: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
     loop {
@@ -19,14 +23,14 @@ fn until<T>(mut ask: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
     }
 }
 
-fn connected(socket: &HostSocket) -> io::Result<()> {
+fn connected(socket: &impl Socket) -> io::Result<()> {
     until(|| Ok(socket.is_connected()?.then_some(())))
 }
 
 #[test]
 fn data_is_echoed_and_the_end_is_a_reset() {
     let (listener, address) = listener();
-    let socket = HostSocket::open(Family::V4).unwrap();
+    let socket = open();
     socket.connect(address).unwrap();
     connected(&socket).unwrap();
     let (mut peer, from) = listener.accept().unwrap();
@@ -50,7 +54,7 @@ fn data_is_echoed_and_the_end_is_a_reset() {
 fn a_closed_port_refuses() {
     let (listener, address) = listener();
     drop(listener);
-    let socket = HostSocket::open(Family::V4).unwrap();
+    let socket = open();
     let error = socket
         .connect(address)
         .and_then(|()| connected(&socket))
@@ -60,17 +64,15 @@ fn a_closed_port_refuses() {
 
 #[test]
 fn every_socket_has_its_own_cookie() {
-    let cookies: Vec<u64> = [Family::V4, Family::V4]
-        .iter()
-        .map(|family| HostSocket::open(*family).unwrap().cookie().unwrap())
-        .collect();
+    let sockets = [open(), open()];
+    let cookies = sockets.map(|socket| socket.cookie().unwrap());
     assert!(cookies[0] != 0 && cookies[0] != cookies[1], "{cookies:?}");
 }
 
 #[test]
 fn the_sequence_number_advances_with_sent_data() {
     let (_listener, address) = listener();
-    let socket = HostSocket::open(Family::V4).unwrap();
+    let socket = open();
     socket.connect(address).unwrap();
     connected(&socket).unwrap();
     let before = match socket.next_sequence() {
