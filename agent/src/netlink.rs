@@ -1,5 +1,5 @@
-//! Single netlink requests: one request, and every message of its answer. `datapath::devices`
-//! subscribes to changes of interfaces and routes.
+//! Single netlink requests, and their answers. `datapath::devices` subscribes to changes of interfaces
+//! and routes.
 
 use std::io;
 use std::time::Duration;
