@@ -81,11 +81,7 @@ pub struct Coverage {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
     top_talker: Option<String>,
     over_budget: Recent,
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        rename = "unknown_claims"
-    )]
+    #[serde(skip_serializing_if = "Option::is_none", rename = "unknown_claims")]
     unknown_frontends: Option<String>,
     /// Why the last sample could not be read.
     unread: Option<String>,
@@ -274,15 +270,10 @@ impl Coverage {
 
     /// Whether an uplink is not observed, or may be among the excluded devices.
     fn lacks_uplink(&self) -> bool {
-        let mut uplinks = self
-            .hooks
-            .devices
-            .iter()
-            .filter(|hook| hook.uplink)
-            .peekable();
-        match uplinks.peek() {
+        let uplinks = || self.hooks.devices.iter().filter(|hook| hook.uplink);
+        match uplinks().next() {
             None => self.hooks.left_out > 0,
-            Some(_) => uplinks.any(|hook| !hook.attached),
+            Some(_) => uplinks().any(|hook| !hook.attached),
         }
     }
 
@@ -314,21 +305,19 @@ fn hides(loss: &CoverageLoss) -> bool {
     )
 }
 
-type Loss = fn(u64) -> CoverageLoss;
-
 fn absent(missing: Missing) -> impl Iterator<Item = CoverageLoss> {
-    let frontends = |missing| CoverageLoss::FrontendsFull { missing };
-    let endpoints = |missing| CoverageLoss::EndpointsFull { missing };
-    let sources = |missing| CoverageLoss::SourcesFull { missing };
-    let services = |missing| CoverageLoss::ServicesFull { missing };
-    let losses: [(u64, Loss); 4] = [
-        (missing.frontends, frontends),
-        (missing.endpoints, endpoints),
-        (missing.sources, sources),
-        (missing.services, services),
+    let some = |missing: u64| (missing > 0).then_some(missing);
+    let frontends = some(missing.frontends);
+    let endpoints = some(missing.endpoints);
+    let sources = some(missing.sources);
+    let services = some(missing.services);
+    let losses = [
+        frontends.map(|missing| CoverageLoss::FrontendsFull { missing }),
+        endpoints.map(|missing| CoverageLoss::EndpointsFull { missing }),
+        sources.map(|missing| CoverageLoss::SourcesFull { missing }),
+        services.map(|missing| CoverageLoss::ServicesFull { missing }),
     ];
-    let found = losses.into_iter().filter(|(count, _)| *count > 0);
-    found.map(|(count, loss)| loss(count))
+    losses.into_iter().flatten()
 }
 
 #[cfg(test)]

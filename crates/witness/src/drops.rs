@@ -68,7 +68,6 @@ impl Dropped {
 /// Dropped packets by Service and reason, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
-    #[serde(default)]
     pub watch: DropWatch,
     /// Drops of the last minutes. Those with a reason come first, then they are sorted by number of packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -74,7 +74,6 @@ pub struct Ledger {
     #[serde(default)]
     pub unjudged: [u64; FAILURES],
     /// Whether the datapath follows changes of endpoints; `None` in recordings that lack it.
-    #[serde(default)]
     pub programming: Option<ProgrammingSeen>,
     pub observer: ObserverHealth,
     /// When the last sample was taken.

@@ -165,18 +165,16 @@ pub struct FamilyPeers {
     pub outage: Option<Outage>,
     /// Service ports whose endpoints on this node do not answer either, with the time of the last silence.
     /// Their backends are at fault, or a policy blocks them, so they show nothing about other nodes.
-    #[serde(default)]
     silent_here: BTreeMap<u32, Mono>,
     /// Large transfers of the pod probe that failed.
     #[serde(default, rename = "cut")]
     pub large_transfers: Option<Unanswered>,
     /// Devices by which other nodes are reached.
-    #[serde(default)]
     devices: Devices,
 }
 
 /// Successive connections without an answer.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Unanswered {
     pub since: Mono,
     pub last: Mono,
@@ -192,9 +190,7 @@ impl Unanswered {
         Self {
             since: at,
             last: at,
-            connections: 0,
-            services: BTreeMap::new(),
-            is_probed: false,
+            ..Self::default()
         }
     }
 

@@ -48,7 +48,6 @@ pub struct SentinelView {
     pub altered: Option<String>,
     /// Why an existing, unaltered sentinel is not probed, as a sentence: a fault of pathproof's parts. While
     /// this is set, no probe counts, and no lane is disarmed.
-    #[serde(default)]
     pub off: Option<String>,
     /// Hash of everything in the sentinel that the datapath makes rules from (addresses, ports, endpoints),
     /// except the generation. It is the same after a restart of the agent; a new hash means a new sentinel.
@@ -131,11 +130,8 @@ pub struct SentinelMemory {
     lanes: Vec<LaneMemory>,
     view: SentinelView,
     owners: [Ownership; FAMILIES],
-    #[serde(default)]
     lags: [Lags; FAMILIES],
-    #[serde(default)]
     away: Option<Mono>,
-    #[serde(default)]
     managed: Tristate,
 }
 
@@ -427,9 +423,7 @@ impl SentinelLedger {
             Ok(())
         }
     }
-}
 
-impl SentinelLedger {
     pub fn lane(&self, lane: Lane) -> &LaneLedger {
         &self.lanes[place(lane)]
     }

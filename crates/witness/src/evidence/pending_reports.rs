@@ -35,14 +35,9 @@ impl PendingReports {
         if sighting.failure == Failure::AnswerNotDelivered {
             return Some(sighting);
         }
-        let family = if sighting.client.is_ipv4() {
-            Family::V4
-        } else {
-            Family::V6
-        };
         let key = PendingKey {
             isn: anomaly.isn,
-            family: family as u32,
+            family: Family::of(&anomaly.client) as u32,
         };
         self.0.insert(key, sighting);
         None

@@ -70,13 +70,10 @@ impl Ledger {
             self.worked.lack_endpoints(info, at);
             self.worked_outside.lack_endpoints(info, at);
         }
-        for (family, _) in self
-            .families
-            .iter_mut()
-            .zip(sample.unanswered)
-            .filter(|(_, n)| *n > 0)
-        {
-            family.leave_unanswered(at);
+        for (family, unanswered) in self.families.iter_mut().zip(sample.unanswered) {
+            if unanswered > 0 {
+                family.leave_unanswered(at);
+            }
         }
         for (delta, info) in &counts {
             self.absorb_failures(delta, info, &look);

@@ -15,7 +15,6 @@ pub struct AnswerForwarding {
     /// between two agents.
     went_on: [Option<Mono>; SOURCE_CLASSES],
     /// Arrival of the last connection after `went_on` whose answer was not forwarded.
-    #[serde(default)]
     lost: [Option<Mono>; SOURCE_CLASSES],
 }
 

@@ -52,13 +52,11 @@ pub struct FamilyLedger {
     #[serde(rename = "unheard")]
     pub answers_not_delivered: Vec<(IpAddr, Mono)>,
     /// First and last time in a run of connections from outside that were forwarded and not answered.
-    #[serde(default)]
     pub unanswered: Option<(Mono, Mono)>,
     /// Connections that left by an uplink for endpoints of this node.
     #[serde(default)]
     pub routes: WrongRoutes,
     /// Arrival of the last connection that an endpoint of another node answered.
-    #[serde(default)]
     pub remote: Option<Mono>,
     #[serde(default)]
     pub obstacle: ObstacleLedger,

@@ -42,18 +42,9 @@ pub struct Obstacle {
     /// When it was first read.
     pub since: Mono,
     /// Classes of clients that the obstacle keeps from being served.
-    #[serde(default = "outside")]
     pub(crate) concerns: Classes,
     /// Classes of clients of which at least one client was served in spite of the obstacle.
-    #[serde(default)]
     served: Classes,
-    /// Whether a client outside was served in spite of the obstacle, as older agents stored it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    refuted: bool,
-}
-
-fn outside() -> Classes {
-    OUTSIDE
 }
 
 impl ObstacleLedger {
@@ -64,16 +55,13 @@ impl ObstacleLedger {
             Reading::Present(cause, concerns) => (cause, concerns),
         };
         let known = self.obstacle.filter(|known| known.cause == cause);
-        let new = Obstacle {
-            cause,
-            since: now,
-            concerns,
-            served: Classes::default(),
-            refuted: false,
-        };
+        let known = known.map(|known| (known.since, known.served));
+        let (since, served) = known.unwrap_or((now, Classes::default()));
         self.obstacle = Some(Obstacle {
+            cause,
+            since,
             concerns,
-            ..known.unwrap_or(new)
+            served,
         });
     }
 
@@ -87,10 +75,7 @@ impl ObstacleLedger {
     /// The obstacle for this class of clients, unless one of them was served in spite of it.
     pub fn present(&self, class: SourceClass) -> Option<Obstacle> {
         let at = class as usize;
-        let served = |obstacle: &Obstacle| {
-            obstacle.served[at] || (obstacle.refuted && class == SourceClass::External)
-        };
-        (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !served(obstacle))
+        (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !obstacle.served[at])
     }
 
     /// Whether routes or neighbour tables show the obstacle.

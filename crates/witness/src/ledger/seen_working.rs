@@ -12,7 +12,7 @@ use std::time::Duration;
 use fnv::FnvHasher;
 use pathproof_facts::cause::{FAILURES, Failure};
 use pathproof_facts::directory::ServiceInfo;
-use pathproof_facts::limits::{FIRST_ENDPOINTS, FORGOTTEN, Limits};
+use pathproof_facts::limits::{FIRST_ENDPOINTS, FORGOTTEN};
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
@@ -42,10 +42,8 @@ struct Known {
     last: Mono,
     /// When it was last dialled without an endpoint, unless it worked since. A proxy may be late with the
     /// next endpoint, so failures soon after this time do not count.
-    #[serde(default)]
     emptied: Option<Mono>,
-    /// Number of successful connections; older agents did not count them.
-    #[serde(default = "enough")]
+    /// Number of successful connections.
     successes: u32,
     /// Time of the last failure that was followed by a success: some clients fail while others are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,12 +57,8 @@ struct Known {
     failing: Option<Failing>,
 }
 
-fn enough() -> u32 {
-    Limits::default().service_failures
-}
-
 /// Failed connections of one Service port and class of clients since its last success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
     /// `namespace/name`, and `:port` where the port has a name.
     pub label: String,
@@ -85,7 +79,6 @@ pub struct Failing {
     /// Whether some were refused by ICMP, as a REJECT rule does.
     pub icmp: bool,
     /// Whether some left by an uplink for an endpoint of this node.
-    #[serde(default)]
     pub misdelivered: bool,
     /// Distinct clients that are known.
     pub clients: Vec<IpAddr>,
@@ -216,14 +209,9 @@ impl ServicesSeenWorking {
         let failing = known.failing.get_or_insert_with(|| Failing {
             label: info.label(),
             object: info.name.to_string(),
-            endpoints: 0,
             since: new.since,
             last: new.noticed,
-            counted: [0; FAILURES],
-            reported: [0; FAILURES],
-            icmp: false,
-            misdelivered: false,
-            clients: Vec::new(),
+            ..Failing::default()
         });
         failing.endpoints = info.endpoints;
         failing.since = failing.since.min(new.since);

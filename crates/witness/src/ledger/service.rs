@@ -48,7 +48,6 @@ pub struct Track {
     #[serde(default, skip_serializing_if = "SourcePorts::are_none")]
     dialled_from: [SourcePorts; 2],
     /// Connections that dialled the address of an endpoint that left, and the time of the last one.
-    #[serde(default)]
     dialled: (Window, Option<Mono>),
     /// Addresses of the last reported failure.
     pub example: Option<Example>,
@@ -69,16 +68,13 @@ pub struct StaleConnection {
     pub age: Duration,
     pub(crate) client: IpAddr,
     /// Whether the client is a pod of this node. `of_pod` and `of_outsider` are both false for connections of
-    /// the node itself and in older recordings.
-    #[serde(default)]
+    /// the node itself.
     pub of_pod: bool,
     /// Whether the client is outside.
-    #[serde(default)]
     pub of_outsider: bool,
     pub destination: Option<SocketAddr>,
     /// Whether the same client and port dialled that endpoint before: conntrack may remember the
     /// connection, and then no rule was evaluated.
-    #[serde(default)]
     pub is_reused: bool,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Devices {
 
 /// Unanswered connections that left by another device than the usual one, since the last answer
 /// over the usual one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Astray {
     pub since: Mono,
     pub last: Mono,
@@ -48,10 +48,7 @@ impl Astray {
         Self {
             since: at,
             last: at,
-            connections: 0,
-            by: BTreeSet::new(),
-            ranges: BTreeSet::new(),
-            services: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

@@ -74,7 +74,6 @@ pub struct Silence {
     pub family: Family,
     pub peer: u16,
     /// Name of the node, once it is known.
-    #[serde(default)]
     pub node: Option<Arc<str>>,
     /// Id of the Service port and family.
     pub service: u32,
@@ -107,7 +106,6 @@ impl PeerSample {
             return;
         }
         let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
-        let peer = pending.peer();
         if pending.frontend_port == LARGE_TRANSFER_PORT.to_be_bytes()
             && self.large_transfer_failures.len() < LISTED
         {
@@ -120,39 +118,28 @@ impl PeerSample {
         // An answer counts whatever else was observed of the connection; silence counts only
         // without another explanation.
         let is_silent = has(state::FORWARDED) && !has(state::AMBIGUOUS | state::REJECTED);
-        if has(state::ANSWERED) {
-            self.answer(family, peer, pending);
-        } else if is_silent {
-            self.silence(family, peer, pending);
-        }
-    }
-
-    fn answer(&mut self, family: Family, peer: u16, pending: &Pending) {
-        match peer {
+        let is_answered = has(state::ANSWERED);
+        match pending.peer() {
+            _ if !is_answered && !is_silent => {}
             0 => {}
-            NEAR if is_of_pod(pending) => note(&mut self.near, pending.service),
-            NEAR => {}
-            _ => self.count(family, pending).answered += 1,
+            NEAR if !is_of_pod(pending) => {}
+            NEAR if is_answered => note(&mut self.near, pending.service),
+            NEAR => note(&mut self.near_silent, pending.service),
+            _ if is_answered => self.count(family, pending).answered += 1,
+            peer => self.silence(family, peer, pending),
         }
     }
 
     fn silence(&mut self, family: Family, peer: u16, pending: &Pending) {
-        match peer {
-            0 => {}
-            NEAR if is_of_pod(pending) => note(&mut self.near_silent, pending.service),
-            NEAR => {}
-            _ => {
-                self.count(family, pending).unanswered += 1;
-                self.depart(family, pending);
-                if is_of_pod(pending) && self.silences.len() < LISTED {
-                    self.silences.push(Silence {
-                        family,
-                        peer,
-                        node: None,
-                        service: pending.service,
-                    });
-                }
-            }
+        self.count(family, pending).unanswered += 1;
+        self.depart(family, pending);
+        if is_of_pod(pending) && self.silences.len() < LISTED {
+            self.silences.push(Silence {
+                family,
+                peer,
+                node: None,
+                service: pending.service,
+            });
         }
     }
 

@@ -31,7 +31,6 @@ pub struct LaneLedger {
     /// When a probe last failed, whether or not that counted.
     pub last_failure: Option<Mono>,
     /// When a failure last counted.
-    #[serde(default)]
     pub last_counted: Option<Mono>,
     /// Whether the echo received a probe with another source address than the client's since the lane was
     /// armed.
@@ -68,7 +67,6 @@ pub struct Run {
     pub last: Mono,
     pub failures: u32,
     /// Whether the frontend is an address of the node: without a rule, the node refuses connections to it.
-    #[serde(default)]
     pub local: bool,
     /// The last failures, as many as confirm a run: when each probe was sent, and the cause.
     pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
@@ -234,12 +232,8 @@ impl LaneLedger {
 /// Reads counts by cause. Recordings of older agents, which had fewer causes, contain fewer counts.
 fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
     let known = Vec::<u32>::deserialize(from)?;
-    let mut counts = [0; PROBE_CAUSES];
-    counts
-        .iter_mut()
-        .zip(known)
-        .for_each(|(to, count)| *to = count);
-    Ok(counts)
+    let count = |cause: usize| known.get(cause).copied().unwrap_or(0);
+    Ok(std::array::from_fn(count))
 }
 
 /// Delays from stage to stage; the first delay starts when the probe is sent.
@@ -259,15 +253,11 @@ pub(super) struct LaneMemory {
     #[serde(flatten)]
     lane: Lane,
     last_pass: Option<Mono>,
-    #[serde(default)]
     last_counted: Option<Mono>,
-    #[serde(default)]
     frontend: Option<SocketAddr>,
     #[serde(default, rename = "claimed")]
     in_conflict: bool,
-    #[serde(default)]
     masquerade_seen: bool,
-    #[serde(default)]
     freshness: Freshness,
     /// The run of failures, if it is confirmed.
     #[serde(skip_serializing_if = "Option::is_none", default)]

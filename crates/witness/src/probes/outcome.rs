@@ -17,7 +17,6 @@ pub struct KernelFacts {
     /// Whether the kernel forwards, by [`Family`](pathproof_wire::service::Family); `None` if reading failed.
     pub forwarding: [Option<bool>; FAMILIES],
     /// Whether the kernel drops connections because its connection table is full.
-    #[serde(default)]
     pub table_full: bool,
 }
 
