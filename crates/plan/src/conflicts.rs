@@ -12,6 +12,7 @@ use pathproof_wire::service::{Family, FrontendKey, TCP};
 
 use super::draft::{Draft, FrontendRequest};
 use super::{Planner, REST};
+use crate::expect::frontend_key;
 
 /// Placeholder id of the node: no Service port gets it.
 const NODE: u32 = u32::MAX;
@@ -156,12 +157,8 @@ impl Planner {
 
     fn own(&self, node: &NodeContext) -> Vec<FrontendKey> {
         let at = |address| {
-            self.own_ports.iter().map(move |port| FrontendKey {
-                address,
-                port: port.to_be_bytes(),
-                protocol: TCP,
-                padding: 0,
-            })
+            let ports = self.own_ports.iter();
+            ports.map(move |port| frontend_key(address, port.to_be_bytes(), TCP))
         };
         node.addresses.iter().copied().flat_map(at).collect()
     }

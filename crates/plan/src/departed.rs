@@ -17,6 +17,7 @@ use pathproof_wire::service::{
 
 use super::draft::Draft;
 use super::{MapChange, Planner};
+use crate::expect::frontend_key;
 
 /// Maximum number of addresses in the map; further ones are not watched.
 const WATCHED: usize = 1_024;
@@ -105,12 +106,8 @@ impl Planner {
     /// Address and port of an endpoint, as direct clients dial it.
     fn address_of(&self, endpoint: &EndpointKey) -> Option<FrontendKey> {
         let slot = self.registry.slot(endpoint.service)?;
-        Some(FrontendKey {
-            address: endpoint.address,
-            port: endpoint.port,
-            protocol: number(slot.protocol),
-            padding: 0,
-        })
+        let protocol = number(slot.protocol);
+        Some(frontend_key(endpoint.address, endpoint.port, protocol))
     }
 }
 
@@ -142,13 +139,9 @@ fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, Endpoint
     for slice in view.states().flat_map(|(_, state)| &state.slices) {
         let followed = |port: &&SlicePort| port.protocol != Protocol::Sctp;
         for port in slice.ports.iter().filter(followed) {
+            let (number, protocol) = (port.port.to_be_bytes(), number(port.protocol));
             for endpoint in slice.endpoints.iter().filter(|one| one.ready) {
-                found.remove(&FrontendKey {
-                    address: endpoint.address,
-                    port: port.port.to_be_bytes(),
-                    protocol: number(port.protocol),
-                    padding: 0,
-                });
+                found.remove(&frontend_key(endpoint.address, number, protocol));
             }
         }
     }

@@ -200,12 +200,7 @@ fn port_expectation(
     }
     let udp = port.protocol == Protocol::Udp;
     let frontend = |(kind, address, port): Served| Frontend {
-        key: FrontendKey {
-            address,
-            port: port.to_be_bytes(),
-            protocol: if udp { UDP } else { TCP },
-            padding: 0,
-        },
+        key: frontend_key(address, port.to_be_bytes(), if udp { UDP } else { TCP }),
         kind,
         handling: expected_handling(service, kind, &sets),
         flags,
@@ -219,6 +214,15 @@ fn port_expectation(
         family,
         frontends,
         endpoints: sets.reachable,
+    }
+}
+
+pub(crate) fn frontend_key(address: Address, port: Port, protocol: u8) -> FrontendKey {
+    FrontendKey {
+        address,
+        port,
+        protocol,
+        padding: 0,
     }
 }
 

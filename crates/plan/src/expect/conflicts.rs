@@ -130,10 +130,6 @@ fn uses(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
         Transport::Tcp => Protocol::Tcp,
         Transport::Udp => Protocol::Udp,
     };
-    let mut ports = service
-        .ports
-        .iter()
-        .filter(|port| port.protocol == protocol);
     let is_address = || {
         let ips = service.external_ips.iter();
         let mut ips = ips
@@ -142,9 +138,10 @@ fn uses(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
         ips.any(|ip| *ip == dialled.address)
     };
     let on_node = node.contains(&dialled.address);
-    ports.any(|port| {
-        (port.port == dialled.port && is_address())
-            || (port.node_port == Some(dialled.port) && on_node)
+    service.ports.iter().any(|port| {
+        port.protocol == protocol
+            && ((port.port == dialled.port && is_address())
+                || (port.node_port == Some(dialled.port) && on_node))
     })
 }
 

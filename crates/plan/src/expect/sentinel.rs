@@ -3,6 +3,7 @@
 //! reported, and probes of an altered sentinel are no evidence.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 
 use pathproof_facts::cluster::{
     EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SlicePort,
@@ -44,29 +45,16 @@ pub struct Sentinel {
     #[serde(default, rename = "contested")]
     pub conflicts: Vec<LaneConflict>,
     /// The rotator's count of the cluster's nodes.
-    #[serde(default)]
     pub fleet: Option<Published>,
     /// Why an existing count is ignored, as a sentence.
-    #[serde(default)]
     pub fleet_error: Option<String>,
     /// A sentence of the rotator about a Node that uses one of the sentinel's addresses.
-    #[serde(default)]
     pub in_use: Option<String>,
     /// The annotation [`ENFORCEMENT`](pathproof_facts::switches::ENFORCEMENT) of its Service.
-    #[serde(default)]
     pub enforcement: Option<Box<str>>,
 }
 
-pub static ABSENT: Sentinel = Sentinel {
-    exists: false,
-    altered: None,
-    families: [None; FAMILIES],
-    conflicts: Vec::new(),
-    fleet: None,
-    fleet_error: None,
-    in_use: None,
-    enforcement: None,
-};
+pub static ABSENT: LazyLock<Sentinel> = LazyLock::new(Sentinel::default);
 
 impl Sentinel {
     /// The part that rotations do not change. While it is unchanged, the sentinel counts as unchanged.
