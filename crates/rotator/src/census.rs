@@ -86,13 +86,13 @@ impl Census {
     ) -> bool {
         let failing = condition.filter(|condition| condition.status == Status::False);
         let heartbeat = condition.and_then(|condition| condition.heartbeat);
-        let changed = match self.nodes.get(node) {
+        let known = self.nodes.get(node);
+        let changed = match known {
             Some(known) if known.heartbeat == heartbeat => known.changed,
             Some(_) => now,
             None => now.minus(heartbeat.map_or(Duration::ZERO, |at| age(at, wall))),
         };
         let fails = failing.is_some();
-        let known = self.nodes.get(node);
         let same = known.filter(|known| known.failing.is_some() == fails);
         let member = Member {
             heartbeat,
@@ -104,13 +104,8 @@ impl Census {
             in_use: None,
             list: self.list,
         };
-        match self.nodes.get_mut(node) {
-            Some(known) => std::mem::replace(known, member).failing.is_some() != fails,
-            None => {
-                self.nodes.insert(node.into(), member);
-                fails
-            }
-        }
+        let before = self.nodes.insert(node.into(), member);
+        before.is_some_and(|before| before.failing.is_some()) != fails
     }
 
     /// Records whether the node has the label, at this version of the object.
@@ -147,10 +142,7 @@ impl Census {
             in_use: in_use.min().map(str::to_owned),
             ..FleetReport::default()
         };
-        for member in self.nodes.values() {
-            if !member.is_counted(now) {
-                continue;
-            }
+        for member in self.nodes.values().filter(|member| member.is_counted(now)) {
             report.nodes += 1;
             if let Some(reason) = &member.failing {
                 *report.unsound.entry(reason.to_string()).or_default() += 1;

@@ -75,9 +75,11 @@ impl Census {
             version: member.version.to_string(),
             withdraw,
         };
-        let (mut steps, mut failing, mut withdrawn) = (Vec::new(), Vec::new(), 0);
+        let (mut steps, mut failing) = (Vec::new(), Vec::new());
+        let (mut counted, mut withdrawn) = (0, 0);
         for (name, member) in &self.nodes {
             let (is_counted, long) = (member.is_counted(now), now.since(member.since));
+            counted += usize::from(is_counted);
             match (member.excluded, member.failing.is_some() && is_counted) {
                 (Excluded::Ours, fails)
                     if limits.recalls || (!fails && (!is_counted || long >= BACK)) =>
@@ -90,11 +92,6 @@ impl Census {
                 _ => {}
             }
         }
-        let counted = self
-            .nodes
-            .values()
-            .filter(|member| member.is_counted(now))
-            .count();
         let most = (counted * limits.share as usize / 100).max(1);
         failing.sort_by_key(|(name, member)| (member.since, *name));
         let room = failing.into_iter().take(most.saturating_sub(withdrawn));
