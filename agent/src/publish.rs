@@ -215,13 +215,10 @@ impl Publisher {
             due = write.into_iter().chain(announce).chain(conflict).min();
             if write.is_some_and(|due| due <= now) {
                 self.write(&report, condition).await;
-                due = Some(now);
             } else if announce.is_some_and(|due| due <= now) {
                 self.announce(&report, condition).await;
-                due = Some(now);
             } else if conflict.is_some_and(|due| due <= now) {
                 self.announce_conflicts(&report).await;
-                due = Some(now);
             }
         }
         let until = async {

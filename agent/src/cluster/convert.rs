@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{
-    Node, NodeCondition, Service, ServicePort as KubeServicePort, ServiceSpec, ServiceStatus,
+    Node, NodeCondition, ServicePort as KubeServicePort, ServiceSpec,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -24,7 +24,7 @@ use pathproof_facts::switches::ENFORCEMENT;
 use pathproof_facts::time::Wall;
 
 use self::peers::PeerNumbers;
-use super::facts::{Object, ObjectFacts, object_names};
+use super::facts::{Object, ObjectFacts, ServedService, ServedStatus, object_names};
 
 /// Labels of objects that kube-proxy does not serve, or leaves to another proxy. kube-proxy's selectors test
 /// only whether the label exists.
@@ -174,7 +174,7 @@ impl Converter {
         }))))
     }
 
-    fn service(&mut self, service: Service) -> Converted {
+    fn service(&mut self, service: ServedService) -> Converted {
         let metadata = &service.metadata;
         let spec = service.spec.unwrap_or_default();
         if is_not_served(metadata) || spec.type_.as_deref() == Some("ExternalName") {
@@ -194,7 +194,7 @@ impl Converter {
             name: self.object_name(metadata),
             cluster_ips: ips("spec.clusterIPs", cluster_ips.into_iter())?,
             external_ips: ips("spec.externalIPs", strings(&spec.external_ips))?,
-            load_balancer_ips: load_balancer_ips(service.status.unwrap_or_default())?,
+            load_balancer_ips: load_balancer_ips(service.status)?,
             ports: self.service_ports(spec.ports.as_deref().unwrap_or_default())?,
             external_local,
             health_port: health_port(&spec).transpose()?.filter(|_| external_local),
@@ -408,8 +408,9 @@ fn is_external(spec: &ServiceSpec) -> bool {
 
 /// Load balancer addresses that this node serves. Addresses with `ipMode: Proxy` are left to the load
 /// balancer.
-fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
-    let ingress = status.load_balancer.and_then(|status| status.ingress);
+fn load_balancer_ips(status: Option<ServedStatus>) -> Result<Vec<IpAddr>, Invalid> {
+    let balancer = status.and_then(|status| status.load_balancer);
+    let ingress = balancer.and_then(|balancer| balancer.ingress);
     let mut ips = Vec::new();
     for (at, entry) in ingress.iter().flatten().enumerate() {
         let field = format!("status.loadBalancer.ingress[{at}]");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service, ServiceSpec, ServiceStatus};
+use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pathproof_facts::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
@@ -31,7 +31,7 @@ impl Kind {
     pub(super) fn read<'de, D: Deserializer<'de>>(self, from: D) -> Result<Object, D::Error> {
         Ok(match self {
             Kind::Node => Object::Node(Deserialize::deserialize(from)?),
-            Kind::Service => Object::Service(Box::new(ServedService::deserialize(from)?.into())),
+            Kind::Service => Object::Service(Deserialize::deserialize(from)?),
             Kind::Slice => Object::Slice(Deserialize::deserialize(from)?),
         })
     }
@@ -63,15 +63,15 @@ pub(super) fn object_names(metadata: &ObjectMeta) -> (&str, &str) {
 #[derive(Debug)]
 pub enum Object {
     Node(Box<Node>),
-    Service(Box<Service>),
+    Service(Box<ServedService>),
     Slice(Box<EndpointSlice>),
 }
 
 /// The parts of a Service that the agent needs. `status.conditions` is not read: an API server accepts a
 /// condition with a null time, but the typed object refuses it, and the whole Service would be lost.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ServedService {
+pub struct ServedService {
     #[serde(default, deserialize_with = "version_one")]
     #[expect(dead_code, reason = "it is checked as it is read")]
     api_version: (),
@@ -79,15 +79,15 @@ struct ServedService {
     #[expect(dead_code, reason = "it is checked as it is read")]
     kind: (),
     #[serde(default)]
-    metadata: ObjectMeta,
-    spec: Option<ServiceSpec>,
-    status: Option<ServedStatus>,
+    pub(super) metadata: ObjectMeta,
+    pub(super) spec: Option<ServiceSpec>,
+    pub(super) status: Option<ServedStatus>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ServedStatus {
-    load_balancer: Option<LoadBalancerStatus>,
+pub(super) struct ServedStatus {
+    pub(super) load_balancer: Option<LoadBalancerStatus>,
 }
 
 /// Checks the version of an object. Items of a list may omit it.
@@ -102,20 +102,6 @@ fn kind_service<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some("Service") => Ok(()),
         Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"Service")),
-    }
-}
-
-impl From<ServedService> for Service {
-    fn from(served: ServedService) -> Self {
-        let status = served.status.map(|status| ServiceStatus {
-            load_balancer: status.load_balancer,
-            ..ServiceStatus::default()
-        });
-        Self {
-            metadata: served.metadata,
-            spec: served.spec,
-            status,
-        }
     }
 }
 

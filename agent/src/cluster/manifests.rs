@@ -100,10 +100,6 @@ impl Manifests {
         }
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Reads every file that changed since the last call, and returns the changes. The first update
     /// after a complete list ends with [`Change::Synced`]. Blocks on the disk.
     pub(super) fn refresh(&mut self, hints: &Hints) -> Option<Update> {

@@ -64,18 +64,17 @@ pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, Op
         });
     }
     let (sender, receiver) = mpsc::channel(4);
-    let manifests = Manifests::new(path, node_name);
+    let (manifests, follower) = (Manifests::new(path, node_name), Follower::new(path));
     tokio::spawn(async move {
         tokio::select! {
-            () = run(manifests, &sender) => {}
+            () = run(manifests, follower, &sender) => {}
             () = sender.closed() => {}
         }
     });
     Ok(receiver)
 }
 
-async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
-    let mut follower = Follower::new(manifests.folder());
+async fn run(mut manifests: Manifests, mut follower: Follower, sender: &mpsc::Sender<Update>) {
     loop {
         let hints = follower.hints();
         // A panic in this task would be a bug. The manifests would be lost with it, so following ends.

@@ -97,17 +97,12 @@ fn redirect(method: &Method, mut location: String, query: Option<&str>) -> Respo
         }));
     }
     let status = StatusCode::TEMPORARY_REDIRECT;
-    let page = [
-        ("&", "&amp;"),
-        ("<", "&lt;"),
-        (">", "&gt;"),
-        ("\"", "&#34;"),
-        ("'", "&#39;"),
-    ]
-    .iter()
-    .fold(location.clone(), |page, (sign, entity)| {
-        page.replace(sign, entity)
-    });
+    let page = location
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&#34;")
+        .replace('\'', "&#39;");
     let page = format!("<a href=\"{page}\">Temporary Redirect</a>.\n\n");
     match *method {
         Method::GET | Method::HEAD => {

@@ -21,7 +21,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
-use pathproof_facts::time::{Mono, Wall};
+use pathproof_facts::time::{Mono, Wall, nanos};
 use pathproof_judge::answer::{Answer, Endpoint, UnknownPolicy};
 use pathproof_node::effect::Answers;
 use tokio::sync::watch;
@@ -51,18 +51,6 @@ pub struct CurrentAnswers {
 }
 
 impl CurrentAnswers {
-    /// These answers, of an agent whose main loop runs, with the policy `closed`.
-    #[cfg(test)]
-    pub(super) fn alive(answers: Answers) -> Self {
-        let heartbeat = crate::lifecycle::Heartbeat::new(0);
-        Self {
-            published: watch::Sender::new(Arc::new(answers)).subscribe(),
-            policy: UnknownPolicy::Closed,
-            stall: Stall::new(heartbeat, Mono(0)),
-            mono: || Mono(0),
-        }
-    }
-
     /// The answers, and since when they have not been confirmed, if the main loop hangs. With the policy
     /// `open` the last answers stay: a failure that was seen is not forgotten.
     pub fn get(&self) -> (Arc<Answers>, Option<Duration>) {
@@ -108,7 +96,7 @@ impl HealthState {
         self.metrics.http().answered(Some(endpoint), answer.status);
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let now = (self.now)();
-        let judged = now.0.saturating_sub(nanoseconds(hangs.unwrap_or_default()));
+        let judged = (now.0).saturating_sub_unsigned(nanos(hangs.unwrap_or_default()));
         let body = answer.body(Wall(judged), now);
         (status, JSON, body).into_response()
     }
@@ -133,10 +121,6 @@ impl HealthState {
             would_fail: false,
         })
     }
-}
-
-fn nanoseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Headers of an answer in JSON.

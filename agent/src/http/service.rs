@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Router};
+use pathproof_facts::node_context::address;
 use pathproof_judge::answer::of_service;
 use pathproof_judge::health_ports::PortTable;
 use pathproof_wire::service::Family;
@@ -42,10 +43,7 @@ impl ServiceState {
         let Extension(Dialled(at)) = dialled?;
         let ports = Arc::clone(&self.ports.borrow());
         let port = ports.get(&at.port())?;
-        let family = match at.ip().to_canonical().is_ipv4() {
-            true => Family::V4,
-            false => Family::V6,
-        };
+        let family = Family::of(&address(&at.ip()));
         let healthy = self.answers.get().0.serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);

@@ -155,15 +155,9 @@ fn filter(settings: &Settings) -> Option<String> {
 
 /// Replaces option names by kube-proxy's.
 pub(super) fn in_their_words(text: &str) -> String {
-    [
-        ("--server", "--master"),
-        ("--node-name", "--hostname-override"),
-        ("--admin-bind-address", "--metrics-bind-address"),
-    ]
-    .into_iter()
-    .fold(text.to_owned(), |text, (ours, theirs)| {
-        text.replace(ours, theirs)
-    })
+    text.replace("--server", "--master")
+        .replace("--node-name", "--hostname-override")
+        .replace("--admin-bind-address", "--metrics-bind-address")
 }
 
 /// Notes to log once.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hyper::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
-use kube::Client;
-use kube::api::{GetParams, Patch, PatchParams, Request};
+use kube::api::{Patch, PatchParams, Request};
+use kube::{Api, Client};
 use pathproof_facts::time::Wall;
 use pathproof_report::condition::{ConditionState, Reason, Refusal, Status, TYPE, Written};
 use serde_json::json;
@@ -40,10 +40,8 @@ impl NodeApi {
 
     /// Reads the condition that an earlier agent wrote.
     pub(super) async fn read(&self) -> Result<Option<Written>, Fault> {
-        let request = Request::new(NODES)
-            .get(&self.name, &GetParams::default())
-            .map_err(kube::Error::BuildRequest)?;
-        let node: Node = self.patient(self.client.request(request)).await?;
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = self.patient(nodes.get(&self.name)).await?;
         let conditions = node.status.and_then(|status| status.conditions);
         let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
         Ok(conditions.iter().flatten().find(ours).and_then(written))

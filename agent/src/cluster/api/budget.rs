@@ -24,7 +24,7 @@ pub(super) struct Budget {
     namespace: usize,
     all: usize,
     accounts: HashMap<Arc<str>, Account>,
-    total: usize,
+    pub(super) total: usize,
     /// The first Service with external IPs that was left out.
     pub(super) unknown_frontends: Option<ObjectName>,
 }
@@ -117,11 +117,6 @@ impl Budget {
             .iter()
             .max_by_key(|(_, account)| account.bytes)?;
         Some((Arc::clone(heaviest.0), heaviest.1.bytes / 8))
-    }
-
-    #[cfg(test)]
-    pub(super) fn total(&self) -> usize {
-        self.total
     }
 
     pub(super) fn close(&mut self, namespace: &Arc<str>, first: String) {

@@ -184,7 +184,11 @@ impl Follower {
                 }
                 Err(End::NotStreamed) => self.streams = false,
                 // A brief refusal loses no event: the next watch continues from the same version.
-                Err(End::Refused(_)) if self.is_refused_briefly(began) => self.rest().await,
+                Err(End::Refused(_))
+                    if self.refused_since.get_or_insert(began).elapsed() < self.pace.refusals =>
+                {
+                    self.rest().await;
+                }
                 Err(End::Failed(problem) | End::Refused(problem)) => {
                     // A list in pages that failed does not rule out streaming.
                     self.streams = true;
@@ -193,13 +197,6 @@ impl Follower {
                 }
             }
         }
-    }
-
-    /// Whether a reachable server has refused watches only briefly. The last refused watch was requested at
-    /// `began`.
-    fn is_refused_briefly(&mut self, began: Instant) -> bool {
-        let since = *self.refused_since.get_or_insert(began);
-        since.elapsed() < self.pace.refusals
     }
 
     /// Handles the end of a watch. After a watch that ended early, one without events needs a new list, since

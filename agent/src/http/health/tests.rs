@@ -10,6 +10,18 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::lifecycle::Heartbeat;
 
+impl CurrentAnswers {
+    /// These answers, of an agent whose main loop runs, with the policy `closed`.
+    pub(in crate::http) fn alive(answers: Answers) -> Self {
+        Self {
+            published: watch::Sender::new(Arc::new(answers)).subscribe(),
+            policy: UnknownPolicy::Closed,
+            stall: Stall::new(Heartbeat::new(0), Mono(0)),
+            mono: || Mono(0),
+        }
+    }
+}
+
 /// 2026-11-21T13:00:00.25Z.
 const NOW: Wall = Wall(1_795_266_000_250_000_000);
 /// 300 ms before [`NOW`].

@@ -274,7 +274,7 @@ fn the_heaviest_namespace_loses_services() {
     store.take(Event::ListBegins(Kind::Service));
     store.take(Event::ListEnds(Kind::Service));
     assert_eq!(store.budget.relief(), None);
-    assert_eq!(store.budget.total(), 0);
+    assert_eq!(store.budget.total, 0);
 }
 
 /// The agent watches only its own Node, so the store knows no other Node.
