@@ -17,7 +17,7 @@ use pathproof_wire::service::{
 
 use super::draft::Draft;
 use super::{MapChange, Planner};
-use crate::expect::frontend_key;
+use crate::expect::{Frontend, frontend_key};
 
 /// Maximum number of addresses in the map; further ones are not watched.
 const WATCHED: usize = 1_024;
@@ -76,7 +76,7 @@ impl Planner {
             let room = self.departed.standing.len() < WATCHED;
             if room && !self.departed.standing.contains_key(&key) {
                 self.departed.standing.insert(key, endpoint);
-                let value = value(endpoint.service);
+                let value = value(key, endpoint.service);
                 draft.push(MapChange::PutFrontend { key, value });
             }
         }
@@ -111,19 +111,15 @@ impl Planner {
     }
 }
 
-fn value(service: u32) -> FrontendValue {
-    FrontendValue {
-        service,
-        kind: FrontendKind::ExternalIp as u8,
+fn value(key: FrontendKey, service: u32) -> FrontendValue {
+    use ExpectedHandling::{Forward, Nothing};
+    let watched = Frontend {
+        key,
+        kind: FrontendKind::ExternalIp,
+        handling: [Forward, Nothing, Nothing],
         flags: frontend_flag::DEPARTED,
-        owed: [
-            ExpectedHandling::Forward,
-            ExpectedHandling::Nothing,
-            ExpectedHandling::Nothing,
-        ]
-        .map(|owed| owed as u8),
-        padding: [0; 3],
-    }
+    };
+    watched.value(service)
 }
 
 fn number(protocol: Protocol) -> u8 {

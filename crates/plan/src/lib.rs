@@ -124,7 +124,7 @@ impl Planner {
 
     /// Sets the Service whose connections are probes.
     pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
-        self.quotas.set_sentinel(sentinel.as_ref());
+        self.quotas.sentinel = sentinel.as_ref().map(|name| name.namespace.clone());
         self.node.sentinel = sentinel;
         self
     }
@@ -195,7 +195,7 @@ impl Planner {
 
     /// Numbers of entries that are missing from the maps.
     pub fn missing(&self) -> Missing {
-        self.shortage.missing(self.sources.missing())
+        self.shortage.missing(self.sources.missing.len() as u64)
     }
 
     /// Numbers of Services that are not judged because they exceed a quota.

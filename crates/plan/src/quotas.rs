@@ -95,7 +95,8 @@ struct Namespace {
 #[derive(Debug)]
 pub(super) struct Quotas {
     room: Demand,
-    sentinel: Option<Arc<str>>,
+    /// The sentinel's namespace, which has a guaranteed part too.
+    pub(super) sentinel: Option<Arc<str>>,
     namespaces: BTreeMap<Arc<str>, Namespace>,
     /// Limit of each namespace: the level of the module's text.
     level: Demand,
@@ -121,11 +122,6 @@ impl Quotas {
             was: BTreeMap::new(),
             over: BTreeMap::new(),
         }
-    }
-
-    /// Adds the sentinel's namespace to those with a guaranteed part.
-    pub(super) fn set_sentinel(&mut self, sentinel: Option<&ObjectName>) {
-        self.sentinel = sentinel.map(|name| Arc::clone(&name.namespace));
     }
 
     /// Maximum number of endpoints in the map, including removed ones.

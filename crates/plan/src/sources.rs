@@ -16,7 +16,7 @@ use super::draft::Draft;
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     installed: BTreeMap<SourcePrefix, SourceClass>,
-    missing: BTreeSet<SourcePrefix>,
+    pub(super) missing: BTreeSet<SourcePrefix>,
 }
 
 impl Sources {
@@ -64,9 +64,5 @@ impl Sources {
                 *room -= 1;
             }
         }
-    }
-
-    pub(super) fn missing(&self) -> u64 {
-        self.missing.len() as u64
     }
 }

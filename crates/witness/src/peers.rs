@@ -133,7 +133,7 @@ impl PeerLedger {
 
     /// Connections of a family that went astray, by the device that they should have left by.
     pub fn astray(&self, family: Family) -> impl Iterator<Item = (&Arc<str>, &Astray)> {
-        self.families[family as usize].devices.astray()
+        self.families[family as usize].devices.astray.iter()
     }
 
     /// Names of the nodes that are silent now, of both families.

@@ -25,7 +25,7 @@ pub(crate) struct Devices {
     /// Ranges by the device over which the latest connection to them was answered.
     usual: BTreeMap<Arc<str>, BTreeSet<Range>>,
     /// Unanswered connections that should have left by the device in the key.
-    astray: BTreeMap<Arc<str>, Astray>,
+    pub(super) astray: BTreeMap<Arc<str>, Astray>,
 }
 
 /// Unanswered connections that left by another device than the usual one, since the last answer
@@ -74,11 +74,6 @@ impl Astray {
 }
 
 impl Devices {
-    /// Connections that went astray, by the device that they should have left by.
-    pub(super) fn astray(&self) -> impl Iterator<Item = (&Arc<str>, &Astray)> {
-        self.astray.iter()
-    }
-
     pub(super) fn forget_astray(&mut self, is_old: impl Fn(Mono) -> bool) {
         self.astray.retain(|_, astray| !is_old(astray.last));
     }
