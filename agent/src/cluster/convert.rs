@@ -78,7 +78,7 @@ pub(super) struct Converter {
     shared: HashSet<Arc<str>>,
     peers: PeerNumbers,
     /// An invalid value that the facts of the last converted object omit.
-    left_out: Option<Invalid>,
+    pub(super) left_out: Option<Invalid>,
 }
 
 impl Converter {
@@ -115,11 +115,6 @@ impl Converter {
         };
         self.left_out = self.left_out.take().map(named);
         facts.map_err(named)
-    }
-
-    /// Takes the invalid value that the facts of the last converted object omit.
-    pub(super) fn left_out(&mut self) -> Option<Invalid> {
-        self.left_out.take()
     }
 
     /// Omits invalid addresses and podCIDRs instead of refusing the Node. The API server does not check
@@ -246,7 +241,7 @@ impl Converter {
 
     /// Nodes numbered since the last call. Deliver them before the slices that refer to them.
     pub(super) fn new_peers(&mut self) -> Option<Change> {
-        let new = self.peers.take_new();
+        let new = std::mem::take(&mut self.peers.new);
         (!new.is_empty()).then_some(Change::Peers(new))
     }
 

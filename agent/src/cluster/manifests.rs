@@ -291,7 +291,7 @@ impl Manifests {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             let converted = converter.facts(object);
-            if let Some(invalid) = converter.left_out() {
+            if let Some(invalid) = converter.left_out.take() {
                 let why = format!("{invalid}; the object is used without it");
                 file.problems.push(problem(&path, place, &why));
             }

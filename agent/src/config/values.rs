@@ -139,16 +139,10 @@ pub(crate) fn time(text: &str) -> Result<Wall, &'static str> {
 }
 
 pub(super) fn url(text: &str) -> Result<String, &'static str> {
-    let uri = text.parse::<hyper::Uri>().ok();
-    let is_sound = |uri: &hyper::Uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
-    };
-    match uri.is_some_and(|uri| is_sound(&uri)) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err("it is not the URL of an API server: give http://HOST:PORT or https://HOST:PORT")
-        }
-    }
+    let uri: Option<hyper::Uri> = text.parse().ok();
+    uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
+        .map(|_| text.to_owned())
+        .ok_or("it is not the URL of an API server: give http://HOST:PORT or https://HOST:PORT")
 }
 
 pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {

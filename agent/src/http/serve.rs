@@ -185,7 +185,7 @@ impl Shared {
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
             if let Some(begun) = shared.wait(&stream, peer, entered).await
-                && pass_over(&stream, begun.before).is_ok()
+                && pass_over(&stream, begun.before)
             {
                 // Boxed, so that a waiting connection does not reserve memory for this future.
                 Box::pin(shared.converse(stream, peer, begun.is_long)).await;
@@ -451,25 +451,15 @@ fn look(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
         Header::Whole(length) if proxied => length,
         _ => 0,
     };
-    match &seen[before..] {
-        [] => Err(io::ErrorKind::WouldBlock.into()),
-        request => match is_long(request, seen.len()) {
-            Some(is_long) => Ok(Begun { before, is_long }),
-            None => Err(io::ErrorKind::WouldBlock.into()),
-        },
-    }
+    let is_long = is_long(&seen[before..], seen.len()).ok_or(io::ErrorKind::WouldBlock)?;
+    Ok(Begun { before, is_long })
 }
 
-/// Reads and drops bytes that were peeked.
-fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+/// Reads and drops bytes that were peeked. Returns whether they were there.
+fn pass_over(stream: &TcpStream, bytes: usize) -> bool {
     let mut header = [0; LONGEST];
-    match bytes {
-        0 => Ok(()),
-        bytes => match stream.try_read(&mut header[..bytes])? == bytes {
-            true => Ok(()),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        },
-    }
+    let mut read = || stream.try_read(&mut header[..bytes]).ok();
+    bytes == 0 || read() == Some(bytes)
 }
 
 /// Whether the header does not end within the bytes `seen`; `None` to wait for more bytes before hyper

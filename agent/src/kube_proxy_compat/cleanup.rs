@@ -196,7 +196,8 @@ impl Program {
             return Ok(None);
         }
         let fail = |source| CleanupError::Program(self.to_string(), table.name, source);
-        let saved = self.save(table.name).map_err(fail)?;
+        let saved = self.command("-save").args(["-t", table.name]).output();
+        let saved = saved.and_then(success).map_err(fail)?;
         // A single rule that only nft can create makes iptables-save omit the table.
         if !self.is_legacy && !rules::shows(table, &saved) && has_sign(self.family, table) {
             let family = netfilter::name(self.family);
@@ -214,10 +215,6 @@ impl Program {
         Ok(Some(format!(
             "{chains} of its chains and {jumps} of its jumps in table {table} of {self}"
         )))
-    }
-
-    fn save(&self, table: &str) -> io::Result<String> {
-        success(self.command("-save").args(["-t", table]).output()?)
     }
 
     /// Passes a script to -restore, which applies it as a whole or not at all.

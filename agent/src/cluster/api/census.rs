@@ -13,7 +13,7 @@ use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use super::Requests;
 use super::follow::{Follower, Pace};
@@ -25,7 +25,7 @@ use crate::cluster::listed;
 #[derive(Debug)]
 pub struct Nodes {
     known: Arc<Known>,
-    task: JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +47,8 @@ impl Known {
 pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono), ours: Vec<IpAddr>) -> Nodes {
     let known = Arc::new(Known::default());
     let taken = Arc::clone(&known);
-    let task = tokio::spawn(async move {
+    let mut task = JoinSet::new();
+    task.spawn(async move {
         let (events, mut heard) = mpsc::channel(16);
         let follower = Follower::new(client, Requests::nodes(), Pace::default(), events);
         let take = async {
@@ -59,7 +60,7 @@ pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono), ours: Vec<IpAd
         };
         tokio::join!(follower.run(), take);
     });
-    Nodes { known, task }
+    Nodes { known, _task: task }
 }
 
 impl Nodes {
@@ -92,12 +93,6 @@ impl Nodes {
     /// Waits until a node starts or stops failing.
     pub async fn changed(&self) {
         self.known.changed.notified().await;
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

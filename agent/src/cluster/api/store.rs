@@ -143,7 +143,7 @@ impl Store {
                 let wrong = match self.converter.facts(object) {
                     Ok(facts) => {
                         self.set(resource, key, facts);
-                        let invalid = self.converter.left_out();
+                        let invalid = self.converter.left_out.take();
                         invalid.map(|invalid| format!("{invalid}; the object is used without it"))
                     }
                     Err(invalid) => Some(format!("{invalid}; {KEPT}")),

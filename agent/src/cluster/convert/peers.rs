@@ -14,7 +14,7 @@ use pathproof_witness::peers::PEERS;
 pub(super) struct PeerNumbers {
     numbers: HashMap<Arc<str>, u16>,
     /// Numbers not delivered yet.
-    new: Vec<(u16, Arc<str>)>,
+    pub(super) new: Vec<(u16, Arc<str>)>,
 }
 
 impl PeerNumbers {
@@ -31,11 +31,6 @@ impl PeerNumbers {
         self.numbers.insert(Arc::clone(&name), number);
         self.new.push((number, name));
         number
-    }
-
-    /// Numbers assigned since the last call.
-    pub(super) fn take_new(&mut self) -> Vec<(u16, Arc<str>)> {
-        std::mem::take(&mut self.new)
     }
 }
 
@@ -55,7 +50,7 @@ mod tests {
         }
         assert_eq!(peers.number("one too many"), 0);
         assert_eq!([peers.number("b"), peers.number("a")], [2, 1]);
-        assert_eq!(peers.take_new().len(), PEERS);
-        assert!(peers.take_new().is_empty());
+        assert_eq!(std::mem::take(&mut peers.new).len(), PEERS);
+        assert!(peers.new.is_empty());
     }
 }

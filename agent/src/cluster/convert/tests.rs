@@ -237,9 +237,9 @@ fn a_node_is_used_without_its_invalid_addresses(
     };
     assert_eq!(facts.taints, ["ToBeDeletedByClusterAutoscaler".into()]);
     assert_eq!(facts.addresses.len(), 1);
-    let told = converter.left_out().expect("a report").to_string();
+    let told = converter.left_out.take().expect("a report").to_string();
     assert_eq!(told, format!("Node here: {expected}"));
-    assert_eq!(converter.left_out(), None, "it was taken");
+    assert_eq!(converter.left_out, None, "it was taken");
 }
 
 #[test]
