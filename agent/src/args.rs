@@ -38,7 +38,6 @@ const DRAIN_CODES: &str = "\
 Exit codes: 0 no new connection arrives any more, 1 connections still arrive (with --wait: after the \
 timeout), 3 unknown, 64 wrong configuration, 70 a defect in pathproof.";
 
-/// The whole command line.
 #[derive(Debug, Clone, PartialEq, Parser)]
 #[command(
     name = "pathproof",
@@ -52,12 +51,10 @@ timeout), 3 unknown, 64 wrong configuration, 70 a defect in pathproof.";
     disable_help_subcommand = true
 )]
 pub struct Args {
-    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Clone, PartialEq, Subcommand)]
 pub enum Command {
     /// Run the agent: observe packets, answer /healthz and /livez

@@ -54,12 +54,9 @@ pub struct Config {
     pub process: ProcessArgs,
 }
 
-/// Source of the cluster view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A folder of Kubernetes YAML.
     Folder(PathBuf),
-    /// An API server.
     Api {
         /// Access to the API server; by default the pod's ServiceAccount.
         api: ApiArgs,
@@ -124,36 +121,29 @@ impl Surroundings {
 /// remedy.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// No source of the cluster view is configured.
     #[error(
         "no source of Services is configured: give --kubeconfig FILE or --server URL, run in a pod \
          with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with the \
          Node, Services and EndpointSlices"
     )]
     NoClusterView,
-    /// The view has only the sentinel, but the sentinel is off.
     #[error(
         "--view: \"sentinel\" watches only the sentinel, but --sentinel is off: give --view=full"
     )]
     ViewOfNothing,
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,
-    /// An environment variable with the prefix of settings that is not a setting.
     #[error(
         "{0} is not a pathproof setting: correct its name (`pathproof run --help` lists all), or \
          unset it"
     )]
     Variable(String),
-    /// A value that cannot be the name of a Node.
     #[error("--node-name: {value:?} is not a valid Node name: {remedy}")]
     NodeName { value: String, remedy: &'static str },
-    /// A value that is neither a taint's key nor a preset.
     #[error("--terminating-taint: {0}")]
     Taint(#[from] TaintError),
-    /// A value that differs from a preset by one or two characters.
     #[error("--terminating-taint: {value:?} is not a preset: did you mean {preset:?}?")]
     Misspelt { value: String, preset: &'static str },
-    /// An address that is used twice.
     #[error(
         "{option}: {address} is also given as another sentinel address: client, endpoint and pod \
          addresses must differ"
@@ -162,14 +152,12 @@ pub enum ConfigError {
         option: &'static str,
         address: IpAddr,
     },
-    /// A file or folder that cannot be read.
     #[error("{option}: {path} cannot be read; create it, or let the agent's user read it", path = path.display())]
     Unreadable {
         option: &'static str,
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Publishing is on without an API server.
     #[error(
         "{option}: needs an API server, but --manifests is given: omit {option}, or give \
          --kubeconfig or --server instead of --manifests"

@@ -14,7 +14,6 @@ use super::{CHECK_CODES, DRAIN_CODES};
 use crate::config::values::{device_prefix, dns_name, time};
 use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 
-/// Format of what a command prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// Text for a terminal
@@ -23,7 +22,6 @@ pub enum Output {
     Json,
 }
 
-/// Admin port of a running agent.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct AdminPort {
     /// Address of the agent's admin port
@@ -37,7 +35,6 @@ pub struct AdminPort {
     pub address: String,
 }
 
-/// Options of `pathproof status`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -52,7 +49,6 @@ pub struct StatusArgs {
     pub output: Output,
 }
 
-/// Options of `pathproof why`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct WhyArgs {
     #[command(flatten)]
@@ -80,7 +76,6 @@ pub struct WhyArgs {
     pub output: Output,
 }
 
-/// Options of `pathproof record`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct RecordArgs {
     #[command(flatten)]
@@ -100,7 +95,6 @@ pub struct RecordArgs {
     pub redact: bool,
 }
 
-/// Options of `pathproof replay`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct ReplayArgs {
     /// Recording to replay
@@ -112,7 +106,6 @@ pub struct ReplayArgs {
     pub output: Output,
 }
 
-/// Options of `pathproof check`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = CHECK_CODES)]
 pub struct CheckArgs {
@@ -145,7 +138,6 @@ pub struct CheckArgs {
     pub output: Output,
 }
 
-/// Options of `pathproof drain`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = DRAIN_CODES)]
 pub struct DrainArgs {
@@ -210,7 +202,6 @@ pub struct DrainArgs {
     pub output: Output,
 }
 
-/// Options of `pathproof echo`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct EchoArgs {
     /// Name of the pod probe's Service, or its addresses separated by commas; one address of each
@@ -236,7 +227,6 @@ pub struct KubeProxyArgs {
     pub words: Vec<String>,
 }
 
-/// Options of `pathproof version`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct VersionArgs {
     /// Output format
@@ -261,7 +251,6 @@ pub struct CleanupArgs {
     pub sentinel_devices: String,
 }
 
-/// Options of `pathproof docs`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct DocsArgs {
     pub page: DocsPage,
@@ -333,11 +322,9 @@ pub struct Plugin {
     pub fleet: FleetArgs,
 }
 
-/// Options of `pathproof fleet`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = FLEET_CODES)]
 pub struct FleetArgs {
-    /// One node instead of all.
     #[command(subcommand)]
     pub command: Option<FleetCommand>,
 
@@ -374,7 +361,6 @@ pub struct FleetArgs {
     pub unhealthy: bool,
 }
 
-/// One node.
 #[derive(Debug, Clone, PartialEq, Subcommand)]
 pub enum FleetCommand {
     /// Run `pathproof why` in the agent's pod on a node: explain its verdict
@@ -383,7 +369,6 @@ pub enum FleetCommand {
     Status(NodeArgs),
 }
 
-/// Which node.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct NodeArgs {
     /// Name of the node

@@ -45,7 +45,6 @@ pub enum Switch {
     Off,
 }
 
-/// How the agent receives connections to the healthz port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum PortTakeover {
     /// Redirect connections from outside to the agent; the process that listens on the port keeps
@@ -56,7 +55,6 @@ pub enum PortTakeover {
     Bind,
 }
 
-/// How much of the cluster is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// Watch this Node, all Services and all EndpointSlices: every Service is judged
@@ -66,7 +64,6 @@ pub enum View {
     Sentinel,
 }
 
-/// How programs are attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Attach {
     /// TCX, and clsact where the kernel has no TCX
@@ -78,7 +75,6 @@ pub enum Attach {
     Clsact,
 }
 
-/// Options of `pathproof run`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(mut_args = as_option)]
 pub struct RunArgs {
@@ -142,7 +138,6 @@ pub struct ClusterArgs {
     pub terminating_taints: Vec<String>,
 }
 
-/// How an API server is reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = "Cluster view")]
 pub struct ApiArgs {
@@ -367,7 +362,6 @@ pub struct KeptArgs {
     pub state_dir: OrNone<PathBuf>,
 }
 
-/// Options of the sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = SENTINEL, mut_args = as_option)]
 pub struct SentinelConfig {
@@ -435,7 +429,6 @@ pub struct SentinelConfig {
     pub datapath: Option<Declared>,
 }
 
-/// Options that say what is written to the API server.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Publishing")]
 pub struct PublishArgs {
@@ -465,7 +458,6 @@ pub struct PublishArgs {
     pub publish_events: Option<Switch>,
 }
 
-/// Options of the process itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = "Process")]
 pub struct ProcessArgs {

@@ -13,7 +13,6 @@ use super::values::{dns_name, minutes, object_name, pair, percent};
 
 const WITHDRAWAL: &str = "Withdrawal";
 
-/// Way of withdrawing nodes that fail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Withdraw {
     /// Never
@@ -23,7 +22,6 @@ pub enum Withdraw {
     Label,
 }
 
-/// Options of `pathproof rotate`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 #[command(mut_args = as_option)]
 pub struct RotateConfig {

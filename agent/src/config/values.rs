@@ -76,7 +76,6 @@ pub(super) fn pattern(text: &str) -> Result<Option<Pattern>, &'static str> {
     (!text.is_empty()).then(|| Pattern::new(text)).transpose()
 }
 
-/// Inclusive range of ports.
 pub(crate) type PortRange = RangeInclusive<u16>;
 
 /// `FIRST-LAST`, or `none`.

@@ -123,7 +123,6 @@ impl HealthState {
     }
 }
 
-/// Headers of an answer in JSON.
 pub(super) const JSON: [(HeaderName, &str); 2] = [
     (CONTENT_TYPE, "application/json"),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),

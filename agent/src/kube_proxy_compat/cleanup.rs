@@ -43,7 +43,6 @@ pub enum CleanupError {
     /// An nftables table, by its family.
     #[error("the nftables table {0} kube-proxy cannot be removed; run as root with CAP_NET_ADMIN")]
     Table(&'static str, #[source] io::Error),
-    /// An iptables program failed on a table.
     #[error("{0} failed on table {1}: {2}; kube-proxy's chains in it were not changed")]
     Program(String, &'static str, #[source] io::Error),
     /// iptables-save omits a table, and still succeeds.
@@ -60,13 +59,11 @@ pub enum CleanupError {
          cannot be deleted: {2}; remove that rule and try again"
     )]
     Held(String, &'static str, String),
-    /// Tables of a kind for which there is no program.
     #[error(
         "tables of {1} ({0}) may contain kube-proxy's chains, but no iptables of that kind is in \
          PATH: run --cleanup in an image that has it (such as rancher/hyperkube)"
     )]
     NoProgram(&'static str, &'static str),
-    /// Leftovers of kube-proxy's ipvs mode.
     #[error(
         "kube-proxy ran in ipvs mode (the interface kube-ipvs0 exists), whose rules pathproof does \
          not remove: run the cluster's own kube-proxy with --cleanup, or restart the machine"

@@ -22,7 +22,6 @@ pub(super) struct FrontendRequest {
 /// frontends.
 #[derive(Default)]
 pub(super) struct Draft {
-    /// Time of the plan.
     pub(super) now: Mono,
     /// Deletions of endpoints that earlier plans removed, to make room.
     evicted: Vec<MapChange>,

@@ -22,7 +22,6 @@ pub mod sentinel;
 
 pub use demand::{Demand, ENDPOINTS, FRONTENDS, IDS, KINDS, demand};
 
-/// A frontend and its expected handling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontend {
     /// Address, port and protocol that clients dial.

@@ -193,12 +193,10 @@ impl Planner {
         self.retired.get(&key).copied()
     }
 
-    /// Numbers of entries that are missing from the maps.
     pub fn missing(&self) -> Missing {
         self.shortage.missing(self.sources.missing.len() as u64)
     }
 
-    /// Numbers of Services that are not judged because they exceed a quota.
     pub fn unjudged(&self) -> Unjudged {
         self.quotas.unjudged()
     }

@@ -41,7 +41,6 @@ pub struct Unjudged {
 /// Reason why a Service is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Excess {
-    /// Too many frontends.
     Frontends(u64),
     /// Too many endpoints; the real number is lower if slices repeat each other.
     Endpoints(u64),

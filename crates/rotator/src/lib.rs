@@ -17,7 +17,6 @@ use serde::{Serialize, Serializer};
 /// A condition that is older than this is out of date: agents write it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
 
-/// Facts about a Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSeen {
     pub name: String,

@@ -50,7 +50,6 @@ pub struct LeaseSeen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStep {
-    /// Create the Lease with this rotator's name.
     Create,
     /// Take the Lease, which has no holder.
     Take,
@@ -147,7 +146,6 @@ pub fn slice_name(service: &str, family: Family) -> String {
     format!("{service}-{}", of_family(family).to_lowercase())
 }
 
-/// A slice of the Service as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceSeen {
     pub name: String,
@@ -161,7 +159,6 @@ pub struct SliceSeen {
     pub endpoints: (Vec<String>, bool),
     /// Ports of the slice: name, protocol, number.
     pub ports: Vec<(String, Protocol, u16)>,
-    /// The slice's count of nodes.
     pub fleet: Option<String>,
 }
 
@@ -248,7 +245,6 @@ impl Rotation {
         self.paused_until = Some(now.plus(PAUSE));
     }
 
-    /// Records that a request to the API server failed.
     pub fn failed(&mut self, now: Mono) {
         self.failing.get_or_insert(now);
     }

@@ -42,7 +42,6 @@ impl Excluded {
     }
 }
 
-/// Limits of withdrawals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WithdrawalLimits {
     /// Minimum time for which a node must fail before it is withdrawn.

@@ -57,7 +57,6 @@ pub struct Conntrack {
 }
 
 impl Conntrack {
-    /// Records a read.
     pub fn take(&mut self, table: Option<Table>, now: Mono) {
         let before = std::mem::replace(&mut self.table, table);
         self.read = Some(now);

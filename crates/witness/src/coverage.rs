@@ -55,7 +55,6 @@ pub struct Hook {
     pub attached: bool,
     /// Whether no other program is known to run before the observer's.
     pub first: bool,
-    /// The kernel's error, if attaching failed.
     pub problem: Option<String>,
 }
 
@@ -137,7 +136,6 @@ impl Coverage {
         self.settling_until = Some(now.plus(SETTLING));
     }
 
-    /// Records whether the source of the cluster view is silent.
     pub fn source(&mut self, is_silent: bool, now: Mono) {
         self.source = match (is_silent, self.source) {
             (true, _) => Source::Silent,

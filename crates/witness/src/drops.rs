@@ -34,10 +34,8 @@ pub struct DropCount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropWatch {
-    /// The program is not attached.
     #[default]
     Off,
-    /// The program is attached.
     On,
     /// The kernel cannot provide reasons, or the agent must not read them: a sentence with the remedy.
     Denied(String),
@@ -127,7 +125,6 @@ impl DropLedger {
         is_quiet || is_long
     }
 
-    /// Records the kernel's counts.
     pub fn take(&mut self, counts: &[DropCount], directory: &dyn Directory, now: Mono) {
         for count in counts {
             let Some(info) = directory.service(count.service) else {

@@ -167,10 +167,8 @@ pub struct ObserverHealth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "snake_case", tag = "loss")]
 pub enum CoverageLoss {
-    /// The programs are not in the kernel.
     #[error("the observer is not loaded into the kernel: {why}")]
     NotLoaded { why: String },
-    /// A device lacks a hook.
     #[error("{device} is not observed{}{why}", if why.is_empty() { "" } else { ": " })]
     Detached {
         device: String,
@@ -184,25 +182,20 @@ pub enum CoverageLoss {
          Ethernet nor IP tunnels)"
     )]
     LeftOut { devices: u64 },
-    /// Another program runs before the observer on a device and may hide packets.
     #[error("on {device} another BPF program runs before the observer and may hide packets")]
     NotFirst { device: String },
-    /// Frontends without room in the map.
     #[error("the frontend map is full: {missing} frontends are not observed")]
     FrontendsFull { missing: u64 },
-    /// Endpoints without room in the map.
     #[error(
         "the endpoint map is full, {missing} endpoints are missing; misrouted and stale \
          connections are not judged"
     )]
     EndpointsFull { missing: u64 },
-    /// Prefixes of pods and nodes without room in the map.
     #[error("the source map is full: {missing} pod or node prefixes are missing")]
     SourcesFull { missing: u64 },
     /// Service ports for which no id was left.
     #[error("too many Services: {missing} Service ports are not observed")]
     ServicesFull { missing: u64 },
-    /// More new connections than can be tracked at a time.
     #[error(
         "the connection map was full{}: {missed} new connections were not followed; lost \
          connections are not judged",
@@ -214,21 +207,17 @@ pub enum CoverageLoss {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
-    /// Sources that opened more connections than are tracked per source.
     #[error("{missed} new connections were not followed: a single source opened too many")]
     OverBudget { missed: u64 },
-    /// First SYNs cannot be distinguished from repeated ones yet.
     #[error(
         "the observer started a moment ago and may take repeated SYNs for first ones; misrouted \
          and stale connections are not judged"
     )]
     FirstSynUncertain,
-    /// The observer was loaded a moment ago.
     #[error(
         "the observer was loaded a moment ago; lost, misrouted and stale connections are not judged"
     )]
     Settling,
-    /// Nothing can be pinned, so an upgrade will leave a gap in observation.
     #[error(
         "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: {why}"
     )]
@@ -252,7 +241,6 @@ pub enum CoverageLoss {
         /// `namespace/name`.
         service: String,
     },
-    /// Counts could not be read from the kernel.
     #[error("the observer's counters cannot be read: {why}")]
     NotRead { why: String },
 }

@@ -43,7 +43,6 @@ use crate::probes::{SentinelLedger, SentinelMemory};
 /// Maximum number of failing Services that are tracked individually; further ones are only counted.
 pub const SERVICES_TRACKED: usize = 4_096;
 
-/// All evidence so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     /// Limits that it was created with, which the verdict uses too.

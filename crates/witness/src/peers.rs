@@ -208,7 +208,6 @@ impl Unanswered {
     }
 }
 
-/// A node that does not answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SilentNode {
     pub node: Arc<str>,

@@ -80,7 +80,6 @@ impl Nodes {
         census.withdrawals(limits, silent.is_some(), now)
     }
 
-    /// Number of Nodes that have pathproof's withdrawal label.
     pub fn withdrawn(&self) -> usize {
         self.known.lock().0.withdrawn()
     }

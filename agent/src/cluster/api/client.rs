@@ -23,7 +23,6 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::routes::{Routes, learn};
 
-/// Mount point of a pod's ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Timeout of a connection attempt with its TLS handshake. After it another address is tried.
 const CONNECT: Duration = Duration::from_secs(5);

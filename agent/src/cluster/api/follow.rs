@@ -100,7 +100,6 @@ pub(super) struct Follower {
     is_listed: bool,
     /// Whether streaming lists are tried: the server may support them.
     streams: bool,
-    /// A list is under way.
     listing: bool,
     failures: u32,
     /// Request time of the first of several consecutive refused watches.

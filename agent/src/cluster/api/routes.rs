@@ -217,7 +217,6 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).min(RELEARN)
 }
 
-/// The addresses that the API servers published.
 async fn addresses(client: &Client) -> kube::Result<Vec<SocketAddr>> {
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let found = slices.list(&ListParams::default().labels(SLICES)).await?;

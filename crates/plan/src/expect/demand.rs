@@ -7,7 +7,6 @@ use pathproof_facts::node_context::{NodeContext, address};
 use pathproof_facts::view::ServiceState;
 use pathproof_wire::service::Family;
 
-/// Number of kinds of map entries.
 pub const KINDS: usize = 3;
 /// Frontends: ports times addresses.
 pub const FRONTENDS: usize = 0;

@@ -17,7 +17,6 @@ use pathproof_facts::view::ServiceState;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of the sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelRule {
     pub service: ObjectName,
@@ -35,7 +34,6 @@ pub struct SentinelRule {
 /// The sentinel in the cluster view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentinel {
-    /// Whether the Service exists.
     pub exists: bool,
     /// How the sentinel differs from the installed one, as a sentence.
     pub altered: Option<String>,
@@ -87,7 +85,6 @@ pub struct SentinelFamily {
     pub echo: SocketAddr,
 }
 
-/// One port of the sentinel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelPort {
     /// Port of the cluster IP.

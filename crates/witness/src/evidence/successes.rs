@@ -20,7 +20,6 @@ use super::ip_of;
 pub enum Place {
     /// A pod of this node other than the client.
     Near,
-    /// Another node.
     Remote,
     /// The node itself: connections are translated but not forwarded.
     Host,

@@ -27,7 +27,6 @@ const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
 pub const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
 
 impl Ledger {
-    /// Absorbs one sample of the kernel's maps.
     pub fn absorb(&mut self, sample: &Sample, directory: &dyn Directory) {
         let before = self.sampled;
         let at = before.map_or(sample.at, |before| sample.at.max(before));
@@ -546,7 +545,6 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
-/// State while a sample is absorbed.
 struct Look {
     at: Mono,
     /// Earliest time at which a run of failures may start that begins in this sample.

@@ -27,7 +27,6 @@ const KEPT: usize = 256;
 /// First hold time, for which the Service counts as broken and load balancers stay away. It doubles with each
 /// repetition.
 const HOLD: Duration = Duration::from_secs(10);
-/// Upper limit of the hold time.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 /// Time without a failure after which earlier failures are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(900);

@@ -19,7 +19,6 @@ use crate::evidence::Client;
 
 /// Maximum number of clients whose answers were not delivered: the verdict needs two.
 pub(crate) const SOURCES_KEPT: usize = 16;
-/// Maximum number of served clients.
 const SERVED_KEPT: usize = 64;
 /// Maximum number of Service ports named in one run; further ones are only counted.
 pub(crate) const SERVICES_KEPT: usize = 256;
@@ -81,12 +80,10 @@ impl FamilyLedger {
         seen != Self::default()
     }
 
-    /// The last success of any class.
     pub fn last_proof(&self) -> Option<Mono> {
         self.proofs.into_iter().max().flatten()
     }
 
-    /// The last failure of any class.
     pub fn last_failure(&self) -> Option<Mono> {
         self.failures.into_iter().max().flatten()
     }

@@ -16,21 +16,17 @@ const SURE_AFTER: Duration = Duration::from_secs(1);
 
 /// By [`SourceClass`].
 pub type Classes = [bool; SOURCE_CLASSES];
-/// Only clients outside.
 pub const OUTSIDE: Classes = [false, false, true];
 
-/// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// There is an obstacle for clients of these classes.
     Present(Cause, Classes),
-    /// There is none.
     Absent,
     /// The reading is incomplete or missing, so the last result stays.
     Unread,
 }
 
-/// Obstacle of one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObstacleLedger {
     obstacle: Option<Obstacle>,

@@ -43,7 +43,6 @@ struct Known {
     /// When it was last dialled without an endpoint, unless it worked since. A proxy may be late with the
     /// next endpoint, so failures soon after this time do not count.
     emptied: Option<Mono>,
-    /// Number of successful connections.
     successes: u32,
     /// Time of the last failure that was followed by a success: some clients fail while others are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +100,6 @@ impl Failing {
     }
 }
 
-/// Failures to add.
 pub(crate) struct NewFailures {
     /// Arrival of the first failed connection, to compare with the Service's last success. If only counts are
     /// known, the latest time at which that connection can have arrived.

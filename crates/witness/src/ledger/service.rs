@@ -85,7 +85,6 @@ impl StaleConnection {
     }
 }
 
-/// The addresses of a failure.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Example {
     client: IpAddr,
@@ -293,7 +292,6 @@ pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 
 const SECONDS: usize = 10;
 
-/// Counts per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     /// Each second with its count, at the index that is the second modulo [`SECONDS`].

@@ -240,7 +240,6 @@ impl PeerSample {
         )
     }
 
-    /// Whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -44,7 +44,6 @@ pub struct LaneLedger {
     pub last: Option<(Mono, ProbeOutcome)>,
     /// Why the last probe could not be sent.
     pub unsent: Option<Box<str>>,
-    /// Source of the last probe.
     pub client: Option<IpAddr>,
     /// Port at which the last probe dialled the echo: the generation on the wire.
     pub generation: Option<u16>,
