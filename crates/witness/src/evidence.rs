@@ -103,7 +103,7 @@ pub struct Sighting {
     pub failure: Failure,
     pub client: IpAddr,
     /// Port of the client; 0 in recordings of agents that did not store it.
-    #[serde(default, skip_serializing_if = "is_unknown")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub client_port: u16,
     /// Address that it dialled.
     pub frontend: SocketAddr,
@@ -120,10 +120,6 @@ pub struct Sighting {
     pub answer_lost: bool,
     /// For [`Failure::Stale`]: when the endpoint left its slice.
     pub left_since: Option<Mono>,
-}
-
-fn is_unknown(port: &u16) -> bool {
-    *port == 0
 }
 
 impl Sighting {

@@ -56,7 +56,7 @@ pub struct Ledger {
     #[serde(default)]
     pub worked_outside: ServicesSeenWorking,
     /// Services whose connections of the node itself leaked, while nobody else used their family.
-    #[serde(default, skip_serializing_if = "ServicesSeenWorking::are_none")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub leaked_from_host: ServicesSeenWorking,
     /// Services that fail for clients outside.
     #[serde(default, rename = "outside")]

@@ -13,3 +13,8 @@ pub mod probes;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod topology;
+
+/// Whether recordings and the state file leave a value out, because it is read as the default.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

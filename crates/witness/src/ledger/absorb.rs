@@ -124,8 +124,9 @@ impl Ledger {
             let lasted = |streak: &Streak| before.since(streak.since) >= confirmed;
             family.streak.take_if(|streak| !lasted(streak));
         }
-        self.worked.lose_sight(confirmed);
-        self.worked_outside.lose_sight(confirmed);
+        let all = [true; FAMILIES];
+        self.worked.forget_failures_but(all, confirmed);
+        self.worked_outside.forget_failures_but(all, confirmed);
         self.leaked_from_host = ServicesSeenWorking::default();
     }
 

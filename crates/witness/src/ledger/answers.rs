@@ -39,10 +39,6 @@ impl AnswerForwarding {
         self.lost = self.lost.map(|at| at.filter(|at| *at >= before));
     }
 
-    pub(crate) fn are_unknown(&self) -> bool {
-        *self == Self::default()
-    }
-
     pub fn is_stuck(&self, class: SourceClass) -> bool {
         self.lost[class as usize].is_some()
     }

@@ -122,8 +122,4 @@ impl DataLedger {
         let class = SourceClass::External;
         Some((class, self.answered[class as usize]?))
     }
-
-    pub(crate) fn is_unknown(&self) -> bool {
-        *self == Self::default()
-    }
 }

@@ -35,10 +35,10 @@ pub struct FamilyLedger {
     /// Last failure by source class, except connections whose answer was not delivered.
     pub failures: [Option<Mono>; SOURCE_CLASSES],
     /// Endpoints' answers that were forwarded or lost.
-    #[serde(default, skip_serializing_if = "AnswerForwarding::are_unknown")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub answers: AnswerForwarding,
     /// Data of connections that was forwarded or lost.
-    #[serde(default, skip_serializing_if = "DataLedger::is_unknown")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub data: DataLedger,
     /// When a new connection last arrived.
     pub arrival: Option<Mono>,

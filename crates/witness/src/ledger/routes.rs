@@ -111,10 +111,8 @@ impl WrongRoutes {
     }
 
     pub(crate) fn forget(&mut self) {
-        *self = Self {
-            by_uplink: std::mem::take(&mut self.by_uplink),
-            ..Self::default()
-        };
+        self.begin_anew();
+        self.succeeded = None;
     }
 
     /// Records that a connection, which arrived at the given time, reached an endpoint of this node.

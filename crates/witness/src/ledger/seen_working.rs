@@ -244,14 +244,6 @@ impl ServicesSeenWorking {
         })
     }
 
-    /// Forgets failures that had not lasted for `confirmed`, since connections may have succeeded unseen.
-    pub(crate) fn lose_sight(&mut self, confirmed: Duration) {
-        for known in self.0.values_mut() {
-            let lasted = |failing: &Failing| failing.last.since(failing.since) >= confirmed;
-            known.failing.take_if(|failing| !lasted(failing));
-        }
-    }
-
     /// Forgets all failures except those of `families` that lasted for at least `lasted`.
     pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
         for known in self.0.values_mut() {
@@ -284,10 +276,6 @@ impl ServicesSeenWorking {
         if let Some(oldest) = oldest.map(|(key, _)| *key) {
             self.0.remove(&oldest);
         }
-    }
-
-    pub(crate) fn are_none(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Whether no connection of that family ever succeeded.

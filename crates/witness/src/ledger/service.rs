@@ -45,7 +45,7 @@ pub struct Track {
     /// Connections to endpoints that left: of pods, then of all other clients.
     stale: [VecDeque<StaleConnection>; 2],
     /// Source ports that dialled endpoints that left: of pods, then of all other clients.
-    #[serde(default, skip_serializing_if = "SourcePorts::are_none")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     dialled_from: [SourcePorts; 2],
     /// Connections that dialled the address of an endpoint that left, and the time of the last one.
     dialled: (Window, Option<Mono>),

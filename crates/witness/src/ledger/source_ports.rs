@@ -18,14 +18,10 @@ const KEPT: usize = 64;
 const REMEMBERED: Duration = Duration::from_secs(130);
 
 /// Client with port, endpoint, and time of the connection; the latest last.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct SourcePorts(VecDeque<(SocketAddr, Option<SocketAddr>, Mono)>);
 
 impl SourcePorts {
-    pub(super) fn are_none(ports: &[Self; 2]) -> bool {
-        ports.iter().all(|ports| ports.0.is_empty())
-    }
-
     /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier
     /// connection from the same port. Port 0 means unknown.
     pub(super) fn met_before(
