@@ -53,7 +53,6 @@ pub struct Settings {
     pub condition: bool,
     pub events: bool,
     pub pace: Pace,
-    /// Timeout of a request.
     pub patience: Duration,
 }
 

@@ -19,17 +19,11 @@ pub struct PodSeen {
 }
 
 /// Reads a list of Nodes.
-///
-/// # Errors
-/// The input is not a list of Nodes in JSON.
 pub fn nodes(list: &[u8]) -> serde_json::Result<Vec<NodeSeen>> {
     Ok(items(list)?.into_iter().map(node).collect())
 }
 
 /// Reads a list of pods.
-///
-/// # Errors
-/// The input is not a list of pods in JSON.
 pub fn pods(list: &[u8]) -> serde_json::Result<Vec<PodSeen>> {
     Ok(items(list)?.into_iter().map(pod).collect())
 }

@@ -42,9 +42,6 @@ pub struct OpenError {
 /// first update is complete and ends with [`Change::Synced`]. Later updates report changes, new
 /// problems and solved ones. Must be called within a tokio runtime.
 ///
-/// # Errors
-/// The folder cannot be listed.
-///
 /// [`Change::Synced`]: pathproof_facts::cluster::Change::Synced
 pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, OpenError> {
     if let Err(source) = fs::read_dir(path) {

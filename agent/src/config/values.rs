@@ -155,10 +155,8 @@ pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {
 
 /// Parses the name of a Kubernetes object (RFC 1123 subdomain).
 pub(crate) fn dns_name(text: &str) -> Result<String, &'static str> {
-    match is_dns_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("give at most 253 lower-case letters, digits, '-' and '.'"),
-    }
+    let name = is_dns_name(text).then(|| text.to_owned());
+    name.ok_or("give at most 253 lower-case letters, digits, '-' and '.'")
 }
 
 /// `NAMESPACE/NAME`.
@@ -180,10 +178,8 @@ pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
     let text = text.trim();
     // Refuse a leading '-': command-line tools would take the name for an option.
     let fits = (1..=PREFIX_LEN).contains(&text.len()) && !text.starts_with('-');
-    match fits && text.bytes().all(sound) {
-        true => Ok(text.to_owned()),
-        false => Err("give 1 to 12 letters, digits, '-' or '_', not beginning with '-'"),
-    }
+    let prefix = (fits && text.bytes().all(sound)).then(|| text.to_owned());
+    prefix.ok_or("give 1 to 12 letters, digits, '-' or '_', not beginning with '-'")
 }
 
 /// One address of each family.
@@ -243,10 +239,7 @@ const MAX_NAME: usize = 15;
 pub struct Pattern(Box<str>);
 
 impl Pattern {
-    /// Parses a pattern that at least one interface name can match.
-    ///
-    /// # Errors
-    /// The reason why no name can match.
+    /// Parses a pattern that at least one interface name can match. The error is why none can.
     fn new(text: &str) -> Result<Self, &'static str> {
         if text.contains([' ', '/', ':']) {
             return Err("interface names cannot contain a space, '/' or ':'");

@@ -155,9 +155,6 @@ fn truth(value: &str) -> Option<bool> {
 }
 
 /// The action that a command line requests; the last occurrence of each flag counts.
-///
-/// # Errors
-/// Words that belong to no flag, and invalid values.
 pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
     let mut settings = Settings::default();
     for given in parse(words)? {

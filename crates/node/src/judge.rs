@@ -267,7 +267,7 @@ impl Judge {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
         if let Some(top_talker) = &sample.top_talker {
-            self.coverage.set_top_talker(top_talker.in_words(directory));
+            self.coverage.top_talker = Some(top_talker.in_words(directory));
         }
         let observer = self.coverage.health(self.facts.missing, self.now);
         let unwatched = || "only the sentinel's Service is watched (--view=sentinel)".to_owned();

@@ -138,7 +138,9 @@ impl Planner {
             self.change_port(name, None, port, draft);
             return None;
         };
-        let standing = endpoints_of(&installed.endpoints, id);
+        let all = &installed.endpoints;
+        let from = all.partition_point(|(key, _)| key.service < id);
+        let standing = &all[from..all.partition_point(|(key, _)| key.service <= id)];
         for endpoint in &port.endpoints {
             let (key, value) = (endpoint.key(id), endpoint.value());
             let stands = standing.binary_search_by_key(&key, |(key, _)| *key);
@@ -170,13 +172,4 @@ impl Planner {
         }
         Some(id)
     }
-}
-
-fn endpoints_of(
-    sorted: &[(EndpointKey, EndpointValue)],
-    id: u32,
-) -> &[(EndpointKey, EndpointValue)] {
-    let from = sorted.partition_point(|(key, _)| key.service < id);
-    let to = sorted.partition_point(|(key, _)| key.service <= id);
-    &sorted[from..to]
 }

@@ -114,10 +114,8 @@ impl Planner {
     /// batch, because a frontend may move between Services in one batch.
     pub(super) fn settle_requests(&mut self, view: &ClusterView, draft: &mut Draft) {
         self.settle_all(draft);
-        for key in draft.released.clone() {
-            self.hand_over(view, key, draft);
-        }
-        for key in std::mem::take(&mut draft.withdrawn) {
+        let withdrawn = std::mem::take(&mut draft.withdrawn);
+        for key in draft.released.clone().into_iter().chain(withdrawn) {
             self.hand_over(view, key, draft);
         }
     }

@@ -79,19 +79,20 @@ fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::
     at.map(|at| at.to_string()).serialize(serializer)
 }
 
-const WORST_FIRST: [&str; 12] = [
-    "broken",
-    "stale",
-    "not ready",
-    "recovering",
-    "degraded",
-    "suspect",
-    "out of date",
-    "unknown",
-    "starting",
-    "no agent",
-    "ready",
-    "proven",
+const WORST_FIRST: [(&str, Group); 12] = [
+    ("broken", Group::NotReady),
+    ("stale", Group::NotReady),
+    ("not ready", Group::NotReady),
+    // While a datapath recovers, the answer is still 503.
+    ("recovering", Group::NotReady),
+    ("degraded", Group::Uncertain),
+    ("suspect", Group::Uncertain),
+    ("out of date", Group::Uncertain),
+    ("unknown", Group::Uncertain),
+    ("starting", Group::Uncertain),
+    ("no agent", Group::NotLinux),
+    ("ready", Group::Healthy),
+    ("proven", Group::Healthy),
 ];
 
 /// All nodes in display order; within a group the worst first.
@@ -100,7 +101,7 @@ pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let place = |row: &Row| {
         WORST_FIRST
             .iter()
-            .position(|verdict| *verdict == row.verdict)
+            .position(|(verdict, _)| *verdict == row.verdict)
     };
     rows.sort_by_cached_key(|row| (row.group, place(row), row.node.clone()));
     rows
@@ -170,13 +171,8 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
 }
 
 fn group(verdict: &str) -> Group {
-    match verdict {
-        // While a datapath recovers, the answer is still 503.
-        "broken" | "stale" | "not ready" | "recovering" => Group::NotReady,
-        "proven" | "ready" => Group::Healthy,
-        "no agent" => Group::NotLinux,
-        _ => Group::Uncertain,
-    }
+    let known = WORST_FIRST.iter().find(|(known, _)| *known == verdict);
+    known.map_or(Group::Uncertain, |(_, group)| *group)
 }
 
 /// The verdict for a condition's status and reason, and the cause by its name in metrics.

@@ -78,7 +78,7 @@ pub struct Coverage {
     pending_full: Recent,
     /// Service and client with most entries of the connection map when it was last full.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
-    top_talker: Option<String>,
+    pub top_talker: Option<String>,
     over_budget: Recent,
     #[serde(skip_serializing_if = "Option::is_none", rename = "unknown_claims")]
     unknown_frontends: Option<String>,
@@ -156,11 +156,6 @@ impl Coverage {
             Source::Silent => true,
             Source::Back(since) => now.since(since) < CATCH_UP,
         }
-    }
-
-    /// Records which Service and client have most entries of the connection map.
-    pub fn set_top_talker(&mut self, top_talker: String) {
-        self.top_talker = Some(top_talker);
     }
 
     /// Records a sample: the fault counts of the eBPF programs, and the number of connections that were

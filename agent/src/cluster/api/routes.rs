@@ -282,9 +282,6 @@ fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
 }
 
 /// Removes the saved addresses from `state_dir`.
-///
-/// # Errors
-/// The file exists and cannot be removed.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
     files::sweep(state_dir, PART, Duration::ZERO);
     match fs::remove_file(state_dir.join(FILE)) {

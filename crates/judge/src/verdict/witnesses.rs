@@ -287,7 +287,7 @@ impl<'a> Case<'a> {
             .map(|service| service.failing.namespace())
             .collect();
         let clients: BTreeSet<IpAddr> = all().flat_map(Group::clients).collect();
-        let used = self.ledger.worked.namespaces(self.family, self.now);
+        let used = self.ledger.worked.namespaces_used(self.family, self.now);
         if self.sentinel_passes(pods.since) {
             Some(MissingCriterion::Referee)
         } else if self.is_sentinel_filtered(pods.since) && may_be_denied {
@@ -298,7 +298,7 @@ impl<'a> Case<'a> {
             Some(MissingCriterion::Unprobed)
         } else if services.len() < limits.broken_services {
             Some(MissingCriterion::Services)
-        } else if namespaces.len() < limits.broken_namespaces.min(used) {
+        } else if namespaces.len() < limits.broken_namespaces.min(used.len()) {
             Some(MissingCriterion::Namespaces)
         } else if clients.len() < limits.broken_sources {
             Some(MissingCriterion::Sources)

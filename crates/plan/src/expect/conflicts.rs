@@ -12,7 +12,7 @@ use pathproof_facts::trace::{Lane, LaneConflict, ProbePath, Transport};
 use pathproof_facts::view::{Applied, ClusterView, ServiceState};
 use pathproof_wire::service::Family;
 
-use super::sentinel::{Sentinel, SentinelFamily};
+use super::sentinel::Sentinel;
 
 /// The conflicts, by Service, updated with every change of the view.
 #[derive(Debug, Default)]
@@ -146,36 +146,30 @@ fn uses(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
 }
 
 fn dialled(sentinel: &Sentinel) -> Vec<Dialled> {
-    let found = Family::ALL.into_iter().zip(sentinel.families);
-    let found = found.filter_map(|(family, found)| Some((family, found?)));
-    found
-        .flat_map(|(family, found)| of_family(family, &found))
-        .collect()
-}
-
-fn of_family(family: Family, found: &SentinelFamily) -> Vec<Dialled> {
     let mut all = Vec::new();
-    for transport in Transport::ALL {
-        let port = match transport {
-            Transport::Tcp => Some(found.tcp),
-            Transport::Udp => found.udp,
-        };
-        let Some(held) = port else { continue };
-        for path in ProbePath::ALL {
-            let target = match path {
-                ProbePath::NodePort => found.node_address.zip(held.node_port),
-                _ => Some((found.cluster_ip, held.port)),
-            };
-            let lane = Lane {
-                path,
-                family,
-                transport,
-            };
-            all.extend(target.map(|(address, port)| Dialled {
-                lane,
-                address,
-                port,
-            }));
+    for (family, found) in Family::ALL.into_iter().zip(sentinel.families) {
+        let Some(found) = found else { continue };
+        for (transport, held) in [
+            (Transport::Tcp, Some(found.tcp)),
+            (Transport::Udp, found.udp),
+        ] {
+            let Some(held) = held else { continue };
+            for path in ProbePath::ALL {
+                let target = match path {
+                    ProbePath::NodePort => found.node_address.zip(held.node_port),
+                    _ => Some((found.cluster_ip, held.port)),
+                };
+                let lane = Lane {
+                    path,
+                    family,
+                    transport,
+                };
+                all.extend(target.map(|(address, port)| Dialled {
+                    lane,
+                    address,
+                    port,
+                }));
+            }
         }
     }
     all

@@ -304,15 +304,10 @@ impl ServicesSeenWorking {
         known.is_some_and(|known| known.last >= since)
     }
 
-    /// Number of namespaces whose Services were used in the last hour.
-    pub fn namespaces(&self, family: Family, now: Mono) -> usize {
-        self.namespaces_used(family, now).len()
-    }
-
     /// Hashes of the namespaces whose Services were used in the last hour. The pod probe's namespace does not
     /// count. It is in use on every node, so one namespace of users would always be one of two and never
     /// enough to accuse.
-    pub(crate) fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
+    pub fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
         let in_use = self
             .of(family)
             .filter(|known| now.since(known.last) <= FORGOTTEN && known.namespace != PROBES);
@@ -361,15 +356,15 @@ mod tests {
             &worked,
             &ServiceInfo::plain("bank", "web", Family::V4)
         ));
-        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        assert_eq!(worked.namespaces_used(Family::V4, hour).len(), 2);
         let probe = ServiceInfo {
             echo: true,
             ..ServiceInfo::plain("pathproof", "pathproof-echo", Family::V4)
         };
         worked.succeed(&probe, 1, hour);
-        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        assert_eq!(worked.namespaces_used(Family::V4, hour).len(), 2);
         assert_eq!(
-            worked.namespaces(Family::V4, Mono(hour.0 + 1)),
+            worked.namespaces_used(Family::V4, Mono(hour.0 + 1)).len(),
             1,
             "an hour later"
         );
@@ -411,7 +406,8 @@ mod tests {
             assert!(has(&worked, &service));
         }
         assert_eq!(worked.0.len(), KEPT);
-        assert_eq!(worked.namespaces(Family::V4, Mono(1_000)), 3);
+        let used = worked.namespaces_used(Family::V4, Mono(1_000));
+        assert_eq!(used.len(), 3);
         assert!(!has(
             &worked,
             &ServiceInfo::plain("tenant", "0", Family::V4)

@@ -236,8 +236,7 @@ impl Track {
 
     /// Connections to endpoints that left longer ago than the grace period.
     fn old_stale(&self, limits: &Limits) -> impl Iterator<Item = &StaleConnection> {
-        let stale = self.stale.iter().flatten();
-        stale.filter(|seen| seen.age > limits.left_grace)
+        self.stale().filter(|seen| seen.age > limits.left_grace)
     }
 
     /// The most common of the failures that confirm the Service to be broken, if it is.
