@@ -153,7 +153,8 @@ fn lists_by_comma_and_by_repetition() {
     ]);
     let config = config.unwrap();
     let allow = AllowList::new(config.healthz.allow.into_iter().flatten());
-    assert_eq!(allow.to_string(), "10.0.0.0/8,192.0.2.7/32,fd00::/8");
+    let ranges = ["10.0.0.0/8", "192.0.2.7/32", "fd00::/8"].map(|range| range.parse().unwrap());
+    assert_eq!(allow, AllowList::new(ranges));
     assert_eq!(config.observer.include.len(), 2);
 }
 
