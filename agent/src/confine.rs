@@ -18,7 +18,7 @@ const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need a
 /// Maximum depth at which links in a manifests folder are found.
 const DEPTH: usize = 4;
 
-/// Report of dropped privileges, and the loader of BPF programs, which can be used once.
+/// Report of dropped privileges, and a loader of BPF programs that works only once.
 pub struct Confined {
     pub report: HardeningReport,
     pub loader: Loader,
@@ -107,8 +107,8 @@ fn maps_want_more() -> bool {
     scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
 }
 
-/// Adds the folder above the manifests folder, because the latter may be replaced by another of the same
-/// name, and the folders with the targets of links in it.
+/// Adds the manifests folder's parent, because the folder may be replaced by one of the same name. Also adds
+/// the folders that its links lead into.
 fn of_folder(needs: &mut Needs, folder: &Path) -> Vec<PathBuf> {
     needs.read.extend(folders(folder));
     let mut named = vec![folder.to_owned()];
@@ -157,7 +157,7 @@ fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
     }
 }
 
-/// Whether this process may open the path; a missing path, pipe or device counts as allowed.
+/// Whether this process may open the path; yes if it is missing, a pipe, or a device.
 fn can_open(path: &Path) -> bool {
     let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     match path.is_dir() {

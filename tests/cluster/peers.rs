@@ -1,5 +1,5 @@
-//! More nodes at a [`Scene`]'s API server, each in a separate world with a real kube-proxy and a real agent.
-//! These nodes have no pods, so only the sentinel's probes prove them.
+//! More nodes at a [`Scene`]'s API server, each in a separate world with a real kube-proxy and agent. They
+//! have no pods, so only the sentinel's probes show that they work.
 
 use std::fs;
 

@@ -174,7 +174,7 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
         report["verdict"]["state"], "proven",
         "{claim:?}: {report:#}"
     );
-    // The lanes that are not claimed must still judge. Refused node ports alone would be no certain fault.
+    // Lanes without a claim must still find a fault. Refused node ports alone would be no certain one.
     if is_judged_beside {
         break_and_mend(scene, &format!("{claim:?} claimed"));
         scene.wait_for("proven", 200, PATIENCE);
@@ -182,8 +182,8 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
     scene.unclaim();
 }
 
-/// All cluster IPs and node ports that probes dial are claimed, in both families, so probes neither prove nor
-/// accuse the node. A missing table must be found nevertheless.
+/// A tenant's Service uses all cluster IPs and node ports that probes dial, in both families, so probes are
+/// no evidence. The agent must still find a missing table.
 fn a_node_of_which_everything_is_claimed_is_not_blind(scene: &mut Scene) {
     let mut addresses = scene.cluster_ips();
     addresses.extend(scene.node_addresses());
@@ -208,7 +208,7 @@ fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
         "{claims:#}"
     );
     scene.wait_contested_event("which is this agent's own port");
-    // Check the report: outside clients get answers of the tenant's server at this time.
+    // Check the report: outside clients now get answers from the tenant's server.
     let report = scene.report();
     let status = &report["answers"]["healthz"]["status"];
     assert_ne!(status, 503, "false 503: {report:#}");

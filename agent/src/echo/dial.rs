@@ -63,8 +63,8 @@ pub(super) async fn run(service: &str) {
     }
 }
 
-/// One address of each family, or the one in the variable that kubelet sets in every pod. The variable is
-/// enough if DNS is absent or does not answer.
+/// The Service's address in each family. If DNS is absent or does not answer, the one in the variable
+/// that kubelet sets in every pod.
 async fn resolve(service: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     for name in service.split(',').map(str::trim) {

@@ -13,7 +13,7 @@ pub const WAITING_BYTES: usize = 10 * 1024;
 /// many requests whose answers it does not read (29 KiB).
 const TALKING_BYTES: usize = 44 * 1024;
 
-/// Number of connections of each kind that every listener accepts.
+/// Minimum limit for each kind, however little memory there is.
 const FEWEST: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct Limits {
     /// Maximum connections that have sent a request, and therefore have a buffer; beyond it the least
     /// recently used one is closed.
     pub talking: usize,
-    /// Maximum time from accept to the first request; some connections get only half of it. It is long,
-    /// because a waiting connection costs little and a closed client would reconnect.
+    /// Maximum time from accept to the first request; the client's port reduces it by up to half. It is
+    /// long: a waiting connection costs little, and a closed client would reconnect.
     pub waiting_time: Duration,
     /// Interval at which a connection is closed if it had no request since the previous check. Its client
     /// is idle, does not read its answer, or does not complete the next header.

@@ -48,7 +48,7 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     Event::Lookups(clients.into_iter().map(lookup).collect())
 }
 
-/// Looks up the pods' devices by which the node reaches endpoints, and which known ones do not exist.
+/// Looks up the pods' devices by which the node reaches endpoints, and which known devices are gone.
 pub(crate) fn devices(asked: EndpointsAsked, existing: &BTreeSet<u32>) -> Event {
     let is_gone = |index: &u32| !existing.contains(index);
     Event::EndpointRoutes(EndpointRoutes {
@@ -74,9 +74,8 @@ fn by_pods_device(endpoint: IpAddr) -> Option<EndpointRoute> {
     })
 }
 
-/// Whether a route by a device of this kind leads to pods of this node: another node's pods are behind a tunnel,
-/// a network card, or a gateway. Cilium routes all pods by one pair, and gives an MTU only to routes to other
-/// nodes.
+/// Whether a route leads to pods of this node. Other nodes' pods are behind a tunnel, a network card, or a
+/// gateway. With Cilium, all pods are behind one pair of devices, and only routes to other nodes have an MTU.
 fn is_near(route: Route, leads: Leads) -> bool {
     match leads {
         Leads::Pair => !route.has_mtu,
@@ -144,9 +143,9 @@ fn filters_strictly(client: &Client) -> bool {
     client.address.is_ipv4() && set() == Some(1)
 }
 
-/// Whether the client dials by a bridge that passes packets from port to port without netfilter. If another
-/// pod behind the same bridge answers, the answer is not translated back. The client refuses it, because it
-/// dialled another address.
+/// Whether the client is behind a bridge that passes packets from port to port without netfilter. If another
+/// pod behind it answers, the answer is not translated back. The client refuses it, because it dialled
+/// another address.
 fn is_unfiltered_bridge(client: &Client) -> bool {
     let (family, tables) = match client.address {
         IpAddr::V4(_) => (0, "iptables"),
@@ -176,12 +175,12 @@ enum RouteAnswer {
 struct Route {
     device: u32,
     gateway: Option<IpAddr>,
-    /// Whether the route has an MTU of its own.
+    /// Whether the route sets an MTU.
     has_mtu: bool,
 }
 
-/// The route of a packet with this source and input interface, or without them of a packet that the node
-/// itself sends.
+/// The route of a packet with this source and input interface. `None`: of a packet that the node itself
+/// sends.
 fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> RouteAnswer {
     let mut question = vec![0; HEADER];
     (question[0], question[1]) = family(to);

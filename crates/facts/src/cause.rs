@@ -113,9 +113,9 @@ impl ProbeCause {
         }
     }
 
-    /// Whether only a fault of the datapath can be the cause, and no filter of the sentinel's addresses:
-    /// REJECT rules send ICMP errors, and DROP rules lose answers. A REJECT rule may also send RST, so
-    /// callers count a refusal only if the frontend is an address of the node.
+    /// Whether only a fault of the datapath can be the cause. A filter of the sentinel's addresses would send
+    /// ICMP errors (REJECT) or lose answers (DROP). REJECT may also send RST, so callers count a refusal only
+    /// if the frontend is an address of the node.
     pub fn is_unambiguous(self) -> bool {
         use ProbeCause::{AnswerLost, LostBeforeLeaving, Stale, Unreachable};
         !matches!(self, AnswerLost | LostBeforeLeaving | Stale | Unreachable)

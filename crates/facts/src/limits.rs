@@ -248,8 +248,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits for a check that takes seconds. Such a check has no memory of lanes that worked, and it made
-    /// the sentinel's devices itself.
+    /// Limits for a check that takes seconds. It has seen no lane work, so all lanes count, and the devices
+    /// it made count at once.
     pub fn one_shot() -> Self {
         Self {
             assume_armed: true,

@@ -87,7 +87,7 @@ pub struct SentinelLedger {
     /// Lag measured by the last recorded probe: the time since the receipt of its generation. `None` if an
     /// earlier probe had already reached that generation.
     pub measured: Option<Duration>,
-    /// Since when the source of the cluster view is unreachable.
+    /// When the source of the cluster view became unreachable.
     away: Option<Mono>,
     /// The kernel's connection table, which must have room for probes.
     #[serde(default)]
@@ -107,7 +107,7 @@ struct Ownership {
     known: Option<DatapathOwners>,
     /// Owners in the last read.
     present: DatapathOwners,
-    /// Since when these are present; `None` before the first read.
+    /// When these appeared; `None` before the first read.
     since: Option<Mono>,
     /// When another owner disarmed the lanes; `None` once a lane other than the host lane works again.
     disarmed: Option<Mono>,
@@ -234,8 +234,8 @@ impl SentinelLedger {
     /// after boot do not extend it.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
-            // A refused node port is not clear, because the proxy may serve node ports on other addresses. If
-            // the proxy wrote no rules, cluster IPs show that.
+            // A refused node port does not count: the proxy may serve node ports only on other addresses. If
+            // it wrote no rules, cluster IPs show that.
             ProbeOutcome::Failed(ProbeCause::Refused) => local && lane.path != ProbePath::NodePort,
             ProbeOutcome::Failed(cause) => cause.is_unambiguous(),
             ProbeOutcome::Passed { .. } | ProbeOutcome::Void(_) => false,

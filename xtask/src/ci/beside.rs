@@ -129,9 +129,9 @@ impl Running {
         })
     }
 
-    /// Stops an unfinished idle step when nothing else is left to do, because other processes on the
-    /// machine may leave no idle time. [`Running::end`] starts the step again. All idle steps are stopped
-    /// before one is restarted, since they wait for each other's locks.
+    /// Stops an unfinished idle step when nothing else is left to do; [`Running::end`] starts it again
+    /// with a full share of time, because other processes may leave none idle. Stop all idle steps before
+    /// `end` starts one: they wait for each other's locks.
     pub(super) fn stop_idle(&mut self) {
         if !self.ended.is_finished() {
             // SAFETY: takes only numbers. The process of this group was running a moment ago.

@@ -98,8 +98,8 @@ pub enum HookError {
     Clsact(#[from] tc::TcError),
 }
 
-/// Position of a pathproof program among others, which also identifies a previous agent's filter for
-/// the same purpose.
+/// Position of a pathproof program among others. A previous agent's filter for the same purpose is found by
+/// it.
 #[derive(Clone, Copy)]
 pub(in crate::datapath) struct Place {
     /// Program right before the link. If there is none, or if it is not attached, the link is first.
@@ -237,8 +237,7 @@ impl Hook {
         }
     }
 
-    /// Ids of the programs at this hook, in the order in which they run; for filters only those in its
-    /// place.
+    /// Ids of the programs at this hook, in the order in which they run; of filters, only those in its place.
     fn programs(&self) -> io::Result<Vec<u32>> {
         if let Held::Tcx(_) = self.held {
             return programs_at(self.index, self.direction.tcx());

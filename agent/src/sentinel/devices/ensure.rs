@@ -197,8 +197,8 @@ async fn existing(
     })
 }
 
-/// Sets only attributes that differ, because the kernel forgets neighbours whenever a hardware address is
-/// set, then sets the device up.
+/// Sets attributes that differ, then sets the device up. Setting an equal hardware address would make the
+/// kernel forget neighbours.
 async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), DeviceError> {
     let mut change = LinkUnspec::new_with_index(link.index);
     if link.mac != role.mac() {
@@ -247,8 +247,7 @@ fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
     }
 }
 
-/// Waits until a near end's link is ready, which the kernel reports a little later, and then removes
-/// its multicast route.
+/// Waits a moment for the kernel to report a near end's link as ready, and then removes its multicast route.
 async fn ready(
     netlink: &Netlink,
     config: &SentinelConfig,

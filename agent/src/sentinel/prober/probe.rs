@@ -145,8 +145,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 
     /// Closes the probe's connection-tracking entry with a RST, then unregisters the probe. The order
-    /// matters: the program at an uplink lets the RST of an unregistered probe out. That program sees the RST
-    /// before the call that sends it returns (before Linux 6.5 not if softirqs wait for their thread).
+    /// matters: the program at an uplink lets the RST of an unregistered probe out. It sees the RST before
+    /// the call that sends it returns (before Linux 6.5, unless softirqs wait for their thread).
     pub(super) fn close(&mut self, flight: Flight) {
         // A refused handshake left no connection-tracking entry, or the refusal closed it. A RST would only
         // be misrouted.
@@ -191,8 +191,8 @@ impl<S: Socket> Call<S> {
         self.times.next(self.connected.is_none())
     }
 
-    /// The data that must come back. The token is zero if the program did not see the SYN: then something
-    /// other than the sentinel's echo answered.
+    /// The data that must come back. If the program saw no SYN, something other than the sentinel's echo
+    /// answered, and the token is zero.
     fn data(&self) -> [u8; DATA_LEN] {
         frame::data(self.key.map_or(0, |key| key.token))
     }

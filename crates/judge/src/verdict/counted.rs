@@ -1,10 +1,10 @@
 //! Families that count for the answer. A 503 removes the node for all users, including those of a family
 //! that works. So a family that nobody uses must not cause one: its accusations become findings.
 //!
-//! A family may have users that the agent has not seen, because it started within the last hour or was not
-//! running. Such a family does not count while users of another family are seen, whom a 503 would cut off. An
-//! unseen user loses at most one connection: the failed attempt is also a use, and the family counts from
-//! then on. If hooks may miss connections, every family counts.
+//! The agent may not have seen a family's users, because it started within the last hour or was not running.
+//! Such a family does not count while another one has known users: a 503 would cut them off. An unseen user
+//! loses at most one connection: the failed attempt is also a use, and the family counts from then on. If
+//! hooks may miss connections, every family counts.
 
 use pathproof_facts::limits::FORGOTTEN;
 use pathproof_facts::time::Mono;
@@ -43,8 +43,7 @@ pub(super) fn set_aside(
     inputs: &Inputs,
     now: Mono,
 ) {
-    // Nobody dials a node that was taken out, so a family that was in use before its first failure counts
-    // for as long as it fails.
+    // A failing family is in use if it was before its first failure: nobody dials a node that was taken out.
     let is_used = |family: &FamilyVerdict| {
         let until = family.failing_since.unwrap_or(now);
         let used = ledger.family(family.family).used;

@@ -1,4 +1,4 @@
-//! Findings of rules as plain data: facts without sentences, which `explain` renders.
+//! Findings of rules as plain data: facts, from which `explain` makes sentences.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -53,10 +53,10 @@ impl Finding {
         }
     }
 
-    /// Whether only the datapath can have this cause, so that the fleet brake does not delay it. A full
-    /// conntrack table does not qualify: withdrawn nodes shift their load to others and fill their tables
-    /// too. If a filter can stop the probes, and connections fail beside them, the clients must have
-    /// succeeded until right before. Clients that were idle may have been denied in the meantime.
+    /// Whether only the datapath can be at fault; the fleet brake then delays no 503. A full conntrack table
+    /// does not qualify: withdrawn nodes shift their load to others and fill their tables too. If a filter
+    /// can stop the probes, and connections fail beside them, the clients must have succeeded until right
+    /// before: a policy may have denied idle ones in the meantime.
     pub fn is_certain(&self) -> bool {
         match (self.rule, &self.evidence) {
             (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {
@@ -305,8 +305,8 @@ pub enum Scope {
     PodProbe,
     /// Clients outside the node.
     Outside,
-    /// Processes of the node itself. Their successes are not observed, so they are a witness only of missing
-    /// rules, on a node that nobody else uses.
+    /// Processes of the node itself. Their successes are not observed, so failures show only missing rules,
+    /// and only if nobody else uses the node.
     Host,
 }
 
@@ -316,7 +316,7 @@ pub enum Scope {
 pub enum MissingCriterion {
     /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
     Referee,
-    /// The sentinel's probes fail, but with another onset, and policies may deny the connections.
+    /// The sentinel's probes began to fail at another time; policies may deny the connections.
     Filtered,
     /// Other Services use the addresses that probes dial, and policies may deny the connections.
     #[serde(rename = "claimed")]

@@ -22,8 +22,8 @@ pub struct SentinelRule {
     pub service: ObjectName,
     /// The only endpoint that its slices may have, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
-    /// Source addresses of the probes from outside the cluster. They and `pods` are only compared with the
-    /// view. They are not recorded, because a replay has no view.
+    /// Source addresses of probes from outside the cluster. These and `pods` only serve to find other
+    /// users in the view. A replay has none, so neither is recorded.
     #[serde(skip)]
     pub clients: Vec<IpAddr>,
     /// Sources of its probes within this node's podCIDRs.
@@ -137,8 +137,8 @@ pub fn sentinel(
     }
 }
 
-/// The newest of the reports in the slices, because a slice of an earlier rotator may have an old one; and
-/// why a report is ignored.
+/// The newest report in the slices (a slice of an earlier rotator may have an old one), and why a report
+/// is ignored.
 fn counted(state: &ServiceState) -> (Option<FleetReport>, Option<String>) {
     let (mut newest, mut wrong) = (None::<FleetReport>, None);
     for text in state

@@ -99,8 +99,7 @@ impl Successes {
             latest.answered = Some(arrived);
             latest.has_moved = true;
         }
-        // Data must be seen in both directions. A hook that misses the client's data could never show that
-        // the data is lost.
+        // Data must be seen in both directions: a hook that misses the client's data could not show its loss.
         let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
         let has_data = pending.state & both == both;
         if has_data && latest.data_answered.is_none_or(|(last, _)| last < arrived) {
@@ -147,8 +146,8 @@ fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
     if is_probe || pending.is_direct() || has(state::ALIAS | state::AMBIGUOUS) {
         return None;
     }
-    // A repeated SYN follows the conntrack entry of the first SYN, even if all rules are gone. Only a first
-    // SYN that was lost leaves no entry (docs/internal/kernel-findings.md, finding 11).
+    // A repeated SYN proves nothing: it follows the first SYN's conntrack entry, even if all rules are gone.
+    // A lost first SYN leaves none (docs/internal/kernel-findings.md, finding 11).
     let follows_former = has(state::RETRANSMITTED) && !has(state::LATE);
     if follows_former || !has(state::PROVEN) {
         return None;

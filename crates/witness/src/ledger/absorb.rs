@@ -149,11 +149,11 @@ impl Ledger {
         self.leaked_from_host = ServicesSeenWorking::default();
     }
 
-    /// Absorbs answers. This precedes proofs, because a SYN that leaves for an endpoint is no proof while
-    /// answers enter and none is forwarded. A forwarded answer counts only if SYNs of its Service leave.
-    /// Otherwise it may be an answer of the node itself (of an endpoint that is the node, or of a DNS cache
-    /// at a Service's address), which needs no forwarding. While connections may succeed unseen, no further
-    /// answer counts as lost, and earlier losses expire like proofs.
+    /// Must precede proofs, because a SYN that leaves for an endpoint is no proof while answers enter and
+    /// none is forwarded. A forwarded answer counts only if SYNs of its Service leave. Otherwise it may be an
+    /// answer of the node itself (of an endpoint that is the node, or of a DNS cache at a Service's address),
+    /// which needs no forwarding. While connections may succeed unseen, no further answer counts as lost, and
+    /// earlier losses expire like proofs.
     fn absorb_answers(
         &mut self,
         sample: &Sample,
@@ -191,7 +191,7 @@ impl Ledger {
         }
     }
 
-    /// Absorbs proofs. This precedes failures, because a proof ends earlier runs of failures.
+    /// Must precede failures, because a proof ends earlier runs of failures.
     fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut Look) {
         look.proven = Family::ALL.map(|family| {
             let ledger = &mut self.families[family as usize];
@@ -260,8 +260,8 @@ impl Ledger {
         }
     }
 
-    /// Absorbs successes. A connection to a pod of this node shows that routes to pods exist. Older agents
-    /// recorded no places; in their recordings any forwarded connection shows it.
+    /// A successful connection to a pod of this node shows that routes to pods exist. In recordings of older
+    /// agents, which lack [`Place`], any forwarded connection shows it.
     fn absorb_successes(&mut self, sample: &Sample) {
         for family in Family::ALL {
             let of_family = sample
@@ -548,7 +548,7 @@ type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
 struct Look {
     at: Mono,
-    /// Earliest time at which a run of failures may start that begins in this sample.
+    /// Earliest start of a run of failures that begins in this sample.
     floor: Mono,
     /// Time of the previous sample.
     before: Option<Mono>,

@@ -1,8 +1,8 @@
 //! The devices that lead to this node's endpoints, as the kernel's routes showed them while they worked.
 //!
 //! Anybody who can edit a Service can list any address as an endpoint of this node. Connections to such an
-//! address leave by an uplink and stay unanswered, as if a pod's route were missing. So a missing route is
-//! only believed of an endpoint to which a pod's device led before. If that device belongs to one pod and is
+//! address leave by an uplink and stay unanswered, as if a pod's route were missing. So a missing route
+//! counts only for an endpoint that a pod's device led to before. If that device belongs to one pod and is
 //! gone, the pod is gone too.
 
 use std::collections::BTreeSet;
@@ -15,8 +15,8 @@ use crate::evidence::EndpointRoute;
 /// Maximum number of endpoints that are remembered; a node has at most a few hundred pods.
 const KEPT: usize = 4_096;
 
-/// Endpoints with the devices that led to them; `None` in recordings of agents that read no routes. A list
-/// and no map, because redaction replaces addresses only in values.
+/// Endpoints with the devices that led to them; `None` in recordings of agents that read no routes. A
+/// list, not a map, because redaction replaces addresses only in values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointDevices(Option<Vec<EndpointRoute>>);
 
@@ -77,7 +77,7 @@ impl EndpointDevices {
         own.map(|route| route.index).collect()
     }
 
-    /// Whether a missing route is believed of this endpoint. For agents that read no routes, it is of all.
+    /// Whether a missing route to this endpoint counts. For agents that read no routes, all count.
     pub(super) fn believes(&self, endpoint: &IpAddr) -> bool {
         let is_it = |route: &EndpointRoute| route.endpoint == *endpoint;
         self.0.is_none() || self.known().iter().any(is_it)
@@ -137,7 +137,7 @@ mod tests {
         assert!(!lost(learned("cni0", false), 7));
     }
 
-    /// An agent that read no routes believed any endpoint, also those that are none.
+    /// An agent that read no routes took any address for an endpoint of the node.
     #[test]
     fn a_route_that_stays_missing_is_believed_for_an_hour() {
         let mut ledger = Ledger::default();

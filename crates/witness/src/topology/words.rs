@@ -77,8 +77,8 @@ pub(super) fn path(
     parts.join("; ")
 }
 
-/// Description of a change: the old and the new owners of each family where they differ, and
-/// further facts. Empty if there is nothing to report.
+/// Each family's new and old owners if they differ, and the notes. If neither changed, the sentences
+/// of changed paths. Empty if there are none.
 pub(super) fn change(before: &DatapathTopology, now: &DatapathTopology) -> String {
     let changed = |family| {
         let [before, now] = [before, now].map(|topology| owners(topology, family));

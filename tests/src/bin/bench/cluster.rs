@@ -1,5 +1,5 @@
 //! `cargo xtask bench scale --cluster`: the agent in a real cluster of the size that the design promises.
-//! The peers in the same run are kube-proxy's memory, and the API server's processor use while endpoints
+//! For comparison: kube-proxy's memory in this run, and the API server's processor use while endpoints
 //! change without an agent.
 
 use anyhow::{Context, Result};

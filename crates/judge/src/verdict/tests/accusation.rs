@@ -60,8 +60,7 @@ fn lacking(world: &World, at: u64) -> Option<MissingCriterion> {
     }
 }
 
-/// Without the sentinel, lost connections accuse only by breadth: a scanner and a denied pod are not
-/// enough.
+/// Without the sentinel, two pods that lose connections accuse the node; a scanner and a denied pod do not.
 #[rstest]
 #[case::two_pods(TWO, None)]
 #[case::outsiders_never_served(
@@ -130,7 +129,7 @@ fn outsiders_do_not_make_a_run_of_victims_older() {
     assert_eq!(world.verdict(13_500).state, State::Broken);
 }
 
-/// A Service that never worked may be new, beside a late proxy, or always denied by a policy.
+/// A Service that never worked may be too new for a late proxy, or always denied by a policy.
 #[test]
 fn services_that_never_worked_accuse_nobody() {
     let mut world = World::new();
@@ -236,8 +235,8 @@ fn the_sentinel_is_the_referee(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Anybody who can edit Services can list any address as an endpoint of this node. Such an endpoint was
-/// never reached by a pod's device.
+/// Anybody who can edit Services can list any address as an endpoint of this node. No pod's device ever led
+/// to such an endpoint.
 #[rstest]
 #[case::behind_devices_of_pods([Some("veth1"), Some("veth2")], State::Broken)]
 #[case::behind_the_uplink([Some("eth0"); 2], State::Degraded)]
@@ -408,7 +407,7 @@ fn wrong_routes_that_accused_hold_without_outsiders() {
     }
 }
 
-/// Only IPv6 was never programmed.
+/// Only IPv6 never got rules.
 #[test]
 fn success_in_one_family_proves_nothing_for_the_other() {
     let mut world = World::new();
@@ -420,7 +419,7 @@ fn success_in_one_family_proves_nothing_for_the_other() {
     assert_eq!(world.verdict(5_000).state, State::Broken);
 }
 
-/// If the sentinel is filtered, the policy of one namespace does not confirm its failures.
+/// Lost connections in one namespace confirm filtered probes, even if others are in use.
 #[rstest]
 #[case::the_only_one_in_use(WEB, State::Broken)]
 #[case::one_of_two(CART, State::Broken)]
