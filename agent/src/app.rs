@@ -12,6 +12,7 @@
 //! values. No other module may name this one.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -302,9 +303,13 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = &kept.state_dir {
-        let forgotten = api::forget(dir).and_then(|()| succession::forget(dir));
-        let forgotten = forgotten.and_then(|()| starting::forget(dir));
-        let forgotten = forgotten.and_then(|()| state::remove(dir));
+        let forgotten = [
+            api::forget(dir),
+            succession::forget(dir),
+            starting::forget(dir),
+            state::remove(dir),
+        ];
+        let forgotten: io::Result<()> = forgotten.into_iter().collect();
         forgotten.map_err(|source| PinsError::Io {
             operation: "remove",
             path: dir.clone(),
