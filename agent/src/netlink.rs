@@ -40,7 +40,11 @@ pub(crate) fn number(family: Family) -> u8 {
 
 /// Current name of the interface with this index.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {
-    Ok(if_indextoname(index)?.to_string_lossy().into_owned())
+    // nix 0.31 takes a null pointer for success, and then returns an empty name.
+    match if_indextoname(index)?.to_string_lossy() {
+        name if name.is_empty() => Err(io::Error::last_os_error()),
+        name => Ok(name.into_owned()),
+    }
 }
 
 /// Requests a dump, and passes the body of every message of the answer to `each`. `patience` is the timeout for

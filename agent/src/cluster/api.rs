@@ -52,6 +52,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const TRIES: usize = 3;
 /// Timeout of naming the cluster's Nodes. It delays the update that reports that the agent's Node is missing.
 const NAMING: Duration = Duration::from_secs(2);
+/// Time after which they are asked for again, because the view waits meanwhile.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// Selectors of kube-proxy 1.36 for Services and EndpointSlices (cmd/kube-proxy/app/server.go).
 const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
@@ -241,7 +243,7 @@ async fn gather(
     updates: mpsc::Sender<Update>,
 ) {
     // Nodes to name while the agent's is missing; `None` before they could be listed.
-    let mut nodes: Option<String> = None;
+    let (mut nodes, mut asked): (Option<String>, Option<Instant>) = (None, None);
     // When the next delivery is due, and the latest time to which further events may postpone it.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
@@ -267,7 +269,8 @@ async fn gather(
                     continue;
                 };
                 if let Some(missing) = &mut update.missing_node {
-                    if nodes.is_none() {
+                    if nodes.is_none() && asked.is_none_or(|at| at.elapsed() > ASKED_AGAIN) {
+                        asked = Some(Instant::now());
                         nodes = existing_nodes(&client).await;
                     }
                     missing.push_str(nodes.as_deref().unwrap_or_default());

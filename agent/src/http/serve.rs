@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::os::fd::{self, BorrowedFd};
 use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -287,7 +287,13 @@ impl Shared {
                 // without an answer.
                 biased;
                 _ = connection.as_mut() => return,
-                _ = &mut taken => return closing::reset(&socket),
+                // An answer that was sent since must reach its client.
+                _ = &mut taken => {
+                    if !place.used_late.load(Relaxed) {
+                        closing::reset(&socket);
+                    }
+                    return;
+                }
                 _ = stopped.wait_for(|stopped| *stopped), if !leaving => {
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
@@ -373,6 +379,7 @@ impl LruConnections {
         let place = Place {
             crowd: Arc::clone(self),
             stamp: AtomicU64::new(order.insert(keep)),
+            used_late: AtomicBool::new(false),
         };
         (Arc::new(place), taken, made_room)
     }
@@ -397,13 +404,16 @@ struct Place {
     crowd: Arc<LruConnections>,
     /// Stamp of the last use, written only under the lock of the order.
     stamp: AtomicU64,
+    /// Whether a request came after the place was given away.
+    used_late: AtomicBool,
 }
 
 impl Place {
     fn use_now(&self) {
         let mut order = self.crowd.lock();
-        if let Some(keep) = order.by_use.remove(&self.stamp.load(Relaxed)) {
-            self.stamp.store(order.insert(keep), Relaxed);
+        match order.by_use.remove(&self.stamp.load(Relaxed)) {
+            Some(keep) => self.stamp.store(order.insert(keep), Relaxed),
+            None => self.used_late.store(true, Relaxed),
         }
     }
 }

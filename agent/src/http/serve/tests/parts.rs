@@ -22,6 +22,19 @@ fn the_least_recently_used_makes_room() {
     assert_eq!(crowd.lock().by_use.len(), 1);
 }
 
+/// Its answer may be on the way when the place is revoked.
+#[test]
+fn a_request_after_the_place_was_given_away_is_known() {
+    let crowd = LruConnections::new(1);
+    let (first, ..) = crowd.enter();
+    first.use_now();
+    assert!(!first.used_late.load(Relaxed));
+    let (second, ..) = crowd.enter();
+    first.use_now();
+    second.use_now();
+    assert!(first.used_late.load(Relaxed) && !second.used_late.load(Relaxed));
+}
+
 #[test]
 fn a_place_is_given_back() {
     let crowd = LruConnections::new(1);
