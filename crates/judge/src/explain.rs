@@ -367,10 +367,10 @@ impl Words<'_> {
                      observed since"
                 )
             }
+            // The agent may be younger than the proof age.
             (Rule::Inconclusive, _) => {
-                format!(
-                    "new connections were observed within {age}, but none with a conclusive outcome"
-                )
+                "new connections were observed lately, but none with a conclusive outcome"
+                    .to_owned()
             }
             (Rule::NothingProven, _) => format!(
                 "no connection or probe succeeded within {} after boot",
