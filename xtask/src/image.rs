@@ -209,7 +209,7 @@ mod tests {
         assert!(text.lines().any(|l| l.trim() == line), "no line {line:?}");
     }
 
-    /// Two images of one commit could not be told apart otherwise.
+    /// The mark distinguishes two images that were built from one commit with different files.
     #[test]
     fn the_revision_has_a_mark_if_files_differ() {
         let differs = git("status --porcelain --untracked-files=no").is_some();

@@ -182,8 +182,9 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Replaces the hooks, and forgets endpoints behind new uplinks. If interfaces changed, looks up at once
-    /// which pods' devices are gone: until the next check, enough connections to a deleted pod could count.
+    /// Replaces the hooks and forgets endpoints behind new uplinks. If interfaces changed, requests at once
+    /// which pods' devices are gone, because enough connections to a deleted pod could count before the next
+    /// check.
     pub(super) fn follow_hooks(&mut self, hooks: Hooks, effects: &mut Effects) {
         if hooks == self.coverage.hooks {
             return;

@@ -271,8 +271,8 @@ fn the_nodes_own_state_is_read() {
     );
 }
 
-/// The addresses are tried by interfaces of default routes and of others to large networks, as of a VPN, but
-/// not by the sentinel's own.
+/// The addresses are tried by the interfaces of default routes and of routes to large networks, which a VPN
+/// may have. The sentinel's own interfaces are left out.
 #[test]
 fn every_way_to_the_addresses_is_found() {
     let node = Node::new();

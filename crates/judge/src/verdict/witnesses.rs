@@ -1,6 +1,7 @@
 //! The failing witnesses of a family: groups of clients whose Services worked before. Each group is one
 //! [`Scope`]: pods of this node, the pod probe, or clients outside. An innocent cause that affects only one
-//! scope, such as a network policy for pods, does not explain failures in another scope.
+//! scope, such as a network policy for pods, does not explain failures in another scope. The node itself is a
+//! scope of its own, and cannot be seen to work ([`Case::host_group`]).
 //!
 //! Nothing here decides; [`decision`](super::decision) does.
 
@@ -158,7 +159,7 @@ impl<'a> Case<'a> {
     pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
         let forwarded = self.evidence.forwarded;
         let (last, worked) = match scope {
-            // Nothing of its own class could end these failures.
+            // Successes of the node itself are not observed, so those of all other clients end its failures.
             Scope::Host => (
                 forwarded.into_iter().max().flatten(),
                 &self.ledger.leaked_from_host,

@@ -90,8 +90,8 @@ fn an_endpoint_is_looked_up_until_a_pods_device_leads_to_it() {
     assert_eq!(asked(&mut scene), Some(unknown), "its device is gone");
 }
 
-/// An agent that reads no routes yet believes any endpoint, also one outside. So what it found is looked up like
-/// all others, and forgotten after an hour.
+/// Before its first reading of routes, an agent counts every endpoint, even one outside the node. So these
+/// endpoints are looked up like all others, and forgotten after an hour.
 #[rstest]
 #[case::still_missing(false, 0)]
 #[case::back(true, 1)]
@@ -131,7 +131,7 @@ fn devices_are_looked_up_at_once_when_interfaces_change() {
     assert_eq!(asked_by(scene.feed(Event::Hooks(fewer))), Some(known));
 }
 
-/// Without its default route, a bridge to the node's network looks like one to pods.
+/// A bridge to the node's network looks like a bridge to pods while it has no default route.
 #[test]
 fn endpoints_behind_a_new_uplink_are_forgotten() {
     let mut scene = Scene::new();

@@ -25,7 +25,7 @@ pub struct EndpointRoute {
     pub is_own: bool,
 }
 
-/// A request to look up the devices of this node's endpoints.
+/// Endpoints of this node whose devices the agent should look up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointsAsked {
     /// Endpoints without a known device.

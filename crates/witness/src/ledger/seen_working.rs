@@ -1,6 +1,7 @@
 //! Services that worked, by class of clients, and the failures of each since its last success.
 //!
-//! Only Services that worked are witnesses: one that never worked may be new, or denied by a policy. The
+//! Only Services that worked are witnesses: one that never worked may be new, or denied by a policy. Exceptions
+//! are added with `never`: nothing ever worked, or successes of the clients are not observed. The
 //! failures of a Service end with its next success for the same class of clients. Nothing here decides
 //! whether failures accuse the node.
 

@@ -1,5 +1,7 @@
 //! Leaked connections of the node itself. Each test removes one condition under which they accuse the node.
 
+use std::ops::RangeInclusive;
+
 use pathproof_facts::cause::Failure::Leaked;
 use pathproof_facts::cause::State;
 use pathproof_facts::trace::ProbePath;
@@ -14,18 +16,18 @@ use crate::verdict::CountedFamilies;
 /// The node itself dials two Services.
 const NODE: &[Client] = &[(WEB, Host, 1), (API, Host, 1)];
 
-/// When the leaks begin: test time 0 is 2 min after Services of the standard world became old.
+/// Start of the leaks. All Services but cart are older than 2 min then.
 const BEGIN: u64 = 2_250;
-/// When they have lasted long enough.
+/// Time after which the leaks have lasted long enough.
 const LASTED: u64 = 18_250;
 
-/// The clients' connections leak every 250 ms in this range, while probes have this fate.
-fn leaking(world: &mut World, clients: &[Client], until: u64, fate: impl Fn(ProbePath) -> Fate) {
-    for at in (BEGIN..=until).step_by(250) {
+/// The clients' connections leak every 250 ms in this range, while probes of these paths pass.
+fn leaking(world: &mut World, clients: &[Client], times: RangeInclusive<u64>, paths: &[ProbePath]) {
+    for at in times.step_by(250) {
         for (service, class, client) in clients {
             world.fail(*service, *class, *client, Leaked, at - 10);
         }
-        world.rounds(at, at, &USUAL, |lane| fate(lane.path));
+        world.rounds(at, at, paths, |_| Fate::Pass);
     }
 }
 
@@ -53,7 +55,7 @@ fn leaks_of_the_node_accuse_for_two_old_services(
     #[case] expected: State,
 ) {
     let mut world = probed();
-    leaking(&mut world, clients, until, |_| Fate::Pass);
+    leaking(&mut world, clients, BEGIN..=until, &USUAL);
     assert_eq!(state(&world, until + 200), expected);
 }
 
@@ -61,7 +63,7 @@ fn leaks_of_the_node_accuse_for_two_old_services(
 #[test]
 fn they_accuse_no_longer_than_30_seconds() {
     let mut world = probed();
-    leaking(&mut world, NODE, LASTED, |_| Fate::Pass);
+    leaking(&mut world, NODE, BEGIN..=LASTED, &USUAL);
     world.rounds(LASTED + 250, LASTED + 31_000, &USUAL, |_| Fate::Pass);
     assert_eq!(state(&world, LASTED + 29_500), State::Broken);
     assert_ne!(state(&world, LASTED + 31_000), State::Broken);
@@ -77,12 +79,7 @@ fn they_accuse_only_while_probes_of_the_node_pass(#[case] missing: ProbePath) {
     world.inputs.counted = CountedFamilies::Used;
     let paths: Vec<ProbePath> = USUAL.into_iter().filter(|path| *path != missing).collect();
     world.rounds(250, 2_000, &paths, |_| Fate::Pass);
-    for at in (BEGIN..=LASTED).step_by(250) {
-        for (service, class, client) in NODE {
-            world.fail(*service, *class, *client, Leaked, at - 10);
-        }
-        world.rounds(at, at, &paths, |_| Fate::Pass);
-    }
+    leaking(&mut world, NODE, BEGIN..=LASTED, &paths);
     let accused = state(&world, LASTED + 200) == State::Broken;
     assert_eq!(accused, missing != ProbePath::Host);
 }
@@ -101,11 +98,7 @@ fn other_users_are_better_witnesses(
     world.dial(CART, class, dialled);
     let begin = 3_600_000 + 1_000;
     world.rounds(begin - 2_000, begin - 250, &USUAL, |_| Fate::Pass);
-    for at in (begin..=begin + 16_000).step_by(250) {
-        world.fail(WEB, Host, 1, Leaked, at - 10);
-        world.fail(API, Host, 1, Leaked, at - 10);
-        world.rounds(at, at, &USUAL, |_| Fate::Pass);
-    }
+    leaking(&mut world, NODE, begin..=begin + 16_000, &USUAL);
     assert_eq!(state(&world, begin + 16_200), expected);
 }
 
@@ -116,7 +109,7 @@ fn other_users_are_better_witnesses(
 fn they_accuse_only_if_users_are_known(#[case] hide: impl Fn(&mut World)) {
     let mut world = probed();
     hide(&mut world);
-    leaking(&mut world, NODE, LASTED, |_| Fate::Pass);
+    leaking(&mut world, NODE, BEGIN..=LASTED, &USUAL);
     assert_eq!(state(&world, LASTED + 200), State::Degraded);
 }
 
@@ -126,7 +119,7 @@ fn they_accuse_only_if_users_are_known(#[case] hide: impl Fn(&mut World)) {
 #[case::from_outside(WEB, External)]
 fn a_later_success_of_anybody_refutes_them(#[case] service: u32, #[case] class: SourceClass) {
     let mut world = probed();
-    leaking(&mut world, NODE, LASTED, |_| Fate::Pass);
+    leaking(&mut world, NODE, BEGIN..=LASTED, &USUAL);
     world
         .prove(service, class, LASTED - 1_000)
         .look(LASTED + 100);
@@ -137,7 +130,7 @@ fn a_later_success_of_anybody_refutes_them(#[case] service: u32, #[case] class: 
 #[test]
 fn a_gap_ends_them() {
     let mut world = probed();
-    leaking(&mut world, NODE, LASTED, |_| Fate::Pass);
+    leaking(&mut world, NODE, BEGIN..=LASTED, &USUAL);
     world.rounds(LASTED + 20_000, LASTED + 20_000, &USUAL, |_| Fate::Pass);
     assert_ne!(state(&world, LASTED + 20_200), State::Broken);
 }
