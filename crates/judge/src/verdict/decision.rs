@@ -6,7 +6,7 @@
 //! fault if everything that used to work has failed since one moment, and no single innocent explanation
 //! covers all failures:
 //!
-//! - A witness counts only if it worked before, in this boot and for its class of clients. The node is exempt.
+//! - A witness counts only if it worked before, in this boot and for its class of clients, except the host.
 //! - A success refutes a failure only if it needed the part of the datapath that is missing.
 //! - A failure without an innocent explanation (rules missing, wrong routes, forwarding off) needs no second
 //!   witness. Any other failure needs a witness of another scope with the same onset.
