@@ -1,6 +1,6 @@
 //! Plays every use of a node with every fault and every innocent world, and prints the tables of
-//! docs/internal/judgement.md as Markdown. Started by `cargo xtask bench judgement`, which may pass
-//! the number of seeds.
+//! docs/internal/judgement.md as Markdown, after a line of progress for each seed. Started by
+//! `cargo xtask bench judgement`, which may pass the number of seeds.
 
 use std::time::Duration;
 
@@ -13,7 +13,18 @@ const THREADS: usize = 2;
 fn main() {
     let named = std::env::args().nth(1).and_then(|seeds| seeds.parse().ok());
     let seeds = named.unwrap_or(SEEDS);
-    let played = play_all(&all(seeds), THREADS);
+    let mut played: Vec<Played> = Vec::new();
+    for seed in 1..=seeds {
+        let more = play_all(&all(seed), THREADS);
+        match played.is_empty() {
+            true => played = more,
+            false => add(&mut played, more),
+        }
+        for wrong in played.iter().filter_map(Played::wrong) {
+            eprintln!("wrong: {wrong}");
+        }
+        eprintln!("seed {seed} of {seeds} is played");
+    }
     let wrong = played.iter().filter(|cell| cell.wrong().is_some()).count();
     println!(
         "Seconds to 503, or the state at 200: the worst of {seeds} seeds with each choice of families. –: nobody \
@@ -22,6 +33,13 @@ fn main() {
     faults(&played);
     println!();
     worlds(&played);
+}
+
+/// Adds the runs of another seed, whose cells have the same order.
+fn add(played: &mut [Played], more: Vec<Played>) {
+    for (known, new) in played.iter_mut().zip(more) {
+        known.runs.extend(new.runs);
+    }
 }
 
 /// Worst time to 503 of every use with every fault.

@@ -11,7 +11,7 @@ const THREADS: usize = 2;
 fn played() -> Vec<Played> {
     let seeds = std::env::var("PATHPROOF_SEEDS").ok();
     let runs = match seeds.map(|seeds| seeds.parse()) {
-        Some(Ok(seeds)) => all(seeds),
+        Some(Ok(seeds)) => (1..=seeds).flat_map(all).collect(),
         Some(Err(error)) => panic!("PATHPROOF_SEEDS is no number: {error}"),
         None => dealt(),
     };
