@@ -24,7 +24,7 @@ use steer::{Attached, Steer, SteerError, Steering};
 use succession::Marks;
 
 pub mod attach;
-mod btf;
+pub mod btf;
 pub mod devices;
 pub mod drops;
 pub mod flows;

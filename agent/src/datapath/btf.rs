@@ -23,7 +23,7 @@ pub enum BtfError {
 
 /// The types that the program and the report need.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Types {
+pub struct Types {
     /// Offsets at which the program finds a packet.
     pub layout: SkbLayout,
     /// Names of reasons, without their common prefix.
@@ -31,13 +31,17 @@ pub(super) struct Types {
 }
 
 /// Finds the offsets and the names of reasons in the kernel's BTF, the content of /sys/kernel/btf/vmlinux.
-pub(super) fn read(bytes: &[u8]) -> Result<Types, BtfError> {
+pub fn read(bytes: &[u8]) -> Result<Types, BtfError> {
     let btf = Btf::index(bytes).ok_or(BtfError::Malformed)?;
     let reasons = btf.find(ENUM, "skb_drop_reason");
     let reasons = btf.reasons(reasons.ok_or(BtfError::NoReasons)?);
     let skb = btf.find(STRUCT, "sk_buff");
     let skb = skb.ok_or(BtfError::Missing("struct sk_buff"))?;
-    let field = |name| btf.field(skb, name, 0).ok_or(BtfError::Missing(name));
+    let field = |name| {
+        let mut left = MEMBERS;
+        let found = btf.field(skb, name, 0, &mut left);
+        found.ok_or(BtfError::Missing(name))
+    };
     Ok(Types {
         layout: SkbLayout {
             head: field("head")?,
@@ -55,6 +59,8 @@ const ENUM: u32 = 6;
 
 /// Maximum nesting of anonymous structs and unions.
 const DEPTH: usize = 4;
+/// Maximum number of members to visit for a field. Malformed types can contain themselves many times.
+const MEMBERS: u32 = 4_096;
 /// Maximum length of a name in bytes.
 const NAME: usize = 64;
 const PREFIX: &str = "SKB_DROP_REASON_";
@@ -131,9 +137,11 @@ impl<'a> Btf<'a> {
         std::str::from_utf8(&rest[..end]).ok()
     }
 
-    /// Offset of a field in bytes, including fields of nested anonymous structs and unions.
-    fn field(&self, parent: Type, name: &str, depth: usize) -> Option<u32> {
+    /// Offset of a field in bytes, including fields of nested anonymous structs and unions. `left` is the
+    /// number of members that may still be visited.
+    fn field(&self, parent: Type, name: &str, depth: usize, left: &mut u32) -> Option<u32> {
         (0..parent.length).find_map(|index| {
+            *left = left.checked_sub(1)?;
             let at = parent.at + index * 12;
             let named = self.string(word(self.types, at)?)?;
             let offset = word(self.types, at + 8)?;
@@ -146,7 +154,8 @@ impl<'a> Btf<'a> {
                 return Some(bits / 8);
             }
             let inner = self.anonymous(named, word(self.types, at + 4)?);
-            let inner = self.field(inner.filter(|_| depth < DEPTH)?, name, depth + 1)?;
+            let inner = inner.filter(|_| depth < DEPTH)?;
+            let inner = self.field(inner, name, depth + 1, left)?;
             inner.checked_add(bits / 8)
         })
     }

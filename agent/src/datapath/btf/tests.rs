@@ -37,6 +37,32 @@ fn damaged_types_are_refused() {
     }
 }
 
+/// A `struct sk_buff` with all fields after a member without a name. That member's type has `width` members
+/// without a name, and each of them has the same type again.
+fn nested(width: u32) -> Vec<u8> {
+    let names = "\0skb_drop_reason\0SKB_DROP_REASON_A\0sk_buff\0head\0network_header\0inner_network_header\0";
+    let at = |name: &str| names.find(&format!("\0{name}\0")).unwrap() as u32 + 1;
+    let (list, value) = (at("skb_drop_reason"), at("SKB_DROP_REASON_A"));
+    let mut types = vec![list, ENUM << 24 | 1, 4, value, 2];
+    types.extend([at("sk_buff"), STRUCT << 24 | 4, 256, 0, 3, 0]);
+    for name in ["head", "network_header", "inner_network_header"] {
+        types.extend([at(name), 1, 64]);
+    }
+    types.extend([0, STRUCT << 24 | width, 256]);
+    types.extend((0..width).flat_map(|_| [0, 3, 0]));
+    let length = 4 * types.len() as u32;
+    let header = [0x1_eb9f, 24, 0, length, length, names.len() as u32];
+    let words = header.into_iter().chain(types).flat_map(u32::to_ne_bytes);
+    words.chain(names.bytes()).collect()
+}
+
+/// With thousands of members, following each of them would keep the main loop busy for hours.
+#[test]
+fn types_that_contain_themselves_are_followed_for_a_while() {
+    assert_eq!(read(&nested(2)).unwrap().layout.head, 8);
+    assert_eq!(read(&nested(16)), Err(BtfError::Missing("head")));
+}
+
 #[test]
 fn a_kernel_without_reasons_is_named() {
     let mut old = SAMPLE.to_vec();
