@@ -25,7 +25,7 @@ pub mod kube_proxy_compat;
 pub mod lifecycle;
 pub mod metrics;
 pub mod netfilter;
-mod netlink;
+pub mod netlink;
 pub mod port;
 pub mod probe;
 pub mod publish;

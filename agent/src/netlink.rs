@@ -10,9 +10,9 @@ use pathproof_wire::service::Family;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use socket2::SockRef;
 
-pub(crate) mod link;
+pub mod link;
 pub(crate) mod routes;
-pub(crate) mod ways;
+pub mod ways;
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
@@ -89,7 +89,7 @@ pub(crate) fn ask(protocol: isize, (kind, flags): (u16, u16), body: &[u8]) -> io
     }
 }
 
-pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+pub fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let length = (HEADER + body.len()) as u32;
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
@@ -100,7 +100,7 @@ pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
 }
 
 /// Parses one datagram of an answer; returns whether more datagrams follow.
-pub(crate) fn messages(
+pub fn messages(
     mut bytes: &[u8],
     each: &mut impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<bool> {
@@ -111,13 +111,13 @@ pub(crate) fn messages(
         match kind {
             // If the kernel aborts an answer, its last message carries the error.
             DONE => match word(body, 0).map(u32::cast_signed) {
-                Some(code @ ..0) => return Err(io::Error::from_raw_os_error(-code)),
+                Some(code @ ..0) => return Err(kernel_error(code)),
                 _ => return Ok(false),
             },
             ERROR => match word(body, 0).ok_or_else(too_short)? as i32 {
                 // An acknowledgement.
                 0 => {}
-                code => return Err(io::Error::from_raw_os_error(-code)),
+                code => return Err(kernel_error(code)),
             },
             _ => each(body)?,
         }
@@ -126,8 +126,13 @@ pub(crate) fn messages(
     Ok(true)
 }
 
+/// The error of a negative code, as the kernel sends it.
+fn kernel_error(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code.wrapping_neg())
+}
+
 /// Attributes in `bytes`, each with its kind, up to the first truncated one.
-pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?).max(4);
         // The two highest bits are flags.
@@ -145,7 +150,7 @@ pub(crate) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 /// Encodes an attribute with its padding, as [`attributes`] reads it.
-pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(value);
@@ -200,10 +205,12 @@ mod tests {
         };
         let error = answer(-libc::ENOENT).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        answer(i32::MIN).expect_err("no positive number has this size");
         answer(0).expect("an acknowledgement is not an error");
         let end = |code: i32| messages(&message(DONE, 0, &code.to_ne_bytes()), &mut |_| Ok(()));
         let error = end(-libc::ENOBUFS).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "aborted");
+        end(i32::MIN).expect_err("aborted");
         assert!(!end(0).expect("a complete answer"));
         let end = messages(&message(DONE, 0, &[]), &mut |_| Ok(()));
         assert!(!end.expect("without a code"));

@@ -32,7 +32,7 @@ pub(crate) enum Leads {
 
 /// An interface's part in bridging, and what it leads to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub struct Link {
     /// Index of the bridge that it is a port of.
     pub(crate) bridge: Option<u32>,
     /// If it is a bridge, whether it sends packets between its ports through netfilter, for IPv4 and IPv6.
@@ -48,7 +48,7 @@ pub(crate) fn read(index: u32) -> io::Result<Link> {
     Ok(body.get(HEADER..).map(parse).unwrap_or_default())
 }
 
-fn parse(attributes: &[u8]) -> Link {
+pub fn parse(attributes: &[u8]) -> Link {
     let info = find(attributes, INFO).unwrap_or_default();
     let is_bridge =
         |kind: u16| find(info, kind).is_some_and(|name| name == b"bridge\0" || name == b"bridge");

@@ -163,7 +163,7 @@ fn is_unfiltered_bridge(client: &Client) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RouteAnswer {
+pub enum RouteAnswer {
     Route(Route),
     /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel rejects.
     None,
@@ -172,7 +172,7 @@ enum RouteAnswer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Route {
+pub struct Route {
     device: u32,
     gateway: Option<IpAddr>,
     /// Whether the route sets an MTU.
@@ -205,7 +205,7 @@ fn refused(error: &io::Error) -> RouteAnswer {
     }
 }
 
-fn read(body: &[u8]) -> RouteAnswer {
+pub fn read(body: &[u8]) -> RouteAnswer {
     use libc::{RTN_BLACKHOLE, RTN_PROHIBIT, RTN_UNICAST, RTN_UNREACHABLE};
     let Some((header, attributes)) = body.split_at_checked(HEADER) else {
         return RouteAnswer::Unclear;
