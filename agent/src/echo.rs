@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::args::EchoArgs;
 
 mod dial;
-mod frame;
+pub mod frame;
 mod serve;
 #[cfg(test)]
 mod tests;

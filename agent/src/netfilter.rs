@@ -86,7 +86,7 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str
 }
 
 /// Whether the answer shows that the object exists. If it does not, the kernel answers with `ENOENT`.
-fn is_there(answer: &[u8]) -> io::Result<bool> {
+pub fn is_there(answer: &[u8]) -> io::Result<bool> {
     match netlink::messages(answer, &mut |_| Ok(())) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         other => other.map(|_| true),

@@ -5,14 +5,20 @@
 //! (`tests/kept.rs`). docs/internal/testing.md describes how to add a target.
 
 mod api_objects;
+mod api_watch;
+mod btf;
 mod connections;
+mod fleet_report;
 mod http;
 mod kube_proxy_flags;
 mod manifests;
+mod netlink;
 mod packets;
+mod pod_probe;
 mod recordings;
 mod remembered;
 mod reports;
+mod sock_diag;
 mod text;
 mod zero_values;
 
@@ -34,16 +40,22 @@ pub mod scenario;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with the names of their folders in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("api_objects", api_objects::check),
+    ("api_watch", api_watch::check),
+    ("btf", btf::check),
     ("connections", connections::check),
+    ("fleet_report", fleet_report::check),
     ("http", http::check),
     ("kube_proxy_flags", kube_proxy_flags::check),
     ("manifests", manifests::check),
+    ("netlink", netlink::check),
     ("packets", packets::check),
+    ("pod_probe", pod_probe::check),
     ("recordings", recordings::check),
     ("remembered", remembered::check),
     ("reports", reports::check),
+    ("sock_diag", sock_diag::check),
     ("text", text::check),
     ("zero_values", zero_values::check),
 ];

@@ -8,16 +8,22 @@ use pathproof_fuzz::TARGETS;
 
 /// Number of kept inputs that each target understands. The others are damaged on purpose. If a number
 /// falls, a parser refuses what it used to accept.
-const UNDERSTOOD: [(&str, usize); 11] = [
+const UNDERSTOOD: [(&str, usize); 17] = [
     ("api_objects", 5),
+    ("api_watch", 3),
+    ("btf", 1),
     ("connections", 26),
+    ("fleet_report", 3),
     ("http", 5),
     ("kube_proxy_flags", 3),
     ("manifests", 2),
+    ("netlink", 10),
     ("packets", 36),
+    ("pod_probe", 2),
     ("recordings", 2),
     ("remembered", 2),
     ("reports", 3),
+    ("sock_diag", 2),
     ("text", 5),
     ("zero_values", 3),
 ];

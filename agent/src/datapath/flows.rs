@@ -53,9 +53,9 @@ pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
 }
 
 /// Timeout of an entry in seconds after its last packet, by state.
-struct Lasts {
-    open: [(u8, u32); OPEN.len()],
-    unacknowledged: u32,
+pub struct Lasts {
+    pub open: [(u8, u32); OPEN.len()],
+    pub unacknowledged: u32,
 }
 
 impl Lasts {
@@ -91,7 +91,7 @@ impl Lasts {
 type Tuple = [(Address, Port); 2];
 
 /// An open TCP connection that was translated; `None` for all other entries and for malformed bytes.
-fn flow(entry: &[u8], lasts: &Lasts) -> Option<Flow> {
+pub fn flow(entry: &[u8], lasts: &Lasts) -> Option<Flow> {
     let (mut original, mut reply, mut state, mut left) = (None, None, None, None);
     for (kind, value) in attributes(entry.get(HEADER..)?) {
         match kind {

@@ -55,7 +55,7 @@ pub fn is_opening(ports: impl Fn(u16) -> bool) -> io::Result<bool> {
 
 /// A socket as the kernel describes it.
 #[derive(Debug, PartialEq, Eq)]
-struct Listener {
+pub struct Listener {
     family: u8,
     port: u16,
     address: [u8; 16],
@@ -65,7 +65,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn addresses(&self) -> impl Iterator<Item = Address> {
+    pub fn addresses(&self) -> impl Iterator<Item = Address> {
         let [a, b, c, d, ..] = self.address;
         let first = match i32::from(self.family) {
             libc::AF_INET => mapped([a, b, c, d]),
@@ -96,7 +96,7 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
 
 /// Parses `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,
 /// interface, cookie); expiry, queues, owner, inode; then attributes.
-fn listener(body: &[u8]) -> Option<Listener> {
+pub fn listener(body: &[u8]) -> Option<Listener> {
     let v6_only = match find(body.get(MESSAGE..)?, V6_ONLY) {
         Some(value) => *value.first()? != 0,
         None => false,

@@ -5,13 +5,13 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-pub(super) const HEAD: usize = 24;
+pub const HEAD: usize = 24;
 /// Maximum number of zeros after a head.
 pub(super) const MOST: u32 = 16 * 1024;
 const MAGIC: [u8; 16] = *b"pathproof-echo/1";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub struct Frame {
     /// Distinguishes one message from another.
     pub(super) token: u32,
     /// Zeros that follow; at most [`MOST`].
@@ -40,7 +40,7 @@ impl Frame {
         (head.starts_with(&MAGIC) && frame.length <= MOST).then_some(frame)
     }
 
-    pub(super) async fn write(self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    pub async fn write(self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         to.write_all(&self.head()).await?;
         let mut left = self.length as usize;
         let zeros = [0; 1024];
@@ -53,7 +53,7 @@ impl Frame {
     }
 
     /// Reads a whole frame. Anything that is not the pod probe's is an error.
-    pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+    pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let mut head = [0; HEAD];
         from.read_exact(&mut head).await?;
         let frame = Self::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
