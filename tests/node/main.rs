@@ -47,5 +47,6 @@ mod sentinel_probe;
 mod sentinel_rotation;
 mod sentinel_twins;
 mod steer;
+mod steer_frozen;
 mod steer_upgrade;
 mod successor;

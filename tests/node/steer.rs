@@ -13,6 +13,8 @@ use node_tests::world::{HEALTHZ_PORT, OldKernel};
 
 /// Body of the owner's answer.
 const OWNER: &str = "owner";
+/// Fields of the agent's answers, at the healthz port and at Services' health check node ports.
+const OURS: [&str; 2] = ["\"lastUpdated\"", "\"localEndpoints\""];
 
 /// A thread that holds the healthz port like another process. It ends when dropped.
 pub(crate) struct Owner {
@@ -70,22 +72,22 @@ pub(crate) enum Who {
 }
 
 /// Sends one request from a namespace, and returns which process answered.
-fn who(from: &Namespace, address: SocketAddr) -> Who {
+pub(crate) fn who(from: &Namespace, address: SocketAddr) -> Who {
     let asked = from.run(|| http::get(address, "/healthz", Duration::from_secs(2)));
     match asked {
         Ok(response) if response.body == OWNER => Who::Owner,
-        Ok(response) if response.body.contains("\"lastUpdated\"") => Who::Pathproof,
+        Ok(response) if OURS.iter().any(|field| response.body.contains(field)) => Who::Pathproof,
         Ok(response) => panic!("an answer of nobody's: {response:?}"),
         Err(_) => Who::Nobody,
     }
 }
 
-fn node_address(scene: &Scene, family: Family) -> SocketAddr {
+pub(crate) fn node_address(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
 }
 
 /// Which process answers clients outside, in IPv4 and IPv6.
-fn outside(scene: &Scene) -> [Who; 2] {
+pub(crate) fn outside(scene: &Scene) -> [Who; 2] {
     Family::ALL.map(|family| who(&scene.world.outside, node_address(scene, family)))
 }
 

@@ -23,11 +23,17 @@ impl Cgroup {
     /// because the clients in different pods are threads of this one process.
     pub fn of_threads() -> Needed<Self> {
         let made = || -> Result<Self> {
-            let cgroup = Self::below(&Hierarchy::unified()?.own)?;
+            let (cgroup, _) = Self::of_v2()?;
             cgroup.set("cgroup.type", "threaded")?;
             Ok(cgroup)
         };
         skip::needed(made().context("a cgroup that takes threads"))
+    }
+
+    /// Makes a group below this process's group in the unified hierarchy, which is returned as well.
+    pub(crate) fn of_v2() -> Result<(Self, Hierarchy)> {
+        let v2 = Hierarchy::unified()?;
+        Ok((Self::below(&v2.own)?, v2))
     }
 
     /// Makes a group for which this controller can set limits, and returns its hierarchy as well. In v2 the
@@ -68,6 +74,13 @@ impl Cgroup {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Moves the group's processes to the group with this `cgroup.procs` file.
+    pub(crate) fn empty_into(&self, procs: &Path) {
+        for pid in self.get("cgroup.procs").unwrap_or_default().lines() {
+            let _ = fs::write(procs, pid);
+        }
     }
 }
 

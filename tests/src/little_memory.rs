@@ -113,9 +113,7 @@ impl MemoryGroup {
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
         let _ = self.loosen();
-        for pid in self.group.get("cgroup.procs").unwrap_or_default().lines() {
-            let _ = fs::write(&self.home, pid);
-        }
+        self.group.empty_into(&self.home);
     }
 }
 
