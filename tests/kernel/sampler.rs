@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use node_tests::observer::monotonic;
-use node_tests::packet::{self, Packet};
+use node_tests::packet::{self, Packet, flag};
 use node_tests::prelude::*;
 use node_tests::world::OldKernel;
 use pathproof_facts::cause::Failure;
@@ -213,6 +213,44 @@ fn a_flood_that_fills_the_map_at_once() {
         assert_eq!(
             lost, 100,
             "the flood evicted none of the other Service's connections"
+        );
+    });
+}
+
+/// A SYN with data (TCP fast open) takes two entries. A flood of them from as many clients, which fills the
+/// map, evicts its own entries only.
+#[test]
+fn a_flood_of_syns_with_data_evicts_its_own() {
+    const HONEST: u32 = 100;
+    const FLOOD: u32 = 16_300;
+    on_stage(&[(FOLLOW_ALL, 1)], |stage| {
+        expect_handling(stage, ExpectedHandling::Forward);
+        let mut sampler = stage.sampler();
+        sampler.sample(Mono(monotonic())).expect("a first sample");
+        for number in 0..HONEST {
+            let client = SocketAddr::from(([10, 244, 0, 5], 40_000 + number as u16));
+            let honest = packet::syn(client, at("10.96.0.1:80"), number);
+            stage.comes(&honest, stage.at.client);
+        }
+        for number in 0..FLOOD {
+            let client = SocketAddr::from((Ipv4Addr::from(0x0af4_0100 + number), 1_024));
+            let isn = 1_000 + number * 7;
+            let syn = packet::tcp(client, at(FLOODED_AT), flag::SYN, isn, 0, &[0; 3]);
+            stage.comes(&syn, stage.at.client);
+        }
+        let first = sampler.sample(Mono(monotonic() + SECOND / 10));
+        let first = first.expect("a sample").sample;
+        assert_eq!(first.faults[Fault::PendingFull as usize], 0);
+        let top_talker = first.top_talker.as_ref().expect("a crowded map");
+        assert_eq!(top_talker.service, FLOODED);
+        let second = sampler.sample(Mono(monotonic() + 2 * SECOND));
+        let second = second.expect("a sample").sample;
+        let counts = first.counts.iter().chain(&second.counts);
+        let of_service = counts.filter(|delta| delta.service == SERVICE);
+        let lost: u32 = of_service.map(|delta| delta.lost).sum();
+        assert_eq!(
+            lost, HONEST,
+            "all of the other Service's connections are judged"
         );
     });
 }

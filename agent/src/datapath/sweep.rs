@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::{HashMap as BpfHashMap, IterableMap as _, MapData};
-use bounds::{Candidate, surplus, top_talker};
+use bounds::{ALIASES, Candidate, surplus, top_talker};
 use evicted::Evicted;
 use pathproof_facts::time::Mono;
 use pathproof_judge::drain::{Arrival, Outside};
@@ -279,7 +279,10 @@ fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> 
     (!is_probe && age > IN_THE_MAP_NS).then_some(Candidate {
         key,
         client: pending.client,
-        service: pending.service,
+        service: match pending.state & state::ALIAS {
+            0 => pending.service,
+            _ => ALIASES,
+        },
         arrived_ns: pending.arrived_ns,
         is_settled: is_late || is_answered || is_owed_nothing(pending),
         is_waiting: is_late && !is_answered,
@@ -406,6 +409,20 @@ mod tests {
         };
         let kept = keep_for(&PendingKey::default(), &pending, KEEP_CONNECTION_NS);
         assert_eq!(kept, expected);
+    }
+
+    /// The field of an alias contains a sequence number, which a client chooses.
+    #[rstest]
+    #[case::connection(0, 7)]
+    #[case::alias(state::ALIAS, ALIASES)]
+    fn aliases_share_the_limit_of_one_service(#[case] state: u32, #[case] expected: u32) {
+        let pending = Pending {
+            state,
+            service: 7,
+            ..Pending::default()
+        };
+        let found = candidate(PendingKey::default(), &pending, LOSS_WINDOW_NS);
+        assert_eq!(found.map(|candidate| candidate.service), Some(expected));
     }
 
     /// Probes are judged one by one, and an entry that the arrivals have not seen yet is not evicted.

@@ -21,10 +21,15 @@ const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
 /// A crowded map is reduced to this many entries: as many again may arrive until the next sweep.
 const RELIEVED: usize = MAX_PENDING as usize / 2;
 
+/// The Service of all aliases together. Their entries do not contain their Service, so without a limit for
+/// all of them, a flood of SYNs with data would keep its aliases and evict other Services' connections.
+pub(super) const ALIASES: u32 = u32::MAX;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) key: PendingKey,
     pub(super) client: Address,
+    /// The Service's id, or [`ALIASES`].
     pub(super) service: u32,
     pub(super) arrived_ns: u64,
     /// Whether its outcome is judged already.
@@ -59,7 +64,8 @@ pub(super) fn top_talker(entries: &[Candidate]) -> Option<TopTalker> {
     if entries.len() <= CROWDED {
         return None;
     }
-    let (service, to_service) = most(entries.iter().map(|entry| entry.service))?;
+    let services = entries.iter().map(|entry| entry.service);
+    let (service, to_service) = most(services.filter(|service| *service != ALIASES))?;
     let (client, from_client) = most(entries.iter().map(|entry| entry.client))?;
     Some(TopTalker {
         entries: entries.len(),
