@@ -196,6 +196,14 @@ fn size(file: &Path) -> u64 {
 mod tests {
     use super::*;
 
+    /// With other flags, libFuzzer would run there without coverage, and find nothing.
+    #[test]
+    fn oss_fuzz_builds_with_the_same_flags() {
+        let script = run::root().join("fuzz/oss-fuzz/build.sh");
+        let script = fs::read_to_string(script).expect("the script");
+        assert!(script.contains(&format!("RUSTFLAGS=\"$RUSTFLAGS {FLAGS}\"")));
+    }
+
     #[test]
     fn seeds_with_other_names_are_kept() {
         assert!(is_found(Path::new(
