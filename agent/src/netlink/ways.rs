@@ -39,8 +39,9 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
             ..client.clone()
         };
         let is_unfiltered = is_unfiltered_bridge(&from);
-        let ways = pairs.map(|((namespace, to), (_, other))| {
-            (*namespace, way((&from, is_unfiltered), *to, *other))
+        let ways = pairs.map(|((to, namespaces), (other, _))| {
+            let way = way((&from, is_unfiltered), *to, *other);
+            (namespaces.clone(), way)
         });
         let ways: Vec<_> = ways.collect();
         Lookup::of(client, ways)

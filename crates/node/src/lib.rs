@@ -292,9 +292,10 @@ impl Node {
         Outsiders::of(self.view(), self.judge.drain.ignored().clone())
     }
 
-    /// Some of this node's endpoints that need forwarding, each with its namespace.
-    pub fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
-        self.view_planner.endpoints_here(family)
+    /// Some of this node's endpoints that need forwarding, each with the namespaces that list it.
+    pub fn endpoints_here(&self, family: Family) -> Vec<(IpAddr, Vec<&str>)> {
+        let listed = self.view_planner.endpoints_here();
+        self.judge.to_look_up(family, listed)
     }
 
     pub fn uid(&self) -> Option<Arc<str>> {

@@ -16,7 +16,7 @@ use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use pathproof_witness::conntrack::Table;
 use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::{
-    Client, ENDPOINTS_AT_ONCE, EndpointRoutes, EndpointsAsked, Lookup,
+    Client, ENDPOINTS, ENDPOINTS_AT_ONCE, EndpointRoutes, EndpointsAsked, Lookup,
 };
 use pathproof_witness::ledger::Classes;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,10 @@ use crate::effect::{Effect, Effects, ReadEffect};
 
 /// Maximum number of endpoints of one namespace with a known device.
 const OF_NAMESPACE: usize = 256;
+
+/// This node's endpoints by namespace. Anybody who can edit a slice can list the pods of other namespaces, so an
+/// endpoint belongs to each namespace that lists it.
+pub(super) type EndpointsHere = BTreeSet<(Arc<str>, IpAddr)>;
 
 /// Clients with lost connections, and since when the kernel has no path for them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -201,12 +205,12 @@ impl Judge {
         }
     }
 
-    /// Looks up the devices of this node's endpoints, each with its namespace; `None` if the view is not
-    /// complete. Only endpoints without a known device are looked up, in turn, and as many for each namespace:
-    /// one namespace may list any number of addresses.
+    /// Looks up the devices of this node's endpoints; `None` if the view is not complete. Only endpoints without
+    /// a known device are looked up, in turn, and as many for each namespace: one namespace may list any number
+    /// of addresses.
     pub(super) fn follow_routes(
         &self,
-        all: Option<&BTreeMap<IpAddr, Arc<str>>>,
+        all: Option<&EndpointsHere>,
         turn: usize,
         effects: &mut Effects,
     ) {
@@ -216,10 +220,11 @@ impl Judge {
             ..EndpointsAsked::default()
         };
         if let Some(all) = all {
-            let left = known.iter().map(|route| route.endpoint);
-            asked.left = left
-                .filter(|endpoint| !all.contains_key(endpoint))
-                .collect();
+            let mut left: BTreeSet<IpAddr> = known.iter().map(|route| route.endpoint).collect();
+            for (_, endpoint) in all {
+                left.remove(endpoint);
+            }
+            asked.left = left.into_iter().collect();
             let found = known.iter().filter(|route| !route.device.is_empty());
             let found: BTreeSet<IpAddr> = found.map(|route| route.endpoint).collect();
             asked.endpoints = in_turn(all, &found, turn);
@@ -228,6 +233,37 @@ impl Judge {
         if is_first || asked != EndpointsAsked::default() {
             effects.push(Effect::Read(ReadEffect::Routes(asked)));
         }
+    }
+
+    /// Selects endpoints for lookups of clients' paths. Namespaces take turns, since one of them may list any
+    /// number of addresses. Only endpoints to which a pod's device led are selected: an address outside is
+    /// reachable by the uplink even if all pods are cut off.
+    pub(super) fn to_look_up<'a>(
+        &self,
+        family: Family,
+        listed: impl Iterator<Item = (&'a Arc<str>, IpAddr)>,
+    ) -> Vec<(IpAddr, Vec<&'a str>)> {
+        let devices = &self.ledger.endpoint_devices;
+        let known: BTreeSet<IpAddr> = devices.known().iter().map(|route| route.endpoint).collect();
+        let counts = |endpoint: &IpAddr| {
+            family_of(endpoint) == family && (!devices.is_read() || known.contains(endpoint))
+        };
+        let listed: BTreeSet<(&Arc<str>, IpAddr)> =
+            listed.filter(|(_, endpoint)| counts(endpoint)).collect();
+        let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut endpoints: BTreeMap<IpAddr, (usize, Vec<&str>)> = BTreeMap::new();
+        for (namespace, endpoint) in listed {
+            let turn = turns.entry(namespace).or_default();
+            let (first, namespaces) = endpoints.entry(endpoint).or_insert((*turn, Vec::new()));
+            *first = (*first).min(*turn);
+            namespaces.push(namespace);
+            *turn += 1;
+        }
+        let mut endpoints: Vec<_> = endpoints.into_iter().collect();
+        endpoints.sort_by_key(|(_, (turn, _))| *turn);
+        let some = endpoints.into_iter().take(ENDPOINTS);
+        some.map(|(endpoint, (_, namespaces))| (endpoint, namespaces))
+            .collect()
     }
 
     /// Whether a reading of routes changes nothing.
@@ -271,10 +307,10 @@ impl Judge {
 }
 
 /// At most [`ENDPOINTS_AT_ONCE`] of the endpoints that are not known, others with each turn.
-fn in_turn(all: &BTreeMap<IpAddr, Arc<str>>, known: &BTreeSet<IpAddr>, turn: usize) -> Vec<IpAddr> {
+fn in_turn(all: &EndpointsHere, known: &BTreeSet<IpAddr>, turn: usize) -> Vec<IpAddr> {
     let mut unknown: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
     let mut found: BTreeMap<&str, usize> = BTreeMap::new();
-    for (endpoint, namespace) in all {
+    for (namespace, endpoint) in all {
         match known.contains(endpoint) {
             true => *found.entry(namespace).or_default() += 1,
             false => unknown.entry(namespace).or_default().push(*endpoint),

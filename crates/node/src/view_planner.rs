@@ -16,11 +16,12 @@ use pathproof_plan::expect::addresses::{OTHERS, in_cluster, tries};
 use pathproof_plan::expect::conflicts::SentinelConflicts;
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
-use pathproof_witness::evidence::{ENDPOINTS, Sighting, ip_of};
+use pathproof_witness::evidence::{Sighting, ip_of};
 
 use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
 use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
 use crate::programming::{Programming, deliveries};
+use crate::readings::EndpointsHere;
 
 /// After this long without the view's source, health check node ports are left to the proxy.
 const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
@@ -77,7 +78,7 @@ pub(super) struct ViewPlanner {
     adopting: bool,
     searched: Option<Searched>,
     /// This node's endpoints with their namespaces, and the number of view changes at that time.
-    here: Option<(u64, BTreeMap<IpAddr, Arc<str>>)>,
+    here: Option<(u64, EndpointsHere)>,
     /// Whether Cilium may translate pods' sockets.
     sockets: bool,
     /// When a pod's connection to a frontend was last proven, by family.
@@ -339,43 +340,27 @@ impl ViewPlanner {
         local.map(|endpoint| ip_of(&endpoint.address)).collect()
     }
 
-    /// Some of this node's endpoints, each with its namespace, except the sentinel's and the node itself.
-    pub(super) fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
-        let found = self.all_endpoints_here(family);
-        let step = found.len().div_ceil(ENDPOINTS).max(1);
-        let some = found.into_iter().step_by(step);
-        some.map(|(ip, namespace)| (namespace, ip)).collect()
-    }
-
-    /// This node's endpoints, each with its namespace, except the sentinel's and the node itself.
-    fn all_endpoints_here(&self, family: Family) -> BTreeMap<IpAddr, &str> {
+    /// This node's endpoints, each with the namespaces that list it, except the sentinel's and the node itself.
+    pub(super) fn endpoints_here(&self) -> impl Iterator<Item = (&Arc<str>, IpAddr)> {
         let own = self.view.node().map_or(&[][..], |node| &node.addresses);
         let sentinel = self.rule.as_ref().map(|rule| &rule.service);
-        let mut found = BTreeMap::new();
-        for (name, state) in self
-            .view
-            .states()
-            .filter(|(name, _)| Some(*name) != sentinel)
-        {
+        let others = self.view.states();
+        let others = others.filter(move |(name, _)| Some(*name) != sentinel);
+        let listed = others.flat_map(|(name, state)| {
             let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
-            for endpoint in endpoints.filter(|endpoint| endpoint.local && !endpoint.terminating) {
-                let ip = ip_of(&endpoint.address);
-                if Family::of(&endpoint.address) == family && !own.contains(&ip) {
-                    found.insert(ip, &*name.namespace);
-                }
-            }
-        }
-        found
+            endpoints.map(move |endpoint| (&name.namespace, endpoint))
+        });
+        let here = listed.filter(|(_, endpoint)| endpoint.local && !endpoint.terminating);
+        here.map(|(namespace, endpoint)| (namespace, ip_of(&endpoint.address)))
+            .filter(move |(_, ip)| !own.contains(ip))
     }
 
-    /// This node's endpoints of both families, each with its namespace. Collected again after a change of
-    /// the view only, because that visits the whole cluster.
-    pub(super) fn all_here(&mut self) -> &BTreeMap<IpAddr, Arc<str>> {
+    /// The same, collected again after a change of the view only, because that visits the whole cluster.
+    pub(super) fn all_here(&mut self) -> &EndpointsHere {
         let changes = self.state.changes;
         if self.here.as_ref().is_none_or(|(at, _)| *at != changes) {
-            let here = Family::ALL.map(|family| self.all_endpoints_here(family));
-            let here = here.into_iter().flatten();
-            let here = here.map(|(endpoint, namespace)| (endpoint, namespace.into()));
+            let here = self.endpoints_here();
+            let here = here.map(|(namespace, endpoint)| (Arc::clone(namespace), endpoint));
             self.here = Some((changes, here.collect()));
         }
         &self.here.get_or_insert_default().1

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use pathproof_facts::cause::Failure;
+use pathproof_facts::cause::{Cause, Failure};
 use pathproof_facts::cluster::{Change, ObjectName, Protocol};
-use pathproof_witness::evidence::{EndpointRoute, EndpointRoutes, EndpointsAsked, Sighting};
+use pathproof_wire::service::{Family, SourceClass};
+use pathproof_witness::evidence::{
+    Client, EndpointRoute, EndpointRoutes, EndpointsAsked, Lookup, Sighting, Way,
+};
 use rstest::rstest;
 
 use super::scene::{Effects, Scene};
@@ -58,6 +61,23 @@ fn led_by_veth(scene: &mut Scene, endpoints: &[IpAddr]) {
             ..EndpointRoutes::default()
         },
     );
+}
+
+/// Endpoints of this node in a slice of this namespace.
+fn listed_by(namespace: &str, endpoints: &[IpAddr]) -> Change {
+    let endpoints: Vec<String> = endpoints.iter().map(IpAddr::to_string).collect();
+    let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+    let Change::Slice(mut facts) = local_slice("web", Protocol::Tcp, &endpoints) else {
+        unreachable!("a slice");
+    };
+    Arc::make_mut(&mut facts).name = ObjectName::new(namespace, "web-1");
+    Change::Slice(facts)
+}
+
+/// Addresses of 10.3.0.0/16.
+fn addresses(third: u8, last: std::ops::RangeInclusive<u8>) -> Vec<IpAddr> {
+    last.map(|last| IpAddr::from([10, 3, third, last]))
+        .collect()
 }
 
 /// The first question comes at once, so that from then on only known endpoints count.
@@ -203,13 +223,8 @@ fn lookups_for_many_namespaces_are_bounded() {
     let mut scene = Scene::new();
     scene.synced();
     let slices = (0..48).map(|n| {
-        let endpoints = [1, 2].map(|last| format!("10.3.{n}.{last}"));
-        let endpoints = endpoints.each_ref().map(String::as_str);
-        let Change::Slice(mut facts) = local_slice("web", Protocol::Tcp, &endpoints) else {
-            unreachable!("a slice");
-        };
-        Arc::make_mut(&mut facts).name = ObjectName::new(&format!("tenant-{n}"), "web-1");
-        Change::Slice(facts)
+        let endpoints = [1, 2].map(|last| ip(&format!("10.3.{n}.{last}")));
+        listed_by(&format!("tenant-{n}"), &endpoints)
     });
     scene.view(slices.collect());
     let mut all = BTreeSet::new();
@@ -219,6 +234,67 @@ fn lookups_for_many_namespaces_are_bounded() {
         all.extend(endpoints);
     }
     assert_eq!(all.len(), 96, "each of them in turn");
+}
+
+/// The tenant lists free addresses, as many as are remembered of one namespace, and pods of twelve others.
+#[test]
+fn a_tenant_who_lists_pods_of_others_takes_none_of_their_room() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let (free, pods) = (addresses(0, 0..=255), addresses(1, 1..=12));
+    scene.view(vec![listed_by("tenant", &free)]);
+    led_by_veth(&mut scene, &free);
+    let mut slices = vec![listed_by("tenant", &[&free[..], &pods].concat())];
+    let own = (0..).zip(&pods);
+    slices.extend(own.map(|(n, pod)| listed_by(&format!("shop-{n}"), &[*pod])));
+    scene.view(slices);
+    let endpoints = asked(&mut scene).expect("lookups").endpoints;
+    assert_eq!(BTreeSet::from_iter(endpoints), BTreeSet::from_iter(pods));
+}
+
+/// All pods of these namespaces are cut off. The tenant lists addresses outside, which the uplink reaches, free
+/// addresses behind the pods' device, of which the kernel shows nothing, and some of those pods.
+#[rstest]
+#[case::lists_no_pod(&["shop", "till"], 255, 0, true)]
+#[case::lists_all_pods(&["shop", "till"], 255, 8, true)]
+#[case::lists_only_pods(&["shop", "till"], 0, 8, true)]
+#[case::lists_some_pods_of_one_namespace(&["shop"], 0, 4, false)]
+#[case::lists_all_pods_of_one_namespace(&["shop"], 0, 8, false)]
+fn a_tenant_neither_hides_nor_adds_a_namespace_that_is_cut_off(
+    #[case] namespaces: &[&str],
+    #[case] free: u8,
+    #[case] also_listed: usize,
+    #[case] expected: bool,
+) {
+    let mut scene = Scene::new();
+    scene.synced();
+    let free = addresses(0, 1..=free);
+    let outside = (0..=255).map(|last| IpAddr::from([203, 0, 113, last]));
+    let mut by_tenant: Vec<IpAddr> = free.iter().copied().chain(outside).collect();
+    let (mut slices, mut cut) = (Vec::new(), Vec::new());
+    for (third, namespace) in (1..).zip(namespaces) {
+        let pods = addresses(third, 1..=8);
+        slices.push(listed_by(namespace, &pods));
+        by_tenant.extend(&pods[..also_listed]);
+        cut.extend(pods);
+    }
+    slices.push(listed_by("tenant", &by_tenant));
+    scene.view(slices);
+    led_by_veth(&mut scene, &[&free[..], &cut].concat());
+    let client = Client {
+        address: ip("10.1.0.7"),
+        class: SourceClass::Pod,
+        device: 2,
+    };
+    let way = |endpoint: &IpAddr| match endpoint {
+        cut_off if cut.contains(cut_off) => Way::Blocked(Cause::NoRoute),
+        led if free.contains(led) => Way::Unclear,
+        _ => Way::Open,
+    };
+    let here = scene.node.endpoints_here(Family::V4).into_iter();
+    let ways = here.map(|(endpoint, listed_by)| (listed_by, way(&endpoint)));
+    let lookup = Lookup::of(client, ways);
+    assert_eq!(lookup.is_blocked(2), expected, "{lookup:?}");
 }
 
 /// The first reading changes something even if it is empty: from then on only known endpoints count.

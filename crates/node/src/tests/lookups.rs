@@ -76,7 +76,8 @@ fn shown(scene: &mut Scene, lookups: &[Lookup]) -> State {
 }
 
 fn ways(address: &str, ways: &[Way]) -> Lookup {
-    Lookup::of(client(address), ways.iter().map(|way| ("demo", *way)))
+    let ways = ways.iter().map(|way| (vec!["demo"], *way));
+    Lookup::of(client(address), ways)
 }
 
 const SILENT: Way = Way::Blocked(Cause::NoNeighbour);

@@ -3,6 +3,7 @@
 //! A policy may have dropped a lost connection. But if the kernel cannot deliver packets between the client
 //! and the endpoints of this node, no policy is needed to explain the loss.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use pathproof_facts::cause::Cause;
@@ -79,14 +80,19 @@ pub struct Lookup {
     pub blocked: u32,
     pub open: u32,
     pub unclear: u32,
-    /// Number of namespaces with blocked endpoints.
+    /// 2 if blocked endpoints are of two namespaces, otherwise at most 1. Recordings of older agents count
+    /// further namespaces.
     pub namespaces: u32,
 }
 
 impl Lookup {
-    /// Sums up the results for endpoints, each with its namespace.
-    pub fn of<'a>(client: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
-        let mut namespaces = std::collections::BTreeSet::new();
+    /// Sums up the results for endpoints, each with the namespaces that list it.
+    ///
+    /// Anybody who can edit a slice can list the pods of other namespaces. So two namespaces count as two only
+    /// if they have no blocked endpoint in common. A tenant who lists pods of one namespace then makes no second
+    /// one of it, and one who lists pods of two namespaces does not join them.
+    pub fn of<'a>(client: Client, ways: impl IntoIterator<Item = (Vec<&'a str>, Way)>) -> Self {
+        let mut namespaces: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         let mut sum = Self {
             client,
             cause: None,
@@ -95,18 +101,26 @@ impl Lookup {
             unclear: 0,
             namespaces: 0,
         };
-        for (namespace, way) in ways {
+        for (listed_by, way) in ways {
             match way {
                 Way::Open => sum.open += 1,
                 Way::Unclear => sum.unclear += 1,
                 Way::Blocked(cause) => {
                     sum.blocked += 1;
                     sum.cause.get_or_insert(cause);
-                    namespaces.insert(namespace);
+                    for namespace in listed_by {
+                        let blocked = namespaces.entry(namespace).or_default();
+                        blocked.insert(sum.blocked);
+                    }
                 }
             }
         }
-        sum.namespaces = namespaces.len() as u32;
+        let blocked: Vec<_> = namespaces.into_values().collect();
+        let is_apart = |one: &BTreeSet<u32>| blocked.iter().any(|other| one.is_disjoint(other));
+        sum.namespaces = match blocked.iter().any(is_apart) {
+            true => 2,
+            false => sum.blocked.min(1),
+        };
         sum
     }
 
