@@ -266,7 +266,7 @@ impl Name {
 }
 
 /// Whether any process has bound the abstract socket of this mark and program ([`Name`]). A connection that
-/// is denied also shows that the socket exists.
+/// is denied, as by Landlock, also shows that the socket exists.
 fn is_borne(mark: &str, program: u32) -> bool {
     let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(mark, program)?);
     match asked() {

@@ -99,8 +99,12 @@ fn conditional(programs: bool) -> Vec<Refusal> {
         refused = [libc::SYS_kill, libc::SYS_tgkill]
             .map(|call| (call, vec![others.clone()]))
             .into();
+        // The kernel sends a file's owner the signal that F_SETSIG chooses.
+        let owner = [libc::F_SETOWN, F_SETOWN_EX].map(|it| vec![(1, Compare::Eq, it as u64)]);
+        refused.push((libc::SYS_fcntl, owner.into()));
     }
-    let typing = [TIOCSTI, TIOCLINUX].map(|request| vec![(1, Compare::Eq, request)]);
+    let requests = [TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP];
+    let requests = requests.map(|request| vec![(1, Compare::Eq, request)]);
     let families = FAMILIES.map(|family| (0, Compare::Ne, family as u64));
     refused.extend([
         (libc::SYS_clone, clone),
@@ -109,8 +113,8 @@ fn conditional(programs: bool) -> Vec<Refusal> {
         (libc::SYS_mmap, vec![bits(2, written_code)]),
         (libc::SYS_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         (libc::SYS_pkey_mprotect, vec![bits(2, libc::PROT_EXEC)]),
-        // No input to the terminal that started the process.
-        (libc::SYS_ioctl, typing.into()),
+        // No input to the terminal that started the process, and no owner of a socket, as with fcntl(2).
+        (libc::SYS_ioctl, requests.into()),
     ]);
     refused
 }
@@ -128,6 +132,11 @@ fn loading() -> Vec<Refusal> {
 /// library.
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
+/// Requests of asm-generic/sockios.h.
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+/// Command of fcntl(2) (asm-generic/fcntl.h).
+const F_SETOWN_EX: libc::c_int = 15;
 
 /// Kinds of sockets that the agent opens.
 const FAMILIES: [libc::c_int; 5] = [

@@ -1,10 +1,14 @@
-//! File access, by Landlock: only the needed paths can be read or written.
+//! File access, by Landlock: only the needed paths can be read or written. From Linux 6.12 on, Landlock also
+//! keeps signals and abstract Unix sockets within the process.
+//!
+//! TCP ports are not restricted: a process with CAP_NET_RAW or CAP_NET_ADMIN can use any port without a TCP
+//! socket, and the API server's port may change with the kubeconfig.
 
 use std::path::Path;
 
 use landlock::{
-    ABI, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
-    path_beneath_rules,
+    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+    Scope, path_beneath_rules,
 };
 use pathproof_report::FilesReport;
 
@@ -43,9 +47,14 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     let make = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::MakeSym;
     // Rights on a folder's content cannot be granted on a file.
     let made = needs.made.iter().filter(|path| path.is_dir());
+    let mut scopes = BitFlags::from(Scope::Signal);
+    if !needs.abstract_sockets {
+        scopes |= Scope::AbstractUnixSocket;
+    }
     // A missing path is skipped, and stays forbidden if it is created later.
     let mut rules = Ruleset::default()
         .handle_access(handled)?
+        .scope(scopes)?
         .create()?
         .add_rules(path_beneath_rules(&needs.written, (write | read) & handled))?
         .add_rules(path_beneath_rules(made, (make | read) & handled))?;
@@ -84,22 +93,66 @@ pub(super) fn confine_loader() -> Result<(), Refused> {
 mod tests {
     use std::fs::File;
     use std::io::ErrorKind;
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    use std::process::Command;
+    use std::thread;
+
+    use nix::errno::Errno;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
 
     use super::*;
 
-    #[test]
-    fn the_loader_reads_only_kernel_paths() {
+    /// The kernel's version of Landlock. It is queried directly, so the tests fail if the kernel has Landlock
+    /// and the agent does not find it.
+    fn version() -> i64 {
         const VERSION: u32 = 1;
         let nothing = std::ptr::null::<u8>();
         // SAFETY: with this flag the call takes no attributes, and changes nothing.
-        let version =
-            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) };
-        // The kernel is queried directly, so the test fails if the kernel has Landlock and the agent does not
-        // find it.
-        if version <= 0 {
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) }
+    }
+
+    /// A process and a socket of another domain. Only a program that needs abstract sockets reaches the socket.
+    #[test]
+    fn signals_and_abstract_sockets_of_others_are_out_of_reach() {
+        if version() < 6 {
+            return eprintln!("SKIPPED: it needs Linux 6.12 with Landlock");
+        }
+        let mut other = Command::new("sleep").arg("60").spawn().expect("a process");
+        let process = Pid::from_raw(i32::try_from(other.id()).expect("a process id"));
+        let name = format!("pathproof-scopes-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).expect("an address");
+        let _socket = UnixDatagram::bind_addr(&address).expect("a free name");
+        let reached = |abstract_sockets| {
+            let address = address.clone();
+            let needs = Needs {
+                abstract_sockets,
+                ..Needs::default()
+            };
+            let thread = thread::spawn(move || {
+                confine(&needs).expect("confined");
+                let socket = UnixDatagram::unbound().expect("a socket");
+                let connected = socket.connect_addr(&address);
+                let signal = kill(process, None::<Signal>);
+                (signal, connected.map_err(|error| error.kind()))
+            });
+            thread.join().expect("no panic")
+        };
+        let signal = Err(Errno::EPERM);
+        assert_eq!(reached(true), (signal, Ok(())));
+        assert_eq!(reached(false), (signal, Err(ErrorKind::PermissionDenied)));
+        let unconfined = kill(process, None::<Signal>);
+        assert_eq!(unconfined, Ok(()), "without confinement");
+        other.kill().and_then(|()| other.wait()).expect("its end");
+    }
+
+    #[test]
+    fn the_loader_reads_only_kernel_paths() {
+        if version() <= 0 {
             return eprintln!("SKIPPED: it needs a kernel with Landlock");
         }
-        let thread = std::thread::spawn(|| {
+        let thread = thread::spawn(|| {
             confine_loader().expect("confined");
             File::open("/proc/self/status").expect("of the kernel");
             let kind = |path| File::open(path).expect_err(path).kind();

@@ -17,6 +17,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Minimum interval between beats.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// Variable with the service manager's socket. A name that begins with @ is abstract.
+const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Whether the service manager's socket is abstract.
+pub(crate) fn is_abstract() -> bool {
+    env::var_os(SOCKET).is_some_and(|name| name.as_bytes().starts_with(b"@"))
+}
+
 /// The service manager's socket, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
@@ -25,9 +33,9 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Connects to the socket in `NOTIFY_SOCKET`.
+    /// Connects to the service manager's socket.
     pub(crate) fn of_systemd() -> Self {
-        let socket = env::var_os("NOTIFY_SOCKET").and_then(|name| connect(name.as_bytes()));
+        let socket = env::var_os(SOCKET).and_then(|name| connect(name.as_bytes()));
         Self { socket, last: None }
     }
 
@@ -62,7 +70,7 @@ impl Watchdog {
     }
 }
 
-/// `None` if there is no such socket. A name that begins with @ is abstract.
+/// `None` if there is no such socket.
 fn connect(name: &[u8]) -> Option<UnixDatagram> {
     let address = match name {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,

@@ -51,6 +51,10 @@ fn filtered(number: c_long, arguments: [i64; 4]) -> i32 {
 #[case::a_signal_to_another(libc::SYS_kill, [1, 0, 0, 0])]
 #[case::a_signal_to_anothers_thread(libc::SYS_tgkill, [1, 1, 0, 0])]
 #[case::a_signal_to_a_thread(libc::SYS_tkill, [-1, 0, 0, 0])]
+#[case::a_signal_by_a_file(libc::SYS_fcntl, [-1, libc::F_SETOWN as i64, 1, 0])]
+#[case::a_signal_by_a_file_to_a_thread(libc::SYS_fcntl, [-1, F_SETOWN_EX as i64, 0, 0])]
+#[case::a_signal_by_a_socket(libc::SYS_ioctl, [-1, FIOSETOWN as i64, 0, 0])]
+#[case::a_signal_by_a_sockets_group(libc::SYS_ioctl, [-1, SIOCSPGRP as i64, 0, 0])]
 #[case::memory_that_becomes_code(libc::SYS_mprotect, [0, 4096, libc::PROT_EXEC as i64, 0])]
 #[case::a_map(libc::SYS_bpf, [0; 4])]
 #[case::a_program_in_the_kernel(libc::SYS_bpf, [5, 0, 0, 0])]
@@ -66,6 +70,8 @@ fn what_agents_never_do_is_refused(#[case] number: c_long, #[case] arguments: [i
 #[case::memory(libc::SYS_mmap, [0, 4096, libc::PROT_WRITE as i64, PRIVATE])]
 #[case::a_packet_socket_of_no_kind(libc::SYS_socket, [libc::AF_PACKET as i64, -1, 0, 0])]
 #[case::a_netlink_socket(libc::SYS_socket, [libc::AF_NETLINK as i64, libc::SOCK_RAW as i64, 0, 0])]
+#[case::flags_of_a_file(libc::SYS_fcntl, [-1, libc::F_GETFL as i64, 0, 0])]
+#[case::a_socket_that_does_not_block(libc::SYS_ioctl, [-1, libc::FIONBIO as i64, 0, 0])]
 #[case::a_signal_to_itself(libc::SYS_kill, [i64::from(std::process::id()), 0, 0, 0])]
 fn calls_of_agents_are_not_filtered(#[case] number: c_long, #[case] arguments: [i64; 4]) {
     assert_eq!(filtered(number, arguments), call(number, arguments));
