@@ -150,3 +150,22 @@ fn marks_of_agents_that_are_gone_are_removed_but_for_the_newest() {
     assert_eq!(left, [&[1], &Vec::from_iter(4..20)[..]].concat());
     assert!(!marks.has(PLANS, 0) && marks.has(PLANS, 1));
 }
+
+/// An agent that is killed cannot remove its marks, so the next agents do.
+#[test]
+fn an_agent_removes_marks_of_killed_agents_as_it_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = || Marks::new(None, Some(dir.path()));
+    for id in 0..40 {
+        for mark in ALL {
+            marks().set(mark, id).unwrap();
+        }
+    }
+    let own = program();
+    let agent = agent(own, marks());
+    let left = marks_in(&dir.path().join(FOLDER)).map(|(id, ..)| id);
+    let left: BTreeSet<u32> = left.collect();
+    let newest: BTreeSet<u32> = (24..40).chain([own]).collect();
+    assert_eq!(left, newest);
+    assert!(!agent.planners().contains(&0));
+}
