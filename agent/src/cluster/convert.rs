@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{
     Node, NodeCondition, ServicePort as KubeServicePort, ServiceSpec,
 };
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pathproof_facts::cluster::{
     Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
@@ -24,7 +24,7 @@ use pathproof_facts::switches::ENFORCEMENT;
 use pathproof_facts::time::Wall;
 
 use self::peers::PeerNumbers;
-use super::facts::{Object, ObjectFacts, ServedService, ServedStatus, object_names};
+use super::facts::{Object, ObjectFacts, ServedService, ServedSlice, ServedStatus, object_names};
 
 /// Labels of objects that kube-proxy does not serve, or leaves to another proxy. kube-proxy's selectors test
 /// only whether the label exists.
@@ -43,6 +43,10 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
 /// Maximum number of other Nodes that are named when the agent's Node is missing.
 pub(super) const NODES_NAMED: u32 = 5;
+/// Maximum number of endpoints of a slice in Kubernetes (pkg/apis/discovery/validation).
+const MAX_ENDPOINTS: usize = 1_000;
+/// Maximum number of ports of a slice in Kubernetes.
+const MAX_PORTS: usize = 20_000;
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
@@ -53,6 +57,16 @@ pub(super) struct Invalid(String);
 
 fn invalid(field: impl Display, value: &str, reason: &'static str) -> Invalid {
     Invalid(format!("{field} is {value:?}: {reason}"))
+}
+
+fn at_most(most: usize, field: &str, count: usize) -> Result<(), Invalid> {
+    match count > most {
+        true => Err(Invalid(format!(
+            "{field} has {count} entries, and Kubernetes allows {most}: divide them among several \
+             slices"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// The end of the sentence of [`Converter::missing_node`]: the names of some Nodes of a source, and the number
@@ -203,8 +217,8 @@ impl Converter {
         }))))
     }
 
-    fn slice(&mut self, slice: EndpointSlice) -> Converted {
-        let wants_v4 = match &*slice.address_type {
+    fn slice(&mut self, slice: ServedSlice) -> Converted {
+        let wants_v4 = match slice.address_type.as_deref().unwrap_or_default() {
             _ if is_not_served(&slice.metadata) => return Ok(None),
             "FQDN" => return Ok(None),
             "IPv4" => true,
@@ -218,6 +232,9 @@ impl Converter {
             return Ok(None);
         };
         let listed = slice.endpoints.as_deref().unwrap_or_default();
+        let ports = slice.ports.as_deref().unwrap_or_default();
+        at_most(MAX_ENDPOINTS, "endpoints", listed.len())?;
+        at_most(MAX_PORTS, "ports", ports.len())?;
         let mut endpoints = Vec::with_capacity(listed.len());
         for (at, endpoint) in listed.iter().enumerate() {
             if let Some(text) = endpoint.addresses.first() {
@@ -229,10 +246,11 @@ impl Converter {
                 endpoints.push(self.endpoint(endpoint, &ip));
             }
         }
+        endpoints.shrink_to_fit();
         Ok(Some(ObjectFacts::Slice(Arc::new(SliceFacts {
             name: self.object_name(&slice.metadata),
             service: service.into(),
-            ports: self.slice_ports(slice.ports.as_deref().unwrap_or_default())?,
+            ports: self.slice_ports(ports)?,
             endpoints,
             fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, 1_024)),
             triggered: lookup(&slice.metadata.annotations, TRIGGER).and_then(Wall::parse),
@@ -264,7 +282,8 @@ impl Converter {
     }
 
     fn service_ports(&mut self, listed: &[KubeServicePort]) -> Result<Vec<ServicePort>, Invalid> {
-        let mut ports: Vec<ServicePort> = Vec::with_capacity(listed.len());
+        let mut ports = Vec::with_capacity(listed.len());
+        let (mut names, mut numbers) = (HashSet::new(), HashSet::new());
         for (at, listed_port) in listed.iter().enumerate() {
             let field = format!("spec.ports[{at}]");
             let node_port = listed_port.node_port.filter(|number| *number != 0);
@@ -276,15 +295,13 @@ impl Converter {
                     .map(|number| port(format_args!("{field}.nodePort"), number))
                     .transpose()?,
             };
-            for other in ports.iter().filter(|port| port.protocol == next.protocol) {
-                if other.name == next.name {
-                    let reason = "another port of the Service has the same name";
-                    return Err(invalid(field + ".name", &next.name, reason));
-                }
-                if other.port == next.port {
-                    let reason = "another port of the Service has the same number";
-                    return Err(invalid(field + ".port", &next.port.to_string(), reason));
-                }
+            if !names.insert((next.protocol, Arc::clone(&next.name))) {
+                let reason = "another port of the Service has the same name";
+                return Err(invalid(field + ".name", &next.name, reason));
+            }
+            if !numbers.insert((next.protocol, next.port)) {
+                let reason = "another port of the Service has the same number";
+                return Err(invalid(field + ".port", &next.port.to_string(), reason));
             }
             ports.push(next);
         }
@@ -304,6 +321,8 @@ impl Converter {
                 });
             }
         }
+        // The budget charges only for ports with a number, so room for others must not stay.
+        ports.shrink_to_fit();
         Ok(ports)
     }
 

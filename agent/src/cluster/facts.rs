@@ -1,9 +1,10 @@
 //! Nodes, Services and EndpointSlices: the objects that are read, and their facts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, ServiceSpec};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pathproof_facts::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
 use serde::de::{Error as _, Unexpected};
@@ -64,7 +65,7 @@ pub(super) fn object_names(metadata: &ObjectMeta) -> (&str, &str) {
 pub enum Object {
     Node(Box<Node>),
     Service(Box<ServedService>),
-    Slice(Box<EndpointSlice>),
+    Slice(Box<ServedSlice>),
 }
 
 /// The parts of a Service that the agent needs. `status.conditions` is not read: an API server accepts a
@@ -78,7 +79,7 @@ pub struct ServedService {
     #[serde(default, deserialize_with = "kind_service")]
     #[expect(dead_code, reason = "it is checked as it is read")]
     kind: (),
-    #[serde(default)]
+    #[serde(default, deserialize_with = "used_metadata")]
     pub(super) metadata: ObjectMeta,
     pub(super) spec: Option<ServiceSpec>,
     pub(super) status: Option<ServedStatus>,
@@ -90,19 +91,70 @@ pub(super) struct ServedStatus {
     pub(super) load_balancer: Option<LoadBalancerStatus>,
 }
 
-/// Checks the version of an object. Items of a list may omit it.
-fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-    match Option::<String>::deserialize(from)?.as_deref() {
-        None | Some("v1") => Ok(()),
-        Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"v1")),
+/// The parts of an EndpointSlice that the agent needs.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServedSlice {
+    #[serde(default, deserialize_with = "version_of_slices")]
+    #[expect(dead_code, reason = "it is checked as it is read")]
+    api_version: (),
+    #[serde(default, deserialize_with = "kind_slice")]
+    #[expect(dead_code, reason = "it is checked as it is read")]
+    kind: (),
+    #[serde(default, deserialize_with = "used_metadata")]
+    pub(super) metadata: ObjectMeta,
+    pub(super) address_type: Option<String>,
+    pub(super) endpoints: Option<Vec<Endpoint>>,
+    pub(super) ports: Option<Vec<EndpointPort>>,
+}
+
+/// Checks the version or the kind of an object. Items of a list may omit both.
+fn check<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<(), D::Error> {
+    match Option::<String>::deserialize(from)? {
+        Some(other) if other != expected => {
+            Err(D::Error::invalid_value(Unexpected::Str(&other), &expected))
+        }
+        _ => Ok(()),
     }
 }
 
+fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    check(from, "v1")
+}
+
+fn version_of_slices<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    check(from, "discovery.k8s.io/v1")
+}
+
 fn kind_service<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-    match Option::<String>::deserialize(from)?.as_deref() {
-        None | Some("Service") => Ok(()),
-        Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"Service")),
+    check(from, "Service")
+}
+
+fn kind_slice<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    check(from, "EndpointSlice")
+}
+
+/// Reads the metadata that the agent needs. `managedFields` is skipped: its author may fill it with 100,000
+/// maps of one entry, and each would take 600 bytes of memory.
+pub(super) fn used_metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Used {
+        name: Option<String>,
+        namespace: Option<String>,
+        resource_version: Option<String>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
     }
+    let used = Option::<Used>::deserialize(from)?.unwrap_or_default();
+    Ok(ObjectMeta {
+        name: used.name,
+        namespace: used.namespace,
+        resource_version: used.resource_version,
+        labels: used.labels,
+        annotations: used.annotations,
+        ..ObjectMeta::default()
+    })
 }
 
 impl Object {

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::Kind;
 use super::store::Event;
+use crate::cluster::facts::used_metadata;
 
 #[derive(Deserialize)]
 pub(super) struct Line<'a> {
@@ -44,7 +45,7 @@ pub(super) fn object(kind: Kind, text: &RawValue) -> (Event, Option<String>) {
 pub(super) fn metadata(text: &RawValue) -> ObjectMeta {
     #[derive(Default, Deserialize)]
     struct Stub {
-        #[serde(default)]
+        #[serde(default, deserialize_with = "used_metadata")]
         metadata: ObjectMeta,
     }
     let stub: Stub = serde_json::from_str(text.get()).unwrap_or_default();

@@ -333,3 +333,58 @@ fn triggers_of_slices(#[case] text: &str, #[case] expected: Option<i64>) {
     let slice = slice.expect("sound").expect("a slice");
     assert_eq!(slice.triggered, expected.map(Wall));
 }
+
+const WEB_SLICE: &str = "metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+";
+
+/// No API server accepts more, but a file may have any number.
+#[rstest]
+#[case::endpoints("endpoints", "{addresses: [10.0.0.1]}", 1_000)]
+#[case::ports("ports", "{port: 80}", 20_000)]
+fn a_slice_has_at_most_what_kubernetes_allows(
+    #[case] field: &str,
+    #[case] entry: &str,
+    #[case] most: usize,
+) {
+    let of = |count| {
+        let entries = format!("- {entry}\n").repeat(count);
+        slice(&format!("{WEB_SLICE}{field}:\n{entries}"))
+    };
+    let facts = of(most).expect("valid").expect("a slice");
+    assert_eq!(facts.endpoints.len() + facts.ports.len(), most);
+    let message = format!(
+        "EndpointSlice default/web-1: {field} has {} entries, and Kubernetes allows {most}: divide \
+         them among several slices",
+        most + 1
+    );
+    assert_eq!(of(most + 1).unwrap_err().to_string(), message);
+}
+
+/// The memory budget charges for the entries that are kept.
+#[test]
+fn a_slice_keeps_no_room_for_entries_that_were_skipped() {
+    let ports = "- {name: a}\n".repeat(1_000);
+    let endpoints = "- {addresses: []}\n".repeat(1_000);
+    let text = format!("{WEB_SLICE}ports:\n{ports}endpoints:\n{endpoints}");
+    let facts = slice(&text).expect("valid").expect("a slice");
+    assert_eq!((facts.ports.capacity(), facts.endpoints.capacity()), (0, 0));
+}
+
+/// A check of each port against each other would take minutes, and delay all other objects.
+#[test]
+fn a_service_with_every_port_is_converted_in_time() {
+    let port = |protocol: &str, port: i32| KubeServicePort {
+        name: Some(format!("p{port}")),
+        port,
+        protocol: Some(protocol.to_owned()),
+        ..KubeServicePort::default()
+    };
+    let of = |protocol: &'static str| (1..=65_535).map(move |number| port(protocol, number));
+    let listed: Vec<_> = of("TCP").chain(of("UDP")).chain(of("SCTP")).collect();
+    let began = crate::clock::mono();
+    let ports = Converter::new("here").service_ports(&listed);
+    let took = crate::clock::mono().since(began);
+    assert_eq!(ports.expect("valid").len(), 3 * 65_535);
+    assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+}

@@ -245,3 +245,21 @@ proptest! {
         }
     }
 }
+
+/// Anybody who may edit one namespace may fill them with a hundred thousand small maps.
+#[rstest]
+#[case(Kind::Service)]
+#[case(Kind::Slice)]
+fn managed_fields_are_not_kept(#[case] kind: Kind) {
+    let value = slice("IPv4", json!([]), json!([]));
+    let raw = serde_json::value::to_raw_value(&value).unwrap();
+    let (event, version) = object(kind, &raw);
+    assert_eq!(version.as_deref(), Some("7"));
+    let Event::There(object) = event else {
+        panic!("{event:?}");
+    };
+    let metadata = object.metadata();
+    assert_eq!(metadata.managed_fields, None);
+    assert_eq!(metadata.labels.as_ref().map(|labels| labels.len()), Some(1));
+    assert_eq!(kind.title(metadata), format!("{} shop/web-1", kind.name()));
+}
