@@ -11,8 +11,11 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use serde_saphyr::{Spanned, with_deserializer_from_str_with_options as with_deserializer};
 
-use super::facts::Kind;
+use self::bounded::{Bounded, Fields, LIMIT};
 pub use super::facts::Object;
+use super::facts::{Kind, used_metadata};
+
+mod bounded;
 
 /// Maximum parser events and nodes per document. One list of 10,000 Services and 100,000 endpoints has
 /// four million nodes.
@@ -155,6 +158,7 @@ impl<'de> Visitor<'de> for Root<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { document, see } = self;
         let mut fields = Map::new();
+        let mut left = LIMIT;
         let mut is_list = false;
         while let Some(key) = map.next_key::<String>()? {
             if key == "items" {
@@ -165,11 +169,15 @@ impl<'de> Visitor<'de> for Root<'_> {
                     see: &mut *see,
                 })?;
             } else {
-                fields.insert(key, map.next_value()?);
+                fields.insert(key, map.next_value_seed(Bounded(&mut left))?);
             }
         }
         let header = header(&fields);
         if is_list && header.ends_with("List") {
+            return Ok(());
+        }
+        if left == 0 {
+            see(Place::line(document.line), too_large(&header, fields));
             return Ok(());
         }
         let item = match (item(&header, fields), matters(&header)) {
@@ -218,15 +226,20 @@ impl<'de> Visitor<'de> for Items<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some(item) = items.next_element::<Spanned<Map<String, Value>>>()? {
+        while let Some(item) = items.next_element::<Spanned<Fields>>()? {
             let place = Place::line(self.document.above + item.referenced.line());
-            let mut header = header(&item.value);
+            let Fields { map, fits } = item.value;
+            let mut header = header(&map);
             if header.ends_with('/') {
                 // Items of a ServiceList may omit apiVersion and kind.
                 let of_list = self.header.strip_suffix("List");
                 header = of_list.unwrap_or_default().to_owned();
             }
-            (self.see)(place, self::item(&header, item.value));
+            let item = match fits {
+                true => self::item(&header, map),
+                false => too_large(&header, map),
+            };
+            (self.see)(place, item);
         }
         Ok(())
     }
@@ -254,6 +267,22 @@ fn item(header: &str, fields: Map<String, Value>) -> Item {
         None => Item::Ignored,
         Some(Ok(object)) => Item::Object(object),
         Some(Err(error)) => Item::Broken(error.to_string()),
+    }
+}
+
+/// An object that was read only in part.
+fn too_large(header: &str, mut fields: Map<String, Value>) -> Item {
+    let metadata = fields.remove("metadata").unwrap_or_default();
+    let metadata = used_metadata(metadata).unwrap_or_default();
+    match matters(header) {
+        // The kind is unknown if it comes after the limit.
+        None if header != "/" => Item::Ignored,
+        kind => Item::Broken(format!(
+            "{} takes more than {} MiB of memory, as no object of an API server does: make several \
+             objects of it",
+            kind.map_or_else(|| "an object".to_owned(), |kind| kind.title(&metadata)),
+            LIMIT >> 20,
+        )),
     }
 }
 

@@ -140,3 +140,34 @@ fn unbounded_growth_is_refused() {
         assert!(told[1].ends_with("Service a"), "{told:?}");
     }
 }
+
+/// 120,000 maps take more memory than any object of an API server. `managedFields` is not kept.
+#[rstest]
+#[case::ports("spec:\n  ports:\n", 120_000, false)]
+#[case::fewer_ports("spec:\n  ports:\n", 20_000, true)]
+#[case::fields_that_are_not_kept("  managedFields:\n", 120_000, true)]
+fn an_object_beyond_the_limit_is_named_and_others_are_read(
+    #[case] field: &str,
+    #[case] count: usize,
+    #[case] is_read: bool,
+) {
+    let object = format!("{SERVICE}{field}{}", "  - {}\n".repeat(count));
+    let expected = |line: usize| match is_read {
+        true => format!("{line} Service a"),
+        false => format!(
+            "{line}:0 broken Service default/a takes more than 64 MiB of memory, as no object of \
+             an API server does: make several objects of it"
+        ),
+    };
+    let small = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
+    let documents = told(&format!("{small}---\n{object}---\n{small}"));
+    assert_eq!(documents.len(), 3, "{documents:?}");
+    assert_eq!(documents[1], expected(5));
+    let indented = |text: &str| text.replace('\n', "\n  ").trim_end().to_owned();
+    let head = "apiVersion: v1\nkind: List\nitems:\n";
+    let list = format!("{head}- {}\n- {}\n", indented(&object), indented(small));
+    let items = told(&list);
+    assert_eq!(items.len(), 2, "{items:?}");
+    assert_eq!(items[0], expected(4));
+    assert!(items[1].ends_with("Node n"), "{items:?}");
+}
