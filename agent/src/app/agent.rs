@@ -42,8 +42,8 @@ use crate::publish::Publishing;
 use crate::sentinel::kernel::{conntrack, owners};
 use crate::state::{Memory, Recordings};
 
-/// A change of this many objects frees enough memory to return it to the system.
-const LARGE: usize = 1_000;
+/// Changes of this size, as of 1,000 small objects, free enough memory to return it to the system.
+const LARGE: usize = 10_000;
 
 pub(super) struct Agent {
     pub(super) config: Config,
@@ -124,7 +124,7 @@ impl Agent {
     /// Feeds a change of the cluster view or of its problems.
     pub(super) fn follow_view(&mut self, update: Update) {
         self.follow_successor();
-        let changes = update.changes.len();
+        let changes: usize = update.changes.iter().map(|change| change.size()).sum();
         self.feed(Event::View(Box::new(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
             silent: update.problems.iter().any(|problem| problem.is_silence),

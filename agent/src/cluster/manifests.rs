@@ -23,6 +23,7 @@ use super::facts::{Kind, ObjectFacts, compare};
 use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
 use crate::input;
+use crate::lifecycle::give_back_memory;
 
 /// Reports of inotify about files since the last read.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +51,9 @@ const MAX_FILE: u64 = 64 << 20;
 const MAX_BYTES: u64 = 256 << 20;
 /// Maximum number of files: each object of a large cluster may have a separate file.
 const MAX_FILES: usize = 65_536;
+
+/// Files of this size together need enough memory for parsing to return it to the system.
+const LARGE: u64 = 1 << 20;
 
 /// Hash of an object's kind and name, so that 10,000 names are not stored twice. Hashes of 64 bits with a
 /// random key are practically unique among a million objects.
@@ -248,6 +252,10 @@ impl Manifests {
                 }
             });
             self.files.extend(read);
+        }
+        let size = |stamp: &Option<Stamp>| stamp.map_or(0, |(content, ..)| content.2);
+        if changed.iter().map(|(_, stamp)| size(stamp)).sum::<u64>() > LARGE {
+            give_back_memory();
         }
         is_new
     }

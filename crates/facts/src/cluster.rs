@@ -171,3 +171,43 @@ pub enum Change {
     /// The initial view was delivered completely.
     Synced,
 }
+
+impl Change {
+    /// Estimate of the memory that this change takes, in ports or endpoints.
+    pub fn size(&self) -> usize {
+        const OBJECT: usize = 10;
+        OBJECT
+            + match self {
+                Change::Service(facts) => facts.ports.len(),
+                Change::Slice(facts) => facts.ports.len() + facts.endpoints.len(),
+                _ => 0,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_large_object_weighs_as_many_small_ones() {
+        let slice = |ports: usize| SliceFacts {
+            name: ObjectName::new("n", "web-1"),
+            service: "web".into(),
+            ports: vec![
+                SlicePort {
+                    name: "http".into(),
+                    protocol: Protocol::Tcp,
+                    port: 80,
+                };
+                ports
+            ],
+            endpoints: Vec::new(),
+            fleet: None,
+            triggered: None,
+        };
+        let size = |ports| Change::Slice(Arc::new(slice(ports))).size();
+        assert_eq!(size(20_000), 20_000 + 10);
+        assert_eq!(size(1) + Change::NodeGone.size(), 21);
+    }
+}

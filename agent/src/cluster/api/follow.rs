@@ -280,9 +280,9 @@ impl Follower {
         if lasts && !is_list {
             self.well().await;
         }
-        let mut line = Vec::new();
         loop {
-            line.clear();
+            // Not kept between lines: a watch lasts minutes, and one large object would keep megabytes.
+            let mut line = Vec::new();
             // The objects of a streaming list come without a pause: a pause before its end means that
             // the server does not stream lists.
             let patience = match self.listing {

@@ -422,3 +422,39 @@ fn a_missing_node_is_reported_with_the_others() {
     world.services();
     assert_eq!(world.last.missing_node, None, "it is in another file");
 }
+
+/// A slice of 65,535 ports is refused. It is read in a separate process, in which memory is measured.
+#[cfg(target_env = "gnu")]
+#[test]
+fn memory_of_a_large_file_is_returned() {
+    const NAME: &str = "cluster::manifests::tests::memory_of_a_large_file_is_returned";
+    const ALONE: &str = "PATHPROOF_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = command.args(["--exact", NAME]).env(ALONE, "1").output();
+        let output = output.unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        return assert!(text.contains("1 passed"), "{text}");
+    }
+    let held = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let mut lines = status.lines();
+        let line = lines.find(|line| line.starts_with("RssAnon")).unwrap();
+        let kib = line.split_whitespace().nth(1).unwrap();
+        kib.parse::<u64>().unwrap()
+    };
+    // After an allocation of this size, as for the eBPF object, glibc keeps twice as much free memory.
+    drop(std::hint::black_box(vec![1_u8; 31 << 20]));
+    let mut world = World::new();
+    let ports = (1..=65_535).map(|port| format!("- {{name: p{port}, port: {port}}}\n"));
+    let ports: String = ports.collect();
+    world.write("a.yaml", &format!("{}ports:\n{ports}", slice("a", "web")));
+    let before = held();
+    assert_eq!(world.services(), [""; 0]);
+    let words = "a.yaml:1: EndpointSlice default/a: ports has 65535 entries, and Kubernetes allows 20000: \
+                 divide them among several slices; its last good version stays in use";
+    assert_eq!(world.problems(), [words]);
+    let kept = held().saturating_sub(before);
+    assert!(kept < 10 << 10, "{kept} KiB");
+}
