@@ -166,6 +166,10 @@ pub struct Limits {
     /// Minimum time between the first and the last refused or lost connection of a broken Service.
     #[serde(with = "ns")]
     pub service_spread: Duration,
+    /// How much longer refused clients outside must be refused before their Service counts as broken. Each
+    /// node has its own, because a policy may begin to reject them on all nodes at once.
+    #[serde(with = "ns", skip_serializing_if = "Duration::is_zero")]
+    pub service_stagger: Duration,
     /// Once connections get through again, a Service is repaired after this long without a failure.
     #[serde(with = "ns")]
     pub service_quiet: Duration,
@@ -230,6 +234,7 @@ impl Default for Limits {
             unmet_after: Duration::from_secs(4),
             service_failures: 3,
             service_spread: Duration::from_secs(1),
+            service_stagger: Duration::ZERO,
             service_quiet: Duration::from_secs(3),
             unheard_sources: 2,
             sample_gap: Duration::from_secs(5),

@@ -193,6 +193,19 @@ impl Brake {
         (waits && !failing.certain && !settled).then_some(Held::Waiting)
     }
 
+    /// Whether the 503 of Services that fail alone on a healthy node is held back. While too many
+    /// other nodes fail, load balancers need this one for every Service.
+    pub fn hold_services(&self, fail: bool) -> Option<Held> {
+        let (Published { count, .. }, _) = self.memory.counted?;
+        let is_over = count.is_over(self.percent?, count.unsound);
+        (fail && is_over).then_some(Held::Fleet(count))
+    }
+
+    /// This node's delay of a 503 whose cause may be a policy, if the brake is on.
+    pub fn stagger(&self) -> Duration {
+        self.percent.map_or(Duration::ZERO, |_| self.wait)
+    }
+
     /// Records whether the API server is unreachable. Call it whenever that may have changed.
     pub fn source(&mut self, silent: bool, now: Mono) {
         if silent || self.silent {

@@ -90,7 +90,6 @@ pub struct Judge {
 impl Judge {
     pub(super) fn new(settings: Settings, start: Start) -> Self {
         let now = start.now;
-        let (limits, dwell) = (settings.limits, settings.flap_dwell);
         let known = start.persisted.as_ref();
         let brake = known.map(|known| known.brake).unwrap_or_default();
         let is_renamed =
@@ -101,18 +100,20 @@ impl Judge {
             false => switches,
         };
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
+        let mut limits = settings.limits;
+        limits.service_stagger = brake.stagger();
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
         let [waits, served] = known.map_or([true, false], boot::persisted);
         let (ledger, damping, eligibility) = match start.persisted {
             None => (
                 Ledger::new(limits),
-                Damping::new(dwell),
+                Damping::new(settings.flap_dwell),
                 Eligibility::NeverSeen,
             ),
             Some(known) => (
                 Ledger::restore(limits, known.ledger, start.observer.continues, now),
-                Damping::restore(dwell, known.damping),
+                Damping::restore(settings.flap_dwell, known.damping),
                 match is_renamed {
                     true => Eligibility::NeverSeen,
                     false => known.eligibility,
@@ -411,15 +412,16 @@ impl Judge {
     fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {
         let policy = self.settings.unknown_policy;
         let audit = self.switches.audit(self.settings.enforcement);
-        let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
+        let broken_services = self.broken_services(served.healthy, effects);
+        let anchor = &self.anchor;
         // A 503 for an unknown verdict is due to the setting `unknown_policy`, so the fleet brake does not
         // apply.
         let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
         let fails = !served.healthy && !unknown;
-        let held = self
-            .brake
-            .step(fails, verdict.finding.is_certain(), verdict.at);
+        let certain = verdict.finding.is_certain();
+        let held = self.brake.step(fails, certain, verdict.at);
+        let held = held.or(self.brake.hold_services(!broken_services.is_empty()));
         let held = held.filter(|_| audit.is_none());
         let refuses = match (&audit, &held) {
             (Some(_), _) => Refuses::Nothing,
@@ -434,7 +436,7 @@ impl Judge {
             livez: answer_of(Endpoint::Livez),
             audit,
             held,
-            broken_services: self.broken_services(served.healthy, effects),
+            broken_services,
         }
     }
 

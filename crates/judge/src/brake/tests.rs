@@ -54,6 +54,25 @@ fn one_node_in_five_may_go(#[case] others: u32, #[case] nodes: u32, #[case] held
     assert_eq!(counted.is_some(), held, "with this node in the count");
 }
 
+/// The node is healthy, and a Service fails on it alone.
+#[rstest]
+#[case::no_count(None, false)]
+#[case::few_nodes_fail(of(39, 200), false)]
+#[case::many_nodes_fail(of(40, 200), true)]
+#[case::the_other_of_two(of(1, 2), true)]
+fn services_may_fail_alone_while_few_nodes_fail(
+    #[case] counted: Option<Count>,
+    #[case] held: bool,
+) {
+    let expected = counted.filter(|_| held).map(Held::Fleet);
+    assert_eq!(brake(counted).hold_services(true), expected);
+    assert_eq!(brake(counted).hold_services(false), None);
+    let mut off = Brake::restore(None, "node", BrakeMemory::default());
+    count(&mut off, counted, s(0));
+    assert_eq!(off.hold_services(true), None);
+    assert_eq!(off.stagger(), Duration::ZERO);
+}
+
 /// All nodes fail at once, and the count follows shortly after or with the next rotator.
 #[test]
 fn a_503_that_no_count_has_settled_is_taken_back() {

@@ -2,9 +2,9 @@
 //! ports answer accordingly.
 //!
 //! Connections that left untranslated or for no endpoint always count, since no policy causes either. A
-//! refused connection may have been rejected by a policy, and one to an endpoint that left may follow an old
-//! conntrack entry. For both, each client counts once. Lost connections may have been filtered and do not
-//! count.
+//! connection refused by RST may have been rejected by a policy, so each client counts once, and nodes differ
+//! in how long this must last. Lost connections may have been filtered, and ones that were refused by ICMP or
+//! went to an endpoint that left may follow an old conntrack entry. These do not count.
 //!
 //! Once a load balancer has left, no connection can show a repair. So the Service counts as broken only for a
 //! hold time, which doubles each time that it is broken again.
@@ -101,7 +101,11 @@ impl ExternalServiceFailures {
                 run.n = run.n.saturating_add(n);
             }
         }
-        let long = run.last.since(run.first) >= limits.service_spread;
+        let stagger = match run.certain {
+            true => Duration::ZERO,
+            false => limits.service_stagger,
+        };
+        let long = run.last.since(run.first) >= limits.service_spread + stagger;
         let confirmed = run.n >= limits.service_failures && long;
         if confirmed {
             run.times = run.times.saturating_add(u32::from(!held));
@@ -285,6 +289,27 @@ mod tests {
             fail(3, 17) && !fail(3, 18),
             "a client that retries does not extend the hold"
         );
+    }
+
+    /// A new policy rejects clients on all nodes at once.
+    #[test]
+    fn nodes_differ_in_how_long_ambiguous_failures_must_last() {
+        let limits = Limits {
+            service_stagger: Duration::from_secs(7),
+            ..Limits::default()
+        };
+        let fail = |failures: &mut ExternalServiceFailures, at: u64, is_certain: bool| {
+            let client = IpAddr::from([198, 51, 100, at as u8]);
+            let failed = (1, (!is_certain).then_some(client));
+            failures.fail((WEB, &info("web")), failed, second(at), &limits);
+            !failures.broken(second(at)).is_empty()
+        };
+        let mut failures = ExternalServiceFailures::default();
+        assert!(!(1..9).any(|at| fail(&mut failures, at, false)));
+        assert!(fail(&mut failures, 9, false), "8 s after the first one");
+        let mut failures = ExternalServiceFailures::default();
+        assert!(!fail(&mut failures, 1, true) && !fail(&mut failures, 2, false));
+        assert!(fail(&mut failures, 3, false), "no policy causes the first");
     }
 
     #[test]
