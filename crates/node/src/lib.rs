@@ -13,6 +13,7 @@ pub mod record;
 pub mod replay;
 
 mod boot;
+mod departures;
 mod judge;
 mod readings;
 mod sentinel;

@@ -5,9 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pathproof_facts::cause::Failure;
 use pathproof_facts::cluster::{Change, EndpointFacts, ObjectName};
-use pathproof_facts::node_context::{ECHO_SERVICE, address};
+use pathproof_facts::node_context::ECHO_SERVICE;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::{Applied, ClusterView};
 use pathproof_judge::health_ports::{HealthPorts, PortTable};
@@ -16,8 +15,9 @@ use pathproof_plan::expect::addresses::{OTHERS, in_cluster, tries};
 use pathproof_plan::expect::conflicts::SentinelConflicts;
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
-use pathproof_witness::evidence::{Sighting, ip_of};
+use pathproof_witness::evidence::ip_of;
 
+use crate::departures::date;
 use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
 use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
 use crate::programming::{Programming, deliveries};
@@ -142,9 +142,7 @@ impl ViewPlanner {
                     sample.programming = Some(self.programming.seen(&self.planner));
                 }
                 self.report_programming(effects);
-                for sighting in &mut sample.sightings {
-                    self.date(sighting);
-                }
+                date(&mut sample, &self.planner);
                 // Any pod may dial the port of large transfers, so only failures of the pod probe count. A
                 // replay has no view, but recorded failures are already filtered.
                 if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
@@ -407,17 +405,6 @@ impl ViewPlanner {
             let read = |view| self.sentinel_in(view, rule).fixed();
             read(&view) != read(&self.view)
         })
-    }
-
-    /// Adds to a stale connection's sighting the time at which its endpoint left the slice.
-    fn date(&self, sighting: &mut Sighting) {
-        if let (Failure::Stale, None, Some(to)) =
-            (sighting.failure, sighting.left_since, sighting.destination)
-        {
-            let address = address(&to.ip());
-            let port = to.port().to_be_bytes();
-            sighting.left_since = self.planner.left_since(sighting.service, address, port);
-        }
     }
 
     /// Facts of the view. `None` while the maps are read: nothing is planned yet, so no family would seem to

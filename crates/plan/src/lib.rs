@@ -44,6 +44,7 @@ use draft::{Draft, FrontendRequest};
 use quotas::Quotas;
 pub use quotas::Unjudged;
 use registry::Registry;
+use retired::FormerEndpoints;
 use shortage::Shortage;
 use sources::Sources;
 
@@ -110,6 +111,7 @@ pub struct Planner {
     sources: Sources,
     /// Removed endpoints that are still in the map, marked, each with the time of its removal.
     retired: BTreeMap<EndpointKey, Mono>,
+    former: FormerEndpoints,
     departed: Departed,
     shortage: Shortage,
     quotas: Quotas,
@@ -169,20 +171,20 @@ impl Planner {
     /// entries without room are tried again, and addresses of removed endpoints are watched.
     pub fn expire(&mut self, view: &ClusterView, now: Mono) -> Vec<MapChange> {
         let mut draft = Draft::at(now);
-        self.retired.retain(|key, since| {
-            let stays = now.since(*since) < REST;
-            if !stays {
-                draft.push(MapChange::DeleteEndpoint { key: *key });
-            }
-            stays
-        });
+        let retired = self.retired.iter();
+        let rested = retired.filter(|(_, since)| now.since(**since) >= REST);
+        let rested: Vec<EndpointKey> = rested.map(|(key, _)| *key).collect();
+        for key in rested {
+            self.take_retired(&key);
+            draft.push(MapChange::DeleteEndpoint { key });
+        }
         self.registry.free_rested(now, REST);
         self.watch_departed(view, &mut draft);
         self.use_room(view, &mut draft);
         draft.into_changes()
     }
 
-    /// When an endpoint left its slice, if the planner still remembers it.
+    /// When an endpoint left its slice, if it is still in the map.
     pub fn left_since(&self, service: u32, address: Address, port: Port) -> Option<Mono> {
         let key = EndpointKey {
             service,
@@ -191,6 +193,12 @@ impl Planner {
             padding: [0; 2],
         };
         self.retired.get(&key).copied()
+    }
+
+    /// When an endpoint left its slice that is no longer in the map, of any Service. Conntrack may still
+    /// remember connections to it.
+    pub fn left_before(&self, address: Address, port: Port) -> Option<Mono> {
+        self.former.left(address, port)
     }
 
     pub fn missing(&self) -> Missing {

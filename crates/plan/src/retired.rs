@@ -1,15 +1,49 @@
-//! Deletes removed endpoints early if the map has no room for all of them.
+//! Deletes removed endpoints from the map, early if it has no room for all of them, and remembers them.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use pathproof_facts::time::Mono;
-use pathproof_wire::service::EndpointKey;
+use pathproof_wire::service::{Address, EndpointKey, Port};
 
 use super::Planner;
 use super::draft::Draft;
 
+/// Maximum number of endpoints that are remembered after they were deleted from the map.
+const REMEMBERED: usize = 4_096;
+
+/// Endpoints that were deleted from the map, the latest last, and when each left its slice. They have no
+/// Service, because a Service that is created again has the same frontends and another id.
+#[derive(Debug, Default)]
+pub(super) struct FormerEndpoints(VecDeque<(Address, Port, Mono)>);
+
+impl FormerEndpoints {
+    pub(super) fn left(&self, address: Address, port: Port) -> Option<Mono> {
+        let mut latest = self.0.iter().rev();
+        let found = latest.find(|former| (former.0, former.1) == (address, port));
+        found.map(|former| former.2)
+    }
+
+    fn remember(&mut self, key: &EndpointKey, left: Mono) {
+        if self.0.len() >= REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back((key.address, key.port, left));
+    }
+}
+
 impl Planner {
+    /// Takes an endpoint from the removed ones, because it is about to be deleted from the map, and remembers
+    /// it. The sentinel's are not remembered: it has a new one with each generation, and nobody keeps
+    /// connections to it.
+    pub(super) fn take_retired(&mut self, key: &EndpointKey) {
+        if let Some(left) = self.retired.remove(key)
+            && !self.is_sentinel(key.service)
+        {
+            self.former.remember(key, left);
+        }
+    }
+
     /// Deletes removed endpoints if the map has more endpoints than it should. It deletes more than
     /// necessary, so that the next changes need no deletion.
     pub(super) fn evict_retired(&mut self, now: Mono, draft: &mut Draft) {
@@ -20,7 +54,7 @@ impl Planner {
             let count = surplus + room / 32;
             let keys = self.oldest_retired(now);
             for key in keys.into_iter().take(count as usize) {
-                self.retired.remove(&key);
+                self.take_retired(&key);
                 draft.evict(key);
             }
         }
@@ -55,7 +89,7 @@ impl Planner {
         let of_id = self.retired.range(first..).map(|(key, _)| *key);
         let of_id: Vec<EndpointKey> = of_id.take_while(|key| key.service == service).collect();
         for key in of_id {
-            self.retired.remove(&key);
+            self.take_retired(&key);
             draft.evict(key);
         }
     }

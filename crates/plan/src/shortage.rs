@@ -121,7 +121,7 @@ impl Planner {
         if !self.shortage.endpoints.is_empty() {
             let oldest = self.oldest_retired(Mono(u64::MAX)).into_iter();
             for key in oldest.take(self.shortage.endpoints.len()) {
-                self.retired.remove(&key);
+                self.take_retired(&key);
                 draft.evict(key);
             }
         }

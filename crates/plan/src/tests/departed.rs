@@ -158,3 +158,23 @@ fn a_successor_lets_go_of_what_was_watched() {
     let plan = heir.expire(&world.view, world.now.plus(Duration::from_secs(5)));
     assert_eq!(words(&plan), WATCHED);
 }
+
+/// Clients may keep connections to an endpoint that left long ago, until conntrack forgets them.
+#[test]
+fn an_endpoint_is_remembered_once_it_is_not_in_the_map() {
+    let mut world = world();
+    let removed = world.now;
+    let left = |world: &World| {
+        let (address, port) = (address(&ip("10.2.0.1")), 8_080_u16.to_be_bytes());
+        let current = world.planner.left_since(0, address, port);
+        (current, world.planner.left_before(address, port))
+    };
+    assert_eq!(left(&world), (Some(removed), None));
+    world.expire(REST);
+    assert_eq!(left(&world), (None, Some(removed)));
+    let other = address(&ip("10.2.0.2"));
+    assert_eq!(
+        world.planner.left_before(other, 8_080_u16.to_be_bytes()),
+        None
+    );
+}
