@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pathproof_facts::cause::{Failure, State};
-use pathproof_facts::cluster::{Change, NodeFacts, Protocol};
+use pathproof_facts::cluster::{Change, NodeFacts, ObjectName, Protocol};
 use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::Wall;
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::eligibility::{Eligibility, TerminatingTaints};
 use pathproof_judge::verdict::LastVerdict;
+use pathproof_plan::REST;
 use pathproof_wire::evidence::Outcome;
-use pathproof_wire::service::SourceClass;
+use pathproof_wire::service::{Family, SourceClass};
 use rstest::rstest;
 
 use super::scene::*;
@@ -308,11 +309,17 @@ fn a_filter_and_pods_that_fail_are_no_fault_of_a_service() {
 }
 
 /// Three clients are refused one after another. The first refusal is in the same sample as another
-/// client's success, so their order is unknown.
+/// client's success, so their order is unknown. The kernel answers by ICMP if it has no route to the endpoint
+/// of an old connection from the same port.
 #[rstest]
-#[case::nothing_is_proven(&[], true)]
-#[case::beside_a_proof(&FORWARDED, false)]
-fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool) {
+#[case::nothing_is_proven(&[], false, true)]
+#[case::beside_a_proof(&FORWARDED, false, false)]
+#[case::by_icmp(&[], true, false)]
+fn refused_clients(
+    #[case] beside_the_first: &[Outcome],
+    #[case] by_icmp: bool,
+    #[case] expected: bool,
+) {
     let mut scene = Scene::probed();
     outside(&mut scene, &FORWARDED);
     let mut is_broken = false;
@@ -320,6 +327,7 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
         let mut sighting = scene.later(600).sighting(Failure::Refused);
         sighting.class = SourceClass::External;
         sighting.client = [198, 51, 100, client].into();
+        sighting.icmp = by_icmp;
         let mut delta = delta(scene.id("web"), counted);
         delta.class = SourceClass::External;
         let effects = scene.sample(KernelSample {
@@ -332,30 +340,108 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
     assert_eq!(is_broken, expected);
 }
 
-/// Three clients outside are sent to an endpoint removed 16 s before. Clients that reuse the source port of
-/// an earlier connection are no evidence: conntrack sends them there, whatever the rules are.
+/// Probes of all paths pass and reach this generation.
+fn pass(scene: &mut Scene, generation: u16) {
+    for path in PATHS {
+        let mut trace = passing(path, scene.now());
+        trace.generation = Some(generation);
+        scene.probe(trace);
+    }
+}
+
+/// Three clients outside are sent to an endpoint removed 16 s before. This shows nothing while the rules
+/// follow later changes: conntrack may remember older connections from the same source ports. Nor does it if
+/// the clients have dialled that endpoint since it left.
 #[rstest]
-#[case::new_connections(false, true)]
-#[case::source_ports_that_are_used_again(true, false)]
-fn clients_sent_to_a_removed_endpoint(#[case] dialled_before: bool, #[case] expected: bool) {
+#[case::the_proxy_stands_still(false, true, true)]
+#[case::the_proxy_follows(false, false, false)]
+#[case::source_ports_that_are_used_again(true, true, false)]
+fn clients_sent_to_a_removed_endpoint(
+    #[case] dialled_before: bool,
+    #[case] stands_still: bool,
+    #[case] expected: bool,
+) {
     let mut scene = Scene::probed();
     outside(&mut scene, &FORWARDED);
     scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.9"])]);
-    let mut is_broken = false;
+    let rotated = FIRST_GENERATION + 1;
+    scene.later(500).view(vec![sentinel_slice(rotated)]);
+    let reached = if stands_still {
+        FIRST_GENERATION
+    } else {
+        rotated
+    };
+    let web = ObjectName::new("default", "web");
+    let mut is_refused = false;
     let waits = [dialled_before.then_some(3_000), Some(16_000)];
     for wait in waits.into_iter().flatten() {
-        scene.later(wait);
+        for _ in 0..wait / 500 {
+            pass(scene.later(500), reached);
+        }
         for client in 1..4 {
-            let mut sighting = scene.later(600).sighting(Failure::Stale);
+            pass(scene.later(600), reached);
+            let mut sighting = scene.sighting(Failure::Stale);
             sighting.class = SourceClass::External;
             sighting.client = [198, 51, 100, client].into();
             sighting.client_port = 40_000;
             sighting.destination = Some(SocketAddr::from(([10, 2, 0, 1], 8_080)));
             let effects = scene.sighted(sighting);
-            is_broken = !effects.verdict_update().answers.broken_services.is_empty();
+            is_refused = !effects.verdict_update().answers.serve(&web, Family::V4);
         }
     }
+    assert_eq!(is_refused, expected);
+}
+
+/// Clients outside are sent to an address that is not an endpoint of `web`. If it was one, conntrack may
+/// remember older connections from the same source ports. The kernel reports every other connection.
+#[rstest]
+#[case::that_was_an_endpoint("10.2.0.2", false)]
+#[case::that_never_was_one("10.9.0.2", true)]
+fn clients_sent_to_no_endpoint(#[case] to: &str, #[case] expected: bool) {
+    let mut scene = Scene::probed();
+    scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1"])]);
+    scene.later(REST.as_millis() as u64).check();
+    outside(&mut scene, &FORWARDED);
+    let mut is_broken = false;
+    for client in 1..4 {
+        let mut sighting = scene.later(600).sighting(Failure::Misrouted);
+        sighting.class = SourceClass::External;
+        sighting.client = [198, 51, 100, client].into();
+        sighting.destination = Some(SocketAddr::new(ip(to), 8_080));
+        let mut unreported = sighting.clone();
+        unreported.destination = None;
+        let failed = [Outcome::Arrived, Outcome::Misrouted];
+        let mut delta = delta(scene.id("web"), &[failed, failed].concat());
+        delta.class = SourceClass::External;
+        let effects = scene.sample(KernelSample {
+            counts: vec![delta],
+            sightings: vec![unreported, sighting],
+            ..KernelSample::default()
+        });
+        is_broken = !effects.verdict_update().answers.broken_services.is_empty();
+    }
     assert_eq!(is_broken, expected);
+}
+
+/// A Service fails alone on a healthy node, while other nodes fail.
+#[rstest]
+#[case::few(FEW, false)]
+#[case::many(MANY, true)]
+fn a_service_that_fails_among_others(#[case] fleet: &str, #[case] held: bool) {
+    let mut scene = braked(fleet);
+    outside(&mut scene, &FORWARDED);
+    let failed = [Outcome::Arrived, Outcome::Leaked];
+    let mut refused = Vec::new();
+    for _ in 0..3 {
+        refused = outside(&mut scene, &failed);
+    }
+    assert_eq!(refused.is_empty(), held);
+    let answers = scene.idle().verdict_update().answers.clone();
+    assert_eq!(answers.broken_services.len(), 1);
+    assert_eq!(
+        (answers.held.is_some(), answers.healthz.status),
+        (held, 200)
+    );
 }
 
 #[test]

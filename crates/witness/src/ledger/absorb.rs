@@ -417,10 +417,9 @@ impl Ledger {
             }
             return;
         }
-        let track = self.track(sighting.service, info, at);
-        // The source ports of an untracked Service are unknown, so any of its connections may follow an old
-        // conntrack entry.
-        let may_follow_conntrack = track.is_none_or(|track| track.sight(sighting, at));
+        if let Some(track) = self.track(sighting.service, info, at) {
+            track.sight(sighting, at);
+        }
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
         match sighting.failure {
@@ -428,17 +427,15 @@ impl Ledger {
             Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
             _ => family.fail(sighting.class, at),
         }
+        // Conntrack sends a client that reuses the port of an old connection to the old endpoint, whatever the
+        // rules are. So only the node's verdict counts these, while programming stands still.
+        if sighting.failure == Failure::Stale {
+            return;
+        }
         // The failure was found only now, but counts from the arrival of the connection.
         let began = sighting.arrived;
-        let counts_outside = match sighting.failure {
-            Failure::Refused => true,
-            // By this age, a client that reuses source ports has dialled the endpoint before. So its port is
-            // known, unless it paused for longer.
-            Failure::Stale => {
-                !may_follow_conntrack && sighting.age() >= Some(self.limits.stale_after)
-            }
-            _ => false,
-        };
+        // For such a client the kernel may also have no route to the old endpoint, and answer by ICMP.
+        let counts_outside = sighting.failure == Failure::Refused && !sighting.icmp;
         if counts_outside
             && sighting.class == SourceClass::External
             // After a gap the ring buffer holds failures that may be over.
@@ -450,9 +447,6 @@ impl Ledger {
             let (path, client) = ((sighting.service, info), Some(sighting.client));
             self.external_failures
                 .fail(path, (1, client), at, &self.limits);
-        }
-        if sighting.failure == Failure::Stale {
-            return;
         }
         let arrived = began.max(look.floor).min(look.at);
         let new = NewFailures {

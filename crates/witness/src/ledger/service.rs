@@ -175,9 +175,8 @@ impl Track {
         self.example = Some(Example::of(sighting));
     }
 
-    /// Records the addresses of a failure, which the counters contain as well. Returns whether conntrack
-    /// may remember the client, so that the connection shows nothing about the rules.
-    pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) -> bool {
+    /// Records the addresses of a failure, which the counters contain as well.
+    pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
         self.example = Some(Example::of(sighting));
@@ -185,7 +184,7 @@ impl Track {
             .age()
             .filter(|_| sighting.failure == Failure::Stale)
         else {
-            return false;
+            return;
         };
         let place = usize::from(sighting.class != SourceClass::Pod);
         let client = SocketAddr::new(sighting.client, sighting.client_port);
@@ -206,7 +205,6 @@ impl Track {
             destination: sighting.destination,
             is_reused,
         });
-        is_reused
     }
 
     /// Records that a connection of this Service succeeded.
