@@ -17,6 +17,7 @@ const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 const MERGE: &str = "application/merge-patch+json";
 const OLD: &str = "/api/v1/namespaces/shop/services/old";
+const OLD_SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/old";
 
 /// A cluster with deploy/base and a tenant's namespace, `shop`.
 struct Shop {
@@ -42,8 +43,16 @@ impl Shop {
             _world: world,
         };
         assert_eq!(shop.service("old", &external(&["198.18.0.2"], 80)), 200);
+        assert_eq!(
+            shop.new_slice(&shop.admin, "old", "IPv4", "198.18.0.2"),
+            200
+        );
         reserve(&shop.admin).expect("the policies");
         shop.wait_refused(&external(&["198.18.0.2"], 80));
+        for service in [SENTINEL, ECHO] {
+            let ips = shop.cluster_ips(service);
+            shop.wait_refused(&external(&[ips[0].as_str()], 80));
+        }
         let denied = || (shop.slice(&shop.admin, "IPv4", "198.18.0.2") == 403).then_some(());
         until(PATIENCE, denied).expect("slices are never refused");
         Ok(shop)
@@ -77,14 +86,34 @@ impl Shop {
         code(self.admin.request(Method::PATCH, path, MERGE, change))
     }
 
-    /// Creates a slice in the shop and returns the status code. An accepted slice is deleted again.
-    fn slice(&self, api: &Api, kind: &str, address: &str) -> u16 {
+    /// Addresses that the API server assigned to a Service.
+    fn cluster_ips(&self, service: &str) -> Vec<String> {
+        let service = self.admin.get(service).expect("a Service");
+        let ips = service["spec"]["clusterIPs"].as_array().expect("IPs");
+        let text = |ip: &Value| ip.as_str().expect("an address").to_owned();
+        ips.iter().map(text).collect()
+    }
+
+    /// The node port that the API server assigned to the sentinel.
+    fn sentinel_port(&self) -> u64 {
+        let sentinel = self.admin.get(SENTINEL).expect("the sentinel");
+        let port = sentinel["spec"]["ports"][0]["nodePort"].as_u64();
+        port.expect("a node port")
+    }
+
+    /// Creates a slice in the shop and returns the status code.
+    fn new_slice(&self, api: &Api, name: &str, kind: &str, address: &str) -> u16 {
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
-            "metadata": { "name": "claim", "namespace": "shop" },
+            "metadata": { "name": name, "namespace": "shop" },
             "endpoints": [{ "addresses": [address] }],
         });
-        let answer = code(api.post(SLICES, &slice));
+        code(api.post(SLICES, &slice))
+    }
+
+    /// Like [`Self::new_slice`], but deletes an accepted slice again.
+    fn slice(&self, api: &Api, kind: &str, address: &str) -> u16 {
+        let answer = self.new_slice(api, "claim", kind, address);
         if answer == 200 {
             let claim = format!("{SLICES}/claim");
             self.admin.delete(&claim).expect("delete a slice");
@@ -122,13 +151,11 @@ fn balancer(port: u64) -> Value {
 #[test]
 fn claims_of_reserved_addresses_and_ports_are_refused() {
     let shop = needs!(Shop::open());
-    let sentinel = shop.admin.get(SENTINEL).expect("the sentinel");
-    let ips = sentinel["spec"]["clusterIPs"].as_array().expect("IPs");
-    let port = sentinel["spec"]["ports"][0]["nodePort"].as_u64();
-    let port = port.expect("a node port");
-    let ip = |at: usize| ips[at].as_str().expect("an address");
-    let echo = shop.admin.get(ECHO).expect("the pod probe's Service");
-    let echo = echo["spec"]["clusterIP"].as_str().expect("an address");
+    let port = shop.sentinel_port();
+    let ips = shop.cluster_ips(SENTINEL);
+    let ip = |at: usize| ips[at].as_str();
+    let echo = shop.cluster_ips(ECHO);
+    let echo = echo[0].as_str();
     let named = |address: &str| {
         let mut service = balancer(80);
         service["loadBalancerIP"] = json!(address);
@@ -168,10 +195,10 @@ fn claims_of_reserved_addresses_and_ports_are_refused() {
     slices(&shop);
     balancers(&shop, ip(0));
     what_was_there_before(&shop);
-    // The policies exempt pathproof's own namespace.
+    // The policies exempt pathproof's namespace.
     let own = json!({ "spec": { "externalIPs": ["198.18.0.2"] } });
     assert_eq!(shop.patch(SENTINEL, &own), 200);
-    without_the_sentinel(&shop, ip(0));
+    without_parameters(&shop, [(SENTINEL, ip(0)), (ECHO, echo)]);
     audit_warns(&shop);
 }
 
@@ -265,31 +292,35 @@ fn what_was_there_before(shop: &Shop) {
         metadata("finalizers", json!([])),
     ] {
         assert_eq!(shop.patch(OLD, &change), 200, "{change}");
+        assert_eq!(shop.patch(OLD_SLICE, &change), 200, "slice: {change}");
     }
     let more = json!({ "spec": { "externalIPs": ["198.18.0.2", "192.0.2.7"] } });
     assert_eq!(shop.patch(OLD, &more), 403);
     let mended = json!({ "spec": { "externalIPs": ["192.0.2.7"] } });
     assert_eq!(shop.patch(OLD, &mended), 200);
+    for (addresses, expected) in [
+        (["198.18.0.2", "192.0.2.7"], 403),
+        (["192.0.2.7", "192.0.2.8"], 200),
+    ] {
+        let change = json!({ "endpoints": [{ "addresses": addresses }] });
+        assert_eq!(shop.patch(OLD_SLICE, &change), expected, "{change}");
+    }
 }
 
-/// With `sentinel.enabled=false` in the chart, the policies still reserve everything that does not depend on
-/// the sentinel's Service.
-fn without_the_sentinel(shop: &Shop, cluster_ip: &str) {
-    let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/\
-                   pathproof-reserved-services";
-    assert_eq!(
-        shop.patch(binding, &json!({ "spec": { "paramRef": null } })),
-        200
-    );
-    let unknown = external(&[cluster_ip], 80);
-    let taken = until(PATIENCE, || {
-        (shop.try_service(&unknown) == 200).then_some(())
-    });
-    assert!(taken.is_some(), "the sentinel's cluster IP stays reserved");
-    for claim in [
-        external(&["198.18.0.2"], 80),
-        external(&["192.0.2.7"], 10256),
+/// A binding whose Service is missing refuses nothing. Everything that does not depend on the Services stays
+/// reserved, also with `sentinel.enabled=false` in the chart.
+fn without_parameters(shop: &Shop, services: [(&str, &str); 2]) {
+    for (service, cluster_ip) in services {
+        shop.admin.delete(service).expect("delete a Service");
+        let claim = external(&[cluster_ip], 80);
+        let taken = until(PATIENCE, || (shop.try_service(&claim) == 200).then_some(()));
+        assert!(taken.is_some(), "{cluster_ip} stays reserved");
+    }
+    for (service, expected) in [
+        (external(&["198.18.0.2"], 80), 403),
+        (external(&["192.0.2.7"], 10256), 403),
+        (external(&["192.0.2.7"], 80), 200),
     ] {
-        assert_eq!(shop.try_service(&claim), 403, "{claim}");
+        assert_eq!(shop.try_service(&service), expected, "{service}");
     }
 }

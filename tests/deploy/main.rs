@@ -14,6 +14,7 @@ mod options;
 mod package;
 mod records;
 mod references;
+mod reserve;
 mod rollout;
 mod same;
 mod schema;

@@ -293,7 +293,12 @@ fn the_notes_say_what_the_policies_do(
     let found: Vec<&str> = found.into_iter().flatten().collect();
     assert_eq!(found, expected, "{notes}");
     let objects = chart.render().expect("the chart");
-    for name in ["services", "endpoints"] {
+    for name in [
+        "services",
+        "services-sentinel",
+        "services-echo",
+        "endpoints",
+    ] {
         let name = format!("pathproof-reserved-{name}");
         let binding = named(&objects, "ValidatingAdmissionPolicyBinding", &name);
         assert_eq!(binding["spec"]["validationActions"], json!(actions));

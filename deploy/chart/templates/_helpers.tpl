@@ -97,6 +97,11 @@ imagePullSecrets:
 {{- if ne (include "pathproof.profile" .) "rke1" }}true{{ end -}}
 {{- end }}
 
+{{/* Whether the pod probe is part of this release. */}}
+{{- define "pathproof.echo" -}}
+{{- if and .Values.echo.enabled .Values.sentinel.enabled (eq .Values.agent.view "full") }}true{{ end -}}
+{{- end }}
+
 {{- define "pathproof.portTakeover" -}}
 {{- .Values.agent.portTakeover | default (eq (include "pathproof.profile" .) "standalone" | ternary "bind" "steer") -}}
 {{- end }}

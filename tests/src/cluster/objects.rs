@@ -78,12 +78,13 @@ pub fn reserve(api: &Api) -> Result<()> {
 /// Sets the `validationActions` of these policies: what happens to a claim of pathproof's names and
 /// addresses.
 pub fn reserve_by(api: &Api, actions: &[&str]) -> Result<()> {
-    let bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
     let change = json!({ "spec": { "validationActions": actions } });
-    ["services", "endpoints"].iter().try_for_each(|what| {
-        let binding = format!("{bindings}/pathproof-reserved-{what}");
-        api.patch(&binding, &change).map(drop)
-    })
+    let objects = base::objects()?.into_iter();
+    let is_binding = |object: &Value| object["kind"] == "ValidatingAdmissionPolicyBinding";
+    for binding in objects.filter(|object| is_reserving(object) && is_binding(object)) {
+        api.patch(&path_of(&binding)?, &change)?;
+    }
+    Ok(())
 }
 
 fn create_where(api: &Api, filter: impl Fn(&Value) -> bool) -> Result<()> {
