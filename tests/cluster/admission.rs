@@ -11,6 +11,10 @@ use node_tests::prelude::*;
 use crate::rights::code;
 use crate::scene::PATIENCE;
 
+mod generated;
+mod protobuf;
+mod writes;
+
 const SENTINEL: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const ECHO: &str = "/api/v1/namespaces/pathproof/services/pathproof-echo";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
@@ -18,6 +22,7 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 const MERGE: &str = "application/merge-patch+json";
 const OLD: &str = "/api/v1/namespaces/shop/services/old";
 const OLD_SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/old";
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 
 /// A cluster with deploy/base and a tenant's namespace, `shop`.
 struct Shop {
@@ -222,48 +227,9 @@ fn slices(shop: &Shop) {
     ] {
         assert_eq!(shop.slice(&shop.admin, kind, address), 200, "{address}");
     }
-    empty_slices(shop);
     // The EndpointSlice controller is exempt, because it copies addresses from pods.
     let controller = shop.slice_controller();
     assert_eq!(shop.slice(&controller, "IPv4", "198.18.0.2"), 200);
-}
-
-/// Every user may write a slice without endpoints: the field is absent, null or an empty list. A policy
-/// receives null for the first two.
-fn empty_slices(shop: &Shop) {
-    let slice = |name: &str, endpoints: Option<Value>| {
-        let mut slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": { "name": name, "namespace": "shop" },
-        });
-        endpoints.inspect(|endpoints| slice["endpoints"] = endpoints.clone());
-        code(shop.admin.post(SLICES, &slice))
-    };
-    let one = json!([{ "addresses": ["192.0.2.21"] }]);
-    let ways = [
-        ("absent", None),
-        ("null", Some(Value::Null)),
-        ("empty", Some(json!([]))),
-        ("one", Some(one.clone())),
-    ];
-    for (name, endpoints) in ways {
-        assert_eq!(slice(name, endpoints), 200, "{name}");
-        let path = format!("{SLICES}/{name}");
-        let label = json!({ "metadata": { "labels": { "shop": "yes" } } });
-        assert_eq!(shop.patch(&path, &label), 200, "{name}: a label");
-        for (change, endpoints) in [
-            ("an endpoint comes", one.clone()),
-            ("the last one goes", json!([])),
-            ("it comes again", one.clone()),
-            ("it is null", Value::Null),
-        ] {
-            let change_to = json!({ "endpoints": endpoints });
-            assert_eq!(shop.patch(&path, &change_to), 200, "{name}: {change}");
-        }
-        let claim = json!({ "endpoints": [{ "addresses": ["198.18.0.2"] }] });
-        assert_eq!(shop.patch(&path, &claim), 403, "{name}: a claim");
-        shop.admin.delete(&path).expect("delete a slice");
-    }
 }
 
 /// The status is checked too, because a load balancer's controller writes addresses there.

@@ -35,7 +35,7 @@ fn condition(kind: &str) -> Value {
 }
 
 /// An Event about a Node, as the agent's recorder writes it.
-fn event(namespace: &str, node: &str) -> Value {
+pub(crate) fn event(namespace: &str, node: &str) -> Value {
     json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": { "generateName": "test-", "namespace": namespace },
@@ -250,6 +250,15 @@ fn own_slices(api: &Api, path: &str) {
     // A webhook may stamp what the rotator writes.
     let stamped = json!({ "metadata": { "labels": { "team": "x" }, "annotations": { "y": "z" } } });
     assert_eq!(code(api.patch(SLICE, &stamped)), 200);
+    for list in ["endpoints", "ports"] {
+        for empty in [Value::Null, json!([])] {
+            assert_eq!(
+                code(api.patch(SLICE, &json!({ list: empty }))),
+                200,
+                "{list}"
+            );
+        }
+    }
     assert_eq!(code(api.delete(SLICE)), 200);
     for (claim, expected) in [
         (slice(name, "web", "198.18.0.2"), 403),

@@ -53,11 +53,22 @@ impl Api {
         } else {
             body.to_string().into_bytes()
         };
+        self.request_bytes(method, path, content_type, bytes)
+    }
+
+    /// Like [`Self::request`], with a body in any format.
+    pub fn request_bytes(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<Value> {
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header("content-type", content_type)
-            .body(bytes)?;
+            .body(body)?;
         let answer = async { timeout(PATIENCE, self.client.request_text(request)).await };
         // A socket belongs to the namespace of the thread that opens it.
         let answer = self.ns.run(|| self.runtime.block_on(answer));
