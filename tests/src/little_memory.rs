@@ -12,6 +12,12 @@ use crate::usage;
 /// Room above the memory that cannot be reclaimed, because that memory varies while a process works.
 const ROOM: u64 = 2 << 20;
 
+/// Files of version 1 with the limit and the size of the buffers of TCP sockets.
+const TCP: [&str; 2] = [
+    "memory.kmem.tcp.limit_in_bytes",
+    "memory.kmem.tcp.usage_in_bytes",
+];
+
 /// A group with tight memory. When dropped, its processes return to this process's group.
 #[derive(Debug)]
 pub struct MemoryGroup {
@@ -36,6 +42,8 @@ impl MemoryGroup {
             most = words[0];
             // Disable the OOM killer: a process without memory for a page then waits for it.
             group.set("memory.oom_control", "1")?;
+            // The kernel counts these buffers only from the first write of a limit on, even of none.
+            group.set(TCP[0], "-1")?;
         }
         Ok(Self {
             group,
@@ -73,8 +81,17 @@ impl MemoryGroup {
         self.group.set(self.most, &bytes.to_string())
     }
 
-    /// Whether the group's memory includes the buffers of sockets.
-    pub fn counts_sockets(&self) -> bool {
+    /// Bytes of the buffers of the group's TCP sockets, also of closed ones whose client has yet to
+    /// acknowledge data.
+    pub fn sockets(&self) -> Result<u64> {
+        match self.includes_sockets() {
+            true => self.stat(&["sock"]),
+            false => Ok(self.group.get(TCP[1])?.trim().parse()?),
+        }
+    }
+
+    /// Whether the group's usage includes the buffers of sockets. Version 1 counts them separately.
+    fn includes_sockets(&self) -> bool {
         self.most != self.words[0]
     }
 
@@ -84,16 +101,25 @@ impl MemoryGroup {
         self.group.path().join("cgroup.procs")
     }
 
-    /// Bytes in use by the group, without the pages of files, which the kernel can reclaim.
+    /// Bytes in use by the group with its sockets, without the pages of files, which the kernel can reclaim.
     pub fn held(&self) -> Result<u64> {
         let all: u64 = self.group.get(self.words[1])?.trim().parse()?;
+        let files = self.stat(&["active_file", "inactive_file"])?;
+        let sockets = match self.includes_sockets() {
+            true => 0,
+            false => self.sockets()?,
+        };
+        Ok(all.saturating_sub(files) + sockets)
+    }
+
+    /// Sum of the lines of memory.stat with these names.
+    fn stat(&self, names: &[&str]) -> Result<u64> {
         let stat = self.group.get("memory.stat")?;
-        let files = stat.lines().filter_map(|line| {
+        let values = stat.lines().filter_map(|line| {
             let (name, bytes) = line.split_once(' ')?;
-            let is_of_files = ["active_file", "inactive_file"].contains(&name);
-            is_of_files.then(|| bytes.parse::<u64>().ok()).flatten()
+            names.contains(&name).then(|| bytes.parse::<u64>().ok())?
         });
-        Ok(all.saturating_sub(files.sum()))
+        Ok(values.sum())
     }
 
     /// Limits the group to little more than the anonymous memory of this process.
