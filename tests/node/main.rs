@@ -19,6 +19,7 @@ mod agent_hardening;
 mod agent_health_ports;
 mod agent_http;
 mod agent_http_abuse;
+mod agent_http_memory;
 mod agent_input;
 mod agent_kernel;
 mod agent_obstacles;

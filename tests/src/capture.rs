@@ -133,6 +133,14 @@ impl Frame {
         matches!(self.transport(), Some(TransportSlice::Tcp(tcp)) if tcp.syn() && !tcp.ack())
     }
 
+    /// Sequence number of the answer that accepts a TCP connection.
+    pub fn syn_ack(&self) -> Option<u32> {
+        match self.transport()? {
+            TransportSlice::Tcp(tcp) if tcp.syn() && tcp.ack() => Some(tcp.sequence_number()),
+            _ => None,
+        }
+    }
+
     /// Source and destination, with port 0 if the protocol has none.
     pub fn ends(&self) -> Option<[(IpAddr, u16); 2]> {
         let ip = IpSlice::from_slice(self.bytes.get(14..)?).ok()?;

@@ -8,6 +8,7 @@
 mod client;
 pub mod dns;
 mod flood;
+mod forged;
 mod raw;
 mod server;
 mod tally;
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub use client::{Answer, Client, Ended, Failure, Plan};
 pub use dns::DnsClient;
 pub use flood::Flood;
+pub use forged::Forged;
 pub use raw::RawSender;
 pub use server::{Manner, Server};
 pub use tally::Tally;

@@ -34,6 +34,12 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
+/// Number of descriptors that a process has.
+pub fn open_files(pid: u32) -> Result<u64> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd"));
+    Ok(files.context("read the files of a process")?.count() as u64)
+}
+
 /// Processor time of a process so far, including threads that have ended.
 pub fn processor(pid: u32) -> Result<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.cast_signed()));
@@ -123,5 +129,6 @@ mod tests {
         let processor = processor(pid).expect("processor time");
         assert!(processor < Duration::from_secs(3600));
         assert_eq!(maps(pid).expect("maps").len(), 0);
+        assert!(open_files(pid).expect("files") >= 3);
     }
 }

@@ -11,7 +11,7 @@ pub const WAITING_BYTES: usize = 10 * 1024;
 
 /// Memory of a connection whose client has sent a request and a part of a long header (measured: 40 KiB), or
 /// many requests whose answers it does not read (29 KiB).
-const TALKING_BYTES: usize = 44 * 1024;
+pub const TALKING_BYTES: usize = 44 * 1024;
 
 /// Minimum limit for each kind, however little memory there is.
 const FEWEST: usize = 32;

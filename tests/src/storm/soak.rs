@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::plan::{Action, Harmless};
 use crate::detect::Stage;
@@ -28,8 +28,7 @@ const ROWS: [Row; 4] = [
         Ok(usage::memory(stage.agent.pid())?.rss_kib)
     }),
     ("open files", "files", 0.05, |stage| {
-        let files = fs::read_dir(format!("/proc/{}/fd", stage.agent.pid()));
-        Ok(files.context("read the agent's files")?.count() as u64)
+        usage::open_files(stage.agent.pid())
     }),
     ("its maps", "entries", 0.05, |stage| {
         usage::map_entries(stage.agent.pid())
