@@ -359,3 +359,25 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     drop(crowd);
     eventually("none left open", || open(&scene) < 10);
 }
+
+/// 400 clients send 200 requests at once, again and again, and the agent closes each connection after a few
+/// answers. A probe must not wait until the agent has answered all of them.
+#[test]
+fn probes_are_answered_beside_clients_that_pipeline() {
+    let scene = Scene::new(Backend::Nftables, &[]);
+    let files = || usage::open_files(scene.agent().pid()).expect("files");
+    let before = files();
+    let target = health_port(&scene, Family::V4);
+    let second = Duration::from_secs(1);
+    let crowd = Crowd::pipelining(&scene.world.outside, target, 400, second).expect("a crowd");
+    eventually("connections closed", || crowd.opened() > 1_000);
+    let mut probes = Probes::default();
+    for _ in 0..20 {
+        probes.send(&scene);
+    }
+    probes.assert_answered();
+    drop(crowd);
+    eventually("none left open", || open(&scene) < 10);
+    eventually("descriptors closed", || files() <= before + 10);
+    assert_answers(&scene);
+}

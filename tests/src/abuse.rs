@@ -1,5 +1,5 @@
-//! Abusive clients of a health port: they open thousands of idle or very slow connections, and reconnect when
-//! the server closes one.
+//! Abusive clients of a health port: they open thousands of idle or very slow connections, or send many
+//! requests at once, and reconnect when the server closes a connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -15,8 +15,10 @@ use crate::worker::Worker;
 
 /// Threads that hold the connections.
 const HOLDERS: usize = 4;
-/// Interval between checks of each connection. A slow connection sends one byte at each check.
+/// Interval between checks of each idle or slow connection. A slow one sends one byte at each check.
 const ROUND: Duration = Duration::from_secs(1);
+/// Number of requests that a pipelining client sends at once.
+const REQUESTS: usize = 200;
 /// Connection timeout; a failed connection is retried in the next round.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -46,6 +48,9 @@ impl ManyFiles {
     }
 }
 
+/// The bytes that a connection sends first, and in each later round.
+type Habit = [Vec<u8>; 2];
+
 #[derive(Debug, Default)]
 struct Counts {
     open: AtomicUsize,
@@ -57,14 +62,41 @@ impl Crowd {
     /// that the server closes. Half of them send nothing. The other half begin a header and send one byte of
     /// it each second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
+        let slow = ["GET /healthz HTTP/1.1\r\nX-Slow: ", "x"];
+        let habits = [["", ""], slow].map(|habit| habit.map(Vec::from));
+        Self::start(from, target, size, habits, ROUND)
+    }
+
+    /// Like [`Crowd::gather`], but each connection sends 200 requests at once, and after each `round` it
+    /// reads the answers and sends as many again.
+    pub fn pipelining(
+        from: &Namespace,
+        target: SocketAddr,
+        size: usize,
+        round: Duration,
+    ) -> Result<Self> {
+        let many = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(REQUESTS);
+        let habit = || [Vec::from(many.as_str()), Vec::from(many.as_str())];
+        Self::start(from, target, size, [habit(), habit()], round)
+    }
+
+    fn start(
+        from: &Namespace,
+        target: SocketAddr,
+        size: usize,
+        habits: [Habit; 2],
+        round: Duration,
+    ) -> Result<Self> {
         let _files = ManyFiles::open();
         let counts = Arc::new(Counts::default());
         let held = Arc::clone(&counts);
         let _holders = Worker::within(from, "strangers", move |stop| {
+            let (held, habits) = (&*held, &habits);
             // Threads inherit the network namespace of the thread that starts them.
             thread::scope(|scope| {
                 for _ in 0..HOLDERS {
-                    scope.spawn(|| hold(stop, &held, target, size.div_ceil(HOLDERS)));
+                    let each = size.div_ceil(HOLDERS);
+                    scope.spawn(move || hold(stop, held, target, each, habits, round));
                 }
             });
         })?;
@@ -85,48 +117,61 @@ impl Crowd {
     }
 }
 
-fn hold(stop: &AtomicBool, counts: &Counts, target: SocketAddr, size: usize) {
+/// Holds connections, of which every second one has the second habit.
+fn hold(
+    stop: &AtomicBool,
+    counts: &Counts,
+    target: SocketAddr,
+    size: usize,
+    habits: &[Habit; 2],
+    round: Duration,
+) {
     let mut connections: Vec<Option<TcpStream>> = Vec::new();
     connections.resize_with(size, || None);
     while !stop.load(Ordering::Relaxed) {
-        let round = Instant::now();
+        let start = Instant::now();
         for (index, place) in connections.iter_mut().enumerate() {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            let slow = index % 2 == 1;
-            if place.as_mut().is_some_and(|stream| !goes_on(stream, slow)) {
+            let [first, later] = &habits[index % 2];
+            if (place.as_mut()).is_some_and(|stream| !goes_on(stream, later)) {
                 *place = None;
                 counts.open.fetch_sub(1, Ordering::Relaxed);
             }
             if place.is_none() {
-                *place = connect(target, slow);
+                *place = connect(target, first);
                 let opened = usize::from(place.is_some());
                 counts.open.fetch_add(opened, Ordering::Relaxed);
                 counts.opened.fetch_add(opened, Ordering::Relaxed);
             }
         }
-        thread::sleep(ROUND.saturating_sub(round.elapsed()));
+        thread::sleep(round.saturating_sub(start.elapsed()));
     }
 }
 
 /// Whether the connection is still open.
-fn goes_on(stream: &mut TcpStream, slow: bool) -> bool {
+fn goes_on(stream: &mut TcpStream, later: &[u8]) -> bool {
     let waits = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
-    let written = if slow { stream.write(b"x") } else { Ok(0) };
-    let read = stream.read(&mut [0; 64]);
-    written.map_or_else(waits, |_| true) && read.map_or_else(waits, |bytes| bytes > 0)
+    let written = match later {
+        [] => Ok(0),
+        later => stream.write(later),
+    };
+    written.map_or_else(waits, |_| true) && drained(stream).map_or_else(waits, |()| false)
 }
 
-fn connect(target: SocketAddr, slow: bool) -> Option<TcpStream> {
+/// Reads until the end of the stream. If the stream goes on, that is an error of the kind `WouldBlock`.
+fn drained(stream: &mut TcpStream) -> io::Result<()> {
+    while stream.read(&mut [0; 4096])? > 0 {}
+    Ok(())
+}
+
+fn connect(target: SocketAddr, first: &[u8]) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&target, CONNECT).ok()?;
     // Close with a reset: TIME_WAIT would leave tens of thousands of sockets behind.
     let socket = SockRef::from(&stream);
     socket.set_linger(Some(Duration::ZERO)).ok()?;
-    if slow {
-        let begun = b"GET /healthz HTTP/1.1\r\nX-Slow: ";
-        stream.write_all(begun).ok()?;
-    }
+    stream.write_all(first).ok()?;
     stream.set_nonblocking(true).ok()?;
     Some(stream)
 }

@@ -21,7 +21,8 @@ pub(crate) struct Args {
     /// - detect --kube-proxy: both health servers side by side in a real cluster
     /// - programming: time from a change of endpoints to connections that follow it
     /// - boot: time from the first working connection after boot to 200
-    /// - http: response time of /healthz beside 10,000 connections and busy processors
+    /// - http: response time of /healthz beside 10,000 connections, 400 clients that send many
+    ///   requests at once, and busy processors
     /// - load: connections and throughput with and without the agent, and a SYN flood
     /// - soak: growth of memory, open files, map entries and log over an hour of churn
     /// - idle: CPU time of the agent on an idle node while it probes all paths

@@ -1,5 +1,5 @@
 //! `cargo xtask bench http`: time in which /healthz answers a probe on a quiet node, beside 10,000 idle
-//! connections, and beside busy processors. The peer in the same run is a bare server of the HTTP library
+//! connections, beside clients that send many requests at once, and beside busy processors. The peer in the same run is a bare server of the HTTP library
 //! that the agent uses, without any limits.
 
 use anyhow::{Context, Result};
@@ -24,14 +24,17 @@ const PACE: Duration = Duration::from_millis(23);
 const NEVER: Duration = Duration::from_secs(5);
 /// Number of connections that unauthenticated clients keep open.
 const STRANGERS: usize = 10_000;
-/// Load beside the probes: connections of unauthenticated clients, busy processors, and a small processor
-/// share for the server.
-const BESIDE: [(&str, [bool; 3]); 5] = [
-    ("nothing", [false, false, false]),
-    ("strangers", [true, false, false]),
-    ("busy processors", [false, true, false]),
-    ("busy processors, strangers", [true, true, false]),
-    ("busy processors, few shares", [false, true, true]),
+/// Number of clients that send many requests at once, and the interval at which they do so.
+const PIPELINING: (usize, Duration) = (400, Duration::from_millis(20));
+/// Load beside the probes: connections of unauthenticated clients, busy processors, a small processor share
+/// for the server, and clients that send many requests at once, which cannot be combined with the first.
+const BESIDE: [(&str, [bool; 4]); 6] = [
+    ("nothing", [false, false, false, false]),
+    ("strangers", [true, false, false, false]),
+    ("pipelining clients", [false, false, false, true]),
+    ("busy processors", [false, true, false, false]),
+    ("busy processors, strangers", [true, true, false, false]),
+    ("busy processors, few shares", [false, true, true, false]),
 ];
 
 pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
@@ -47,7 +50,7 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     ];
     let columns = Figure::COLUMNS;
     head(&format!("beside | server | {columns} | ratio of p99"));
-    for (name, [strangers, burners, few]) in BESIDE {
+    for (name, [strangers, burners, few, pipelining]) in BESIDE {
         if few {
             let made = servers.iter().map(|(pid, _)| few_shares(*pid));
             match made.collect::<Result<Vec<_>>>() {
@@ -61,7 +64,11 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
         let mut measured = Vec::new();
         for (_, target) in servers {
             let from = &stage.world.outside;
-            let _crowd = strangers.then(|| gather(from, target)).transpose()?;
+            let _crowd = match (strangers, pipelining) {
+                (true, _) => Some(gather(from, target)?),
+                (_, true) => Some(pipeline(from, target)?),
+                _ => None,
+            };
             let _burners = burners.then(burn);
             measured.push(from.run(|| {
                 hurry();
@@ -103,7 +110,17 @@ fn few_shares(process: u32) -> Result<Cgroup> {
 fn gather(from: &Namespace, target: SocketAddr) -> Result<Crowd> {
     let crowd = Crowd::gather(from, target, STRANGERS)?;
     // If the server closes idle connections after some seconds, about nine of ten are open at any time.
-    let many = || (crowd.open() >= STRANGERS * 9 / 10).then_some(());
+    wait_open(crowd, STRANGERS * 9 / 10)
+}
+
+fn pipeline(from: &Namespace, target: SocketAddr) -> Result<Crowd> {
+    let (clients, round) = PIPELINING;
+    let crowd = Crowd::pipelining(from, target, clients, round)?;
+    wait_open(crowd, clients * 9 / 10)
+}
+
+fn wait_open(crowd: Crowd, count: usize) -> Result<Crowd> {
+    let many = || (crowd.open() >= count).then_some(());
     let gathered = until(Duration::from_secs(60), many);
     gathered.with_context(|| format!("only {} connections are open", crowd.open()))?;
     Ok(crowd)
