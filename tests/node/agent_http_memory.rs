@@ -1,7 +1,7 @@
 //! Unauthenticated clients try to fill the memory of the agent's container through the kernel's buffers of
 //! the health port. Each test has as many polite clients, which are answered meanwhile.
 
-use std::io::Write;
+use std::io::Write as _;
 use std::net::TcpStream;
 
 use node_tests::abuse::raise_open_files;
@@ -12,9 +12,11 @@ use node_tests::{http, usage};
 use pathproof::http::limits::{TALKING_BYTES, WAITING_BYTES};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::agent_http_abuse::{LIMIT, assert_answers, contained, health_port, open};
+use crate::agent_http_abuse::{LIMIT, assert_answers, contained, health_port, open, rest};
 
 const REQUEST: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+/// A request whose connection the agent closes after the answer.
+const LAST_REQUEST: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
 /// An agent under attack in its container, with what it held before. Dropped in this order.
 struct Victim {
@@ -202,4 +204,39 @@ fn floods_of_unread_requests_take_little_memory() {
     victim.assert_polite(COUNT);
     victim.assert_recovered();
     drop(strangers);
+}
+
+/// The agent has closed these connections, and the kernel would send their answers again and again.
+#[test]
+fn answers_that_nobody_acknowledges_are_dropped() {
+    const COUNT: u16 = 300;
+    let victim = needs!(Victim::new());
+    let strangers = Forged::connect(&victim.scene.world, victim.target, COUNT);
+    let strangers = strangers.expect("connections");
+    let sent = strangers.send(0, LAST_REQUEST.as_bytes());
+    sent.expect("send a request");
+    let least = u64::from(COUNT) * 2_048;
+    eventually("answered", || victim.added() >= least);
+    victim.assert_polite(COUNT.into());
+    victim.assert_recovered();
+}
+
+/// The negative control: the network loses an answer for some seconds only.
+#[test]
+fn an_answer_that_is_lost_at_first_arrives() {
+    let scene = Scene::new(Backend::Nftables, &[]);
+    let outside = &scene.world.outside;
+    let lost = "table inet lossy { chain first { type filter hook prerouting priority -400; \
+                tcp sport 10256 meta length > 100 drop; }; }";
+    outside.nft(lost).expect("a rule that drops answers");
+    let target = health_port(&scene, Family::V4);
+    let connected = outside.run(|| TcpStream::connect_timeout(&target, PATIENCE));
+    let mut client = connected.expect("connect");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let sent = client.write_all(LAST_REQUEST.as_bytes());
+    sent.expect("send a request");
+    thread::sleep(Duration::from_secs(3));
+    outside.nft("delete table inet lossy").expect("no rule");
+    let answer = rest(&mut client);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

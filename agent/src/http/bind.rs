@@ -4,6 +4,7 @@
 //! still answers there. The kernel allows this only to processes of the same user that set the option too.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 use std::{fmt, io};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -21,6 +22,9 @@ const RECEIVE_BUFFER: usize = 2 * 1024;
 /// Send buffer of a health check's connection, in bytes; the kernel doubles it. A client that reads no
 /// answers fills it.
 const SEND_BUFFER: usize = 16 * 1024;
+/// Time after which the kernel drops a health check's connection whose client acknowledges no data. Without
+/// it, the kernel keeps the answers of closed connections for 100 s, and no limit of the agent counts them.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// Option of the listener for health checks. If connections are steered to this listener, it does not need
 /// its port (docs/internal/design/shell.md#port-takeover).
@@ -159,11 +163,12 @@ fn open(
     aside: bool,
 ) -> io::Result<TcpListener> {
     let socket = socket(address, both_families)?;
-    // Accepted connections inherit the listener's buffer sizes. The admin port keeps the kernel's defaults,
+    // Accepted connections inherit these settings of the listener. The admin port keeps the kernel's defaults,
     // because it has long answers and few clients.
     if matches!(option, HEALTHZ | SERVICES) {
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
         socket.set_send_buffer_size(SEND_BUFFER)?;
+        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     }
     match address {
         _ if !aside => socket.set_reuse_port(true)?,
