@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use node_tests::abuse::{Crowd, burn};
+use node_tests::abuse::{Crowd, burn, malformed};
 use node_tests::little_memory::MemoryGroup;
 use node_tests::prelude::*;
 use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
@@ -94,29 +94,7 @@ pub(crate) fn assert_answers(scene: &Scene) {
 fn requests_that_are_too_large_or_none_are_cut_off() {
     let scene = Scene::new(Backend::Nftables, &[]);
     let before = usage::memory(scene.agent().pid()).expect("memory");
-    let long = "x".repeat(1 << 20);
-    for (what, request) in [
-        ("a line", format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n")),
-        (
-            "a header",
-            format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {long}\r\n\r\n"),
-        ),
-        (
-            "many headers",
-            format!(
-                "GET /healthz HTTP/1.1\r\nHost: x\r\n{}\r\n",
-                "A: b\r\n".repeat(100_000)
-            ),
-        ),
-        ("no request", long.clone()),
-        ("TLS", "\x16\x03\x01\x02\x00\x01\x00\r\n\r\n".to_owned()),
-        ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
-        (
-            "two lengths",
-            "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"
-                .to_owned(),
-        ),
-    ] {
+    for (what, request) in malformed() {
         let said = say(&scene, request.as_bytes());
         assert!(!said.contains(" 200 "), "{what}: {said}");
         assert!(
@@ -128,7 +106,7 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
     // The negative control: a request of almost the maximum size.
     let fits = format!(
         "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: {}\r\n\r\n",
-        &long[..60 * 1024]
+        "x".repeat(60 * 1024)
     );
     assert!(
         say(&scene, fits.as_bytes()).starts_with("HTTP/1.1 200"),

@@ -1,6 +1,7 @@
-//! Abusive clients of a health port: they open thousands of idle or very slow connections, or send many
-//! requests at once, and reconnect when the server closes a connection.
+//! Abusive clients of a health port: thousands of idle or very slow connections that reconnect when the
+//! server closes one, malformed requests, and many requests at once, whose answers nobody may read.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,6 +22,10 @@ const ROUND: Duration = Duration::from_secs(1);
 const REQUESTS: usize = 200;
 /// Connection timeout; a failed connection is retried in the next round.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Open connections of [`harass`].
+const KEPT: usize = 12;
+/// Interval between new connections of [`harass`].
+const PACE: Duration = Duration::from_millis(250);
 
 /// A set of connections. All are closed when it is dropped.
 #[derive(Debug)]
@@ -167,13 +172,77 @@ fn drained(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 fn connect(target: SocketAddr, first: &[u8]) -> Option<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&target, CONNECT).ok()?;
-    // Close with a reset: TIME_WAIT would leave tens of thousands of sockets behind.
-    let socket = SockRef::from(&stream);
-    socket.set_linger(Some(Duration::ZERO)).ok()?;
+    let mut stream = open(target).ok()?;
     stream.write_all(first).ok()?;
     stream.set_nonblocking(true).ok()?;
     Some(stream)
+}
+
+/// Opens a connection that is closed with a reset: TIME_WAIT would leave tens of thousands of sockets behind.
+fn open(target: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&target, CONNECT)?;
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+    Ok(stream)
+}
+
+/// Opens a connection, and sends as much of this text as the kernel takes at once. Nothing is read.
+pub fn send_unread(target: SocketAddr, text: &str) -> io::Result<TcpStream> {
+    let mut stream = open(target)?;
+    stream.set_nonblocking(true)?;
+    match stream.write(text.as_bytes()).map(drop) {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+        _ => Ok(stream),
+    }
+}
+
+/// Texts that a server must not answer with 200: requests that are too large, and other protocols.
+pub fn malformed() -> [(&'static str, String); 7] {
+    let long = "x".repeat(1 << 20);
+    let headers = "A: b\r\n".repeat(100_000);
+    [
+        ("a line", format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n")),
+        (
+            "a header",
+            format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {long}\r\n\r\n"),
+        ),
+        (
+            "many headers",
+            format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n"),
+        ),
+        ("no request", long),
+        ("TLS", "\x16\x03\x01\x02\x00\x01\x00\r\n\r\n".to_owned()),
+        ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
+        (
+            "two lengths",
+            "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"
+                .to_owned(),
+        ),
+    ]
+}
+
+/// A thousand requests. Their answers are more than the kernel buffers for a client that reads none.
+pub fn pipelined() -> String {
+    "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1_000)
+}
+
+/// Opens four connections a second until it is dropped. Each sends one of [`malformed`], or [`pipelined`]
+/// requests. The last twelve stay open.
+pub fn harass(from: &Namespace, target: SocketAddr) -> io::Result<Worker> {
+    let texts = malformed().map(|(_, text)| text).into_iter();
+    let texts: Vec<String> = texts.chain([pipelined()]).collect();
+    Worker::within(from, "harass", move |stop| {
+        let mut open = VecDeque::new();
+        for text in texts.iter().cycle() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if open.len() == KEPT {
+                open.pop_front();
+            }
+            open.extend(send_unread(target, text).ok());
+            thread::sleep(PACE);
+        }
+    })
 }
 
 /// Raises this process's limit of open files to the maximum.

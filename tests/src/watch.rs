@@ -125,9 +125,20 @@ impl<T: PartialEq> Polled<T> {
     }
 }
 
+/// One request of a [`Watch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub sent: Instant,
+    /// Time until the whole answer was there; `None` if none came.
+    pub took: Option<Duration>,
+}
+
 /// A running poller of /healthz and /livez; ends when dropped.
 #[derive(Debug)]
-pub struct Watch(Poll<Codes>);
+pub struct Watch {
+    poll: Poll<Codes>,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
 
 impl Watch {
     /// Polls the node's IPv4 address from the outside namespace.
@@ -137,28 +148,35 @@ impl Watch {
     }
 
     pub fn start_at(ns: &Namespace, address: SocketAddr, every: Duration) -> Result<Self> {
+        let requests = Arc::new(Mutex::default());
+        let noted = Arc::clone(&requests);
         let poll = Poll::start(ns, "watch", every, move || {
             let start = Instant::now();
-            let healthz = status(address, "/healthz");
-            let livez = status(address, "/livez");
+            let healthz = status(address, "/healthz", &noted);
+            let livez = status(address, "/livez", &noted);
             // Both codes get one time: that of the second answer, or that of the request if an answer is
             // missing.
             let silent = [healthz, livez].contains(&0);
             let at = if silent { start } else { Instant::now() };
             Some((at, Codes { healthz, livez }))
         })?;
-        Ok(Self(poll))
+        Ok(Self { poll, requests })
     }
 
     /// All changes so far, beginning with the first codes.
     pub fn changes(&self) -> Vec<Change> {
-        let changes = self.0.changes().into_iter();
+        let changes = self.poll.changes().into_iter();
         changes.map(|(at, codes)| Change { at, codes }).collect()
+    }
+
+    /// All requests so far, in the order in which they were sent.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.requests).clone()
     }
 
     /// The current codes; zeros before the first answer.
     pub fn now(&self) -> Codes {
-        self.0.now().unwrap_or_default()
+        self.poll.now().unwrap_or_default()
     }
 
     /// Waits until the codes are as wanted, at or after the time of this call. Returns the time at which they
@@ -166,7 +184,7 @@ impl Watch {
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
         // Begin with the last change, which contains the current codes.
         let before = self.changes().len().saturating_sub(1);
-        let found = self.0.wait(timeout, |changes| {
+        let found = self.poll.wait(timeout, |changes| {
             let mut later = changes[before..].iter();
             later.find(|(_, codes)| wanted(*codes)).map(|(at, _)| *at)
         });
@@ -178,6 +196,10 @@ impl Watch {
     }
 }
 
-fn status(address: SocketAddr, path: &str) -> u16 {
-    http::get(address, path, scaled(PATIENCE)).map_or(0, |response| response.status)
+fn status(address: SocketAddr, path: &str, requests: &Mutex<Vec<Request>>) -> u16 {
+    let sent = Instant::now();
+    let answer = http::get(address, path, scaled(PATIENCE)).ok();
+    let took = answer.as_ref().map(|_| sent.elapsed());
+    lock(requests).push(Request { sent, took });
+    answer.map_or(0, |response| response.status)
 }
