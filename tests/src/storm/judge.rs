@@ -124,6 +124,22 @@ impl Seen {
         GRACE + self.slack
     }
 
+    /// Whether one of these actions is in force in this time span, or ended less than `after` before it.
+    fn has(&self, actions: &[Action], from: Duration, to: Duration, after: Duration) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
+    }
+
+    /// Whether an action explains that a request in this time span got no answer.
+    pub(super) fn explains_silence(&self, from: Duration, to: Duration) -> bool {
+        self.has(&SILENCING, from, to, self.grace())
+    }
+
+    /// Whether an action that takes processor time explains a late answer in this time span.
+    pub(super) fn explains_delay(&self, from: Duration, to: Duration) -> bool {
+        self.has(&STARVING, from, to, self.grace())
+    }
+
     fn alert(&self) -> usize {
         let end = self.answered.last().map_or(Duration::ZERO, |last| last.to);
         let moments: Vec<_> = tenths(Duration::ZERO, end).collect();
@@ -142,7 +158,7 @@ impl Seen {
     }
 
     /// Reports a 503 that no action justifies.
-    fn false_alarm(&self, answered: &Answered, findings: &mut Findings) {
+    pub(super) fn false_alarm(&self, answered: &Answered, findings: &mut Findings) {
         let (from, to) = (answered.from, answered.to);
         let mut moments = tenths(from, to);
         if answered.codes.livez == 503 {
@@ -215,17 +231,10 @@ impl Seen {
     /// Reports silence that no action explains. A stopped agent, or a killed one without a successor, cannot
     /// answer. With tight memory, an agent has to wait for its reclaimed pages.
     fn silent(&self, answered: &Answered, findings: &mut Findings) {
-        const EXCUSES: [Action; 3] = [
-            Action::Agent(AgentFault::Stopped),
-            Action::Agent(AgentFault::Killed),
-            Action::Harmless(Harmless::MemoryTight),
-        ];
         let (from, to) = (answered.from, answered.to);
         let lasts = to.saturating_sub(from);
         let is_silent = answered.codes.healthz == 0 || answered.codes.livez == 0;
-        let is_excused = self.steps.iter().any(|step| {
-            EXCUSES.contains(&step.action) && step.touches(from, to, BACK + self.slack)
-        });
+        let is_excused = self.has(&SILENCING, from, to, BACK + self.slack);
         if is_silent && lasts >= SILENCE + self.slack && !is_excused {
             findings.accuse(from, format!("no answer for {lasts:.1?}"));
         }
@@ -378,6 +387,12 @@ const BLINDING: [Action; 4] = [
     Action::Harmless(Harmless::SentinelDeleted),
     Action::Harmless(Harmless::DeviceDeleted),
     Action::Tenant(Tenant::ClaimsProbed),
+];
+/// Actions during which the agent may be unable to answer.
+const SILENCING: [Action; 3] = [
+    Action::Agent(AgentFault::Stopped),
+    Action::Agent(AgentFault::Killed),
+    Action::Harmless(Harmless::MemoryTight),
 ];
 /// Actions that take processor time from the agent.
 const STARVING: [Action; 3] = [

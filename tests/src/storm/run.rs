@@ -8,7 +8,9 @@ use clap::Parser;
 use jiff::Timestamp;
 
 use super::action::Injector;
+use super::attackers::{Attackers, judge_health_port};
 use super::judge::{Answered, Findings, Seen, findings_of};
+use super::latency::{Asked, Latency};
 use super::plan::{Action, Harmless, Step, Users, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
 use crate::detect::Stage;
@@ -56,6 +58,10 @@ pub struct Settings {
     /// Play only what every cluster does every day, and report what the agent holds: nothing may grow
     #[arg(long)]
     soak: bool,
+    /// Attackers beside all actions: abusive clients of health ports, crafted packets from outside, and a
+    /// tenant whose slices claim foreign addresses
+    #[arg(long)]
+    attackers: bool,
 }
 
 /// Runs the storm, reports its course, and judges the answers.
@@ -85,6 +91,9 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     }
     println!("seed {seed}: the same storm again by these options and `--seed {seed}`");
     let mut injector = Injector::build(settings, memory.ok())?;
+    let attackers = settings.attackers;
+    let attackers = attackers.then(|| Attackers::start(&mut injector, settings.users));
+    let attackers = attackers.transpose()?;
     let watch = Watch::start(&injector.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
     let mut record = Record {
@@ -104,6 +113,12 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         users: settings.users,
     };
     let mut findings = findings_of(&seen);
+    let latency = Latency::of(&seen, &record.asked(&watch));
+    if let Some(attackers) = &attackers {
+        let answered = record.answered(&attackers.health_port);
+        judge_health_port(&seen, answered, &mut findings);
+        latency.accuse(&mut findings);
+    }
     let held = record.peak_kib;
     if held > MEMORY {
         let what = format!("the agent held {held} KiB of memory, and may have {MEMORY}");
@@ -120,6 +135,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     }
     let mut missed = report(&findings, &seen);
     println!("{held} KiB of memory held at most");
+    println!("{latency}");
     if let Some(soak) = &record.soak {
         soak.report(&injector.stage, length, &mut missed);
     }
@@ -190,6 +206,14 @@ impl Record {
             }
             thread::sleep(left.min(TICK));
         }
+    }
+
+    /// The poller's requests since the start of the storm.
+    fn asked(&self, watch: &Watch) -> Vec<Asked> {
+        let requests = watch.requests().into_iter();
+        let begun = requests.filter(|request| request.sent >= self.start);
+        let since = |sent: Instant| sent.saturating_duration_since(self.start);
+        begun.map(|one| (since(one.sent), one.took)).collect()
     }
 
     fn answered(&self, watch: &Watch) -> Vec<Answered> {

@@ -28,6 +28,8 @@ const LAST_FILE: &str = "z-tenant.yaml";
 /// File of [`Tenant::Products`], which only the agent reads: rules are made from YAML files alone. Rules for
 /// thousands of ports would take minutes to install, and the storm tests the agent, not a proxy.
 const UNRULED_FILE: &str = "tenant.json";
+/// File of the attacker's Service.
+const ATTACK_FILE: &str = "attack.yaml";
 
 /// Ports of the tenant's Services, including those that probes dial. The port of /healthz is not among them:
 /// load balancers would get the tenant's answer instead of the agent's, which the storm judges.
@@ -50,6 +52,7 @@ const EMPTY: u8 = 62;
 const CLAIM: u8 = 63;
 const KEPT: u8 = 65;
 const FOREIGN: u8 = 66;
+const ATTACK: u8 = 67;
 /// Range of indexes for [`Tenant::Products`].
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
@@ -112,13 +115,8 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
             (LAST_FILE, objects(CLAIM, &echo, &[echo]))
         }
         Tenant::ForeignSlices => {
-            let outside = |client| {
-                Family::ALL.map(|family| layout::pick(layout::outside_client(client), family))
-            };
-            let pods = ["web-1", "web-3"].map(|pod| pod_of(stage, pod));
-            let endpoints = [pods[0], pods[1], outside(200), outside(201), node()];
             client = Some(injector.tenants.foreign.clone().start()?);
-            (LAST_FILE, objects(FOREIGN, &[], &endpoints))
+            (LAST_FILE, objects(FOREIGN, &[], &foreign(stage)))
         }
         Tenant::Products => {
             let nobody = |number: u8| [Ipv4Addr::new(10, 244, 1, 100 + number).into(); 2];
@@ -155,6 +153,25 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
         fs::remove_file(injector.stage.manifests.dir().join(file))?;
         injector.follow()
     }))
+}
+
+/// Adds a Service of the tenant whose slices claim foreign addresses, for the rest of the storm. Returns a
+/// client of it in a pod of the tenant.
+pub(super) fn attack(injector: &Injector) -> Result<Client> {
+    let stage = &injector.stage;
+    let objects = objects(ATTACK, &[], &foreign(stage));
+    stage.manifests.write_file(ATTACK_FILE, &yaml(&objects)?)?;
+    injector.publish(ATTACK_FILE)?;
+    plan(stage, CLIENTS[1], ATTACK).start()
+}
+
+/// Endpoints that a tenant claims for this node: other users' pods, addresses outside, and the node.
+fn foreign(stage: &Stage) -> [[IpAddr; 2]; 5] {
+    let outside =
+        |client| Family::ALL.map(|family| layout::pick(layout::outside_client(client), family));
+    let node = Family::ALL.map(|family| stage.world.node_address(family));
+    let [here, elsewhere] = ["web-1", "web-3"].map(|pod| pod_of(stage, pod));
+    [here, elsewhere, outside(200), outside(201), node]
 }
 
 /// Opens a connection to a silent endpoint. The caller then removes the endpoint.
