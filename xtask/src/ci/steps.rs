@@ -124,7 +124,8 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("sanitize", Task("test --sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),
-    // Three storms: today's seed with all users, and fixed seeds with clients outside and with one pod.
+    // Four storms: today's seed with all users, and fixed seeds with clients outside, with one pod, and with
+    // attackers.
     step("storm", Task("storm --minutes 120 --api")),
     step(
         "storm-1",
@@ -133,6 +134,10 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step(
         "storm-2",
         Task("storm --seed 2 --minutes 60 --api --users one-pod"),
+    ),
+    step(
+        "storm-3",
+        Task("storm --seed 3 --minutes 60 --api --attackers"),
     ),
     step("bench-packet", Task("bench packet")),
     step("bench-idle", Task("bench idle")),
