@@ -4,6 +4,7 @@
 //! Tests observe the node from outside, at port 10256 and at node ports. Each test has its own node.
 
 mod address;
+mod attackers;
 mod faults;
 mod first;
 mod fleet;

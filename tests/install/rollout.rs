@@ -83,7 +83,7 @@ impl Scene {
     }
 
     /// Number of load balancers' requests that the agent answered.
-    fn answered(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         let text = self.node.admin("/metrics").expect("metrics").body;
         let all: [&str; 0] = [];
         metric(&text, "pathproof_healthz_requests_total", &all)
