@@ -451,7 +451,7 @@ pub fn serialize_verdict<S: Serializer>(
 }
 
 #[cfg(any(test, feature = "testing"))]
-pub mod sample;
+pub mod testing;
 
 #[cfg(test)]
 mod tests;

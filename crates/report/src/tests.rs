@@ -12,6 +12,7 @@ use pathproof_wire::evidence::OUTCOMES;
 use serde_json::Value;
 
 use super::drain::DrainReport;
+use super::testing::sample;
 use super::*;
 
 #[test]

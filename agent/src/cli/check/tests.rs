@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use pathproof_judge::verdict::LaneState;
-use pathproof_report::sample::{self, probed};
+use pathproof_report::testing::sample::{self, probed};
 use rstest::rstest;
 
 use super::*;

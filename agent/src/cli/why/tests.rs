@@ -1,6 +1,6 @@
 use pathproof_facts::cause::{Cause, ProbeCause};
-use pathproof_report::sample::probed;
-use pathproof_report::{Report, sample};
+use pathproof_report::Report;
+use pathproof_report::testing::sample::{self, probed};
 use rstest::rstest;
 
 use super::{Chain, render};

@@ -8,7 +8,7 @@ use pathproof_wire::service::Family;
 use pathproof_witness::evidence::CoverageLoss;
 
 use super::*;
-use crate::sample::{self, ago, probed};
+use crate::testing::sample::{self, ago, probed};
 
 #[test]
 fn every_reason_has_its_name() {

@@ -19,7 +19,7 @@ use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
 use pathproof_witness::probes::VoidReason;
 
-use crate::sample::{self, ago};
+use crate::testing::sample::{self, ago};
 
 const LACKING: [MissingCriterion; 11] = [
     MissingCriterion::Filtered,

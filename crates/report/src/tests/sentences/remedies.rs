@@ -9,7 +9,7 @@ use pathproof_judge::explain::*;
 use pathproof_judge::verdict::Verdict;
 use pathproof_wire::service::Family;
 
-use crate::sample::{self, probed};
+use crate::testing::sample::{self, probed};
 
 fn told(text: &mut String, remedy: &Remedy) {
     // Only who prints the page knows the address of the docs.

@@ -1,4 +1,4 @@
-//! Realistic sample reports, for tests.
+//! Realistic sample reports.
 
 use pathproof_facts::cause::{Cause, State};
 use pathproof_facts::switches::AuditBy;
@@ -10,7 +10,7 @@ use pathproof_judge::verdict::{
 use pathproof_witness::conntrack::Conntrack;
 use pathproof_witness::evidence::CoverageLoss;
 
-use super::*;
+use crate::*;
 
 mod cilium;
 mod found;
@@ -35,7 +35,7 @@ pub fn written() -> jiff::Timestamp {
 
 /// A sound node under steady traffic.
 pub fn proven() -> Report {
-    serde_json::from_str(include_str!("../testdata/report.json")).unwrap()
+    serde_json::from_str(include_str!("../../testdata/report.json")).unwrap()
 }
 
 fn answered(status: u16) -> AnswersReport {

@@ -1,0 +1,3 @@
+//! Sample reports for the tests of all crates.
+
+pub mod sample;
