@@ -322,7 +322,7 @@ fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
     for value in &said {
         // Reject a misspelt preset, because it would silently become a key that matches no taint.
-        let is_nearly = |name: &&str| (1..=2).contains(&distance(name, value));
+        let is_nearly = |name: &&str| (1..=2).contains(&strsim::levenshtein(name, value));
         let mut names = PRESETS.iter().map(|preset| preset.name);
         if let Some(preset) = names.find(is_nearly) {
             let value = (*value).to_owned();
@@ -330,22 +330,6 @@ fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
         }
     }
     Ok(TerminatingTaints::parse(said)?)
-}
-
-/// Levenshtein distance: the number of insertions, deletions and replacements that turn one text into the
-/// other.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, to) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
