@@ -357,7 +357,7 @@ pub struct FleetArgs {
     pub selector: Option<String>,
 
     /// Show only nodes that are not ready, uncertain or being removed
-    #[arg(long, alias = "sick", help_heading = LIST)]
+    #[arg(long, help_heading = LIST)]
     pub unhealthy: bool,
 }
 

@@ -14,10 +14,8 @@ pub struct AnswersReport {
     pub healthz: AnswerReport,
     pub livez: AnswerReport,
     /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
-    #[serde(default)]
     pub audit: Option<AuditBy>,
     /// Why the fleet brake holds back a 503.
-    #[serde(default)]
     pub held: Option<Held>,
     /// Services (`namespace/name`) that fail on this node for clients outside while the node itself
     /// works; their health check node ports answer 503.

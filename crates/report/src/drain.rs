@@ -28,10 +28,8 @@ pub struct DrainReport {
     pub ignored: u64,
     /// Open connections with a packet within the idle time, while the Node object shows the
     /// removal; `None` if they are not counted.
-    #[serde(default)]
     pub open: Option<u64>,
     /// Open connections without a packet within the idle time.
-    #[serde(default)]
     pub idle: Option<u64>,
     /// When the last connection that counts arrived, before or after the node began to leave.
     pub last_connection: Option<jiff::Timestamp>,

@@ -64,9 +64,7 @@ pub struct Report {
     /// Answers that follow from the verdict.
     pub answers: AnswersReport,
     /// Count of the cluster's failing nodes, for the fleet brake.
-    #[serde(default)]
     pub fleet: FleetSeen,
-    #[serde(default)]
     pub peers: PeersReport,
     /// How connections to the healthz port reach the agent.
     pub port: PortReport,
@@ -84,7 +82,7 @@ pub struct Report {
     pub datapath: DatapathTopology,
     /// Numbers of expected Services, frontends and endpoints.
     pub expectations: ExpectationReport,
-    #[serde(default, rename = "claims")]
+    #[serde(rename = "claims")]
     pub conflicts: ConflictsReport,
     /// Source and state of the cluster view.
     pub cluster: ClusterReport,
@@ -152,7 +150,6 @@ macro_rules! outcome_counts {
     ($($name:ident = $outcome:ident,)+) => {
         /// Connections by [`Outcome`]. A connection counts as at most one kind of failure.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(default)]
         pub struct OutcomeCounts {
             $(pub $name: u64,)+
             /// Arrived and was not seen again.
@@ -251,7 +248,6 @@ pub struct ExpectationReport {
     /// Entries for which a map had no room.
     pub missing: u64,
     /// Services that are not judged because they exceed a quota.
-    #[serde(default)]
     pub unjudged: Unjudged,
 }
 

@@ -14,7 +14,6 @@ pub struct PeersReport {
     /// Number of nodes that received connections to Services since the agent started.
     pub dialled: usize,
     /// How many of them answered at some time and are not silent now.
-    #[serde(default)]
     pub answering: usize,
     /// Names of the nodes that answered before and are silent now.
     pub silent: Vec<String>,

@@ -110,6 +110,5 @@ pub struct SentinelAddresses {
     pub endpoint: SocketAddr,
     /// Whether probes from outside the node are rare, because they do not take the path of real
     /// connections.
-    #[serde(default)]
     pub outside_rests: bool,
 }
