@@ -96,27 +96,8 @@ pub fn start(
     metrics: Arc<Metrics>,
 ) -> Publishing {
     let outcomes = Outcomes::new(settings.condition, settings.events, metrics);
-    let noted = outcomes.clone();
-    let task = tokio::spawn(async move {
-        let node = NodeApi::new(client.clone(), &settings);
-        let mut ended = reports.clone();
-        let found = tokio::select! {
-            found = find(&node, settings.pace) => found,
-            () = async { while ended.changed().await.is_ok() {} } => return,
-        };
-        // Two publishers, so that neither waits for an answer to the other's request.
-        let publisher = |condition, events| {
-            let part = Settings {
-                condition: condition && settings.condition,
-                events: events && settings.events,
-                ..settings.clone()
-            };
-            let noted = noted.clone();
-            Publisher::new(&part, client.clone(), node.clone(), found, noted)
-        };
-        let condition = publisher(true, false).run(reports.clone());
-        tokio::join!(condition, publisher(false, true).run(reports));
-    });
+    let publisher = Publisher::new(&settings, client, outcomes.clone());
+    let task = tokio::spawn(async move { publisher.run(&settings, reports).await });
     Publishing { outcomes, task }
 }
 
@@ -141,14 +122,8 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     }
 }
 
-/// Keeps the Node's condition up to date, and announces transitions by Events.
+/// Writes about one Node to the API server.
 struct Publisher {
-    /// `None` if the condition is not written.
-    schedule: Option<Schedule>,
-    /// `None` if Events are not written.
-    announcer: Option<Announcer>,
-    /// Announces frontends that several Services use; `None` if Events are not written.
-    conflicts: Option<ConflictAnnouncer>,
     node: NodeApi,
     recorder: Recorder,
     /// Object that Events are about.
@@ -157,27 +132,14 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(
-        settings: &Settings,
-        client: Client,
-        node: NodeApi,
-        found: Option<Written>,
-        outcomes: Outcomes,
-    ) -> Self {
+    fn new(settings: &Settings, client: Client, outcomes: Outcomes) -> Self {
         let name = settings.node.to_string();
-        let schedule = || Schedule::new(&name, settings.pace, found, clock::mono());
-        let announcer = || Announcer::new(&name, settings.pace, found);
         let reporter = Reporter {
             controller: REPORTER.to_owned(),
             instance: Some(name.chars().take(INSTANCE_MAX).collect()),
         };
         Self {
-            schedule: settings.condition.then(schedule),
-            announcer: settings.events.then(announcer),
-            conflicts: settings
-                .events
-                .then(|| ConflictAnnouncer::new(&name, settings.pace)),
-            node,
+            node: NodeApi::new(client.clone(), settings),
             recorder: Recorder::new(client, reporter),
             regarding: ObjectReference {
                 api_version: Some("v1".to_owned()),
@@ -191,123 +153,124 @@ impl Publisher {
         }
     }
 
-    async fn run(mut self, mut reports: Reports) {
-        while self.turn(&mut reports).await {}
-    }
-
-    /// Writes what is due, or waits. Returns false once the reports end.
-    async fn turn(&mut self, reports: &mut Reports) -> bool {
-        let mut report = reports.borrow_and_update().clone();
-        // Write nothing while another agent answers on this node or shares the port, because that agent
-        // writes the condition. If it ends, the condition that it wrote is unknown.
-        let succeeded = report.take_if(|report| report.port.succeeded).is_some();
-        if let Some(schedule) = self.schedule.as_mut().filter(|_| succeeded) {
-            schedule.doubt();
-        }
-        let now = clock::mono();
-        let mut due = None;
-        if let Some(report) = report {
-            let condition = condition(&report.verdict, !report.answers.livez.would_fail);
-            let write = self.condition_due(&report, condition, now);
-            let announce = self.event_due(&report, condition, now);
-            let conflict = self.conflict_due(&report, now);
-            due = write.into_iter().chain(announce).chain(conflict).min();
-            if write.is_some_and(|due| due <= now) {
-                self.write(&report, condition).await;
-            } else if announce.is_some_and(|due| due <= now) {
-                self.announce(&report, condition).await;
-            } else if conflict.is_some_and(|due| due <= now) {
-                self.announce_conflicts(&report).await;
-            }
-        }
-        let until = async {
-            match due {
-                Some(due) => sleep(due.since(now)).await,
-                None => std::future::pending().await,
+    /// Publishes until the reports end.
+    async fn run(&self, settings: &Settings, reports: Reports) {
+        let (name, pace) = (&settings.node, settings.pace);
+        let mut ended = reports.clone();
+        let found = tokio::select! {
+            found = find(&self.node, pace) => found,
+            () = async { while ended.changed().await.is_ok() {} } => return,
+        };
+        // Two loops, so that neither waits for an answer to the other's request.
+        let condition = async {
+            if settings.condition {
+                let schedule = Schedule::new(name, pace, found, clock::mono());
+                self.keep_condition(schedule, reports.clone()).await;
             }
         };
-        tokio::select! {
-            changed = reports.changed() => changed.is_ok(),
-            () = until => true,
+        let events = async {
+            if settings.events {
+                let announcer = Announcer::new(name, pace, found);
+                self.send_events(
+                    announcer,
+                    ConflictAnnouncer::new(name, pace),
+                    reports.clone(),
+                )
+                .await;
+            }
+        };
+        tokio::join!(condition, events);
+    }
+
+    async fn keep_condition(&self, mut schedule: Schedule, mut reports: Reports) {
+        let mut due = Some(Mono(0));
+        while wait(&mut reports, due.take()).await {
+            let report = reports.borrow_and_update().clone();
+            let Some(report) = report else { continue };
+            if report.port.succeeded {
+                // Another agent answers on this node or shares the port, and writes the condition. Once it
+                // ends, it is unknown what it wrote last.
+                schedule.doubt();
+            } else {
+                due = self.update_condition(&mut schedule, &report).await;
+            }
         }
     }
 
-    fn condition_due(
-        &mut self,
-        report: &Report,
-        condition: ConditionState,
-        now: Mono,
-    ) -> Option<Mono> {
-        let schedule = self.schedule.as_mut()?;
+    /// Writes the condition if that is due. Returns when it was or will be due.
+    async fn update_condition(&self, schedule: &mut Schedule, report: &Report) -> Option<Mono> {
+        let (condition, now, wall) = (state(report), clock::mono(), clock::wall());
         if let Some(uid) = &report.node_uid {
             schedule.of(uid);
         }
-        schedule.observe(condition, now, clock::wall());
-        schedule.due()
+        schedule.observe(condition, now, wall);
+        let due = schedule.due()?;
+        if due <= now {
+            let transition = schedule.transition().unwrap_or(wall);
+            let words = words(report, condition);
+            let result = self.node.write(condition, words, wall, transition).await;
+            match &result {
+                Ok(()) => schedule.wrote(condition, transition, clock::mono()),
+                Err(fault) => schedule.failed(fault.refusal(), clock::mono()),
+            }
+            self.outcomes
+                .note(Published::Condition, &report.node, result);
+        }
+        Some(due)
     }
 
-    fn event_due(&mut self, report: &Report, condition: ConditionState, now: Mono) -> Option<Mono> {
+    async fn send_events(
+        &self,
+        mut announcer: Announcer,
+        mut conflicts: ConflictAnnouncer,
+        mut reports: Reports,
+    ) {
+        let mut due = Some(Mono(0));
+        while wait(&mut reports, due.take()).await {
+            let report = reports.borrow_and_update().clone();
+            if let Some(report) = report.filter(|report| !report.port.succeeded) {
+                due = self
+                    .send_event(&mut announcer, &mut conflicts, &report)
+                    .await;
+            }
+        }
+    }
+
+    /// Sends an Event if one is due. Returns when one was or will be due.
+    async fn send_event(
+        &self,
+        announcer: &mut Announcer,
+        conflicts: &mut ConflictAnnouncer,
+        report: &Report,
+    ) -> Option<Mono> {
+        let (condition, now) = (state(report), clock::mono());
+        let mut transition = None;
         // A starting agent has not seen the Node yet, so it must not announce that the node is not leaving.
-        let is_known = report.verdict.eligibility != Eligibility::NeverSeen;
-        let announcer = self.announcer.as_mut().filter(|_| is_known)?;
-        announcer.observe(condition, now);
-        announcer.due()
-    }
-
-    fn conflict_due(&mut self, report: &Report, now: Mono) -> Option<Mono> {
-        let conflicts = self.conflicts.as_mut()?;
+        if report.verdict.eligibility != Eligibility::NeverSeen {
+            announcer.observe(condition, now);
+            transition = announcer.due();
+        }
         conflicts.observe(report.conflicts.begun, report.conflicts.count() > 0, now);
-        conflicts.due()
-    }
-
-    async fn write(&mut self, report: &Report, condition: ConditionState) {
-        let Some(schedule) = &mut self.schedule else {
-            return;
-        };
-        let wall = clock::wall();
-        let transition = schedule.transition().unwrap_or(wall);
-        let words = words(report, condition);
-        let result = self.node.write(condition, words, wall, transition).await;
-        match &result {
-            Ok(()) => schedule.wrote(condition, transition, clock::mono()),
-            Err(fault) => schedule.failed(fault.refusal, clock::mono()),
+        let conflict = conflicts.due();
+        if transition.is_some_and(|due| due <= now) {
+            // Recovery and leaving are expected, so they are no warnings.
+            let type_ = match condition.status {
+                Status::False => EventType::Warning,
+                Status::True | Status::Unknown => EventType::Normal,
+            };
+            let (reason, note) = (condition.reason.name(), words(report, condition));
+            let result = self.send(report, type_, reason, note).await;
+            announcer.sent(condition, result, clock::mono());
+        } else if conflict.is_some_and(|due| due <= now) {
+            let note = bounded(report.conflicts.sentence().unwrap_or_default());
+            let reason = CONFLICT_REASON.to_owned();
+            let result = self.send(report, EventType::Warning, reason, note).await;
+            conflicts.sent(result, clock::mono());
         }
-        self.outcomes
-            .note(Published::Condition, &report.node, result);
+        transition.into_iter().chain(conflict).min()
     }
 
-    async fn announce(&mut self, report: &Report, condition: ConditionState) {
-        // Recovery and leaving are expected, so they are no warnings.
-        let type_ = match condition.status {
-            Status::False => EventType::Warning,
-            Status::True | Status::Unknown => EventType::Normal,
-        };
-        let (reason, note) = (condition.reason.name(), words(report, condition));
-        let refused = self.publish(report, type_, reason, note).await.err();
-        let Some(announcer) = &mut self.announcer else {
-            return;
-        };
-        match refused {
-            None => announcer.announced(condition, clock::mono()),
-            Some(refusal) => announcer.failed(refusal, clock::mono()),
-        }
-    }
-
-    /// Publishes one Event for all conflicts that began.
-    async fn announce_conflicts(&mut self, report: &Report) {
-        let note = bounded(report.conflicts.sentence().unwrap_or_default());
-        let published = self.publish(report, EventType::Warning, CONFLICT_REASON.to_owned(), note);
-        let refused = published.await.err();
-        let Some(conflicts) = &mut self.conflicts else {
-            return;
-        };
-        match refused {
-            None => conflicts.announced(clock::mono()),
-            Some(refusal) => conflicts.failed(refusal, clock::mono()),
-        }
-    }
-
-    async fn publish(
+    async fn send(
         &self,
         report: &Report,
         type_: EventType,
@@ -321,12 +284,30 @@ impl Publisher {
             action: ACTION.to_owned(),
             secondary: None,
         };
-        let published = self.recorder.publish(&event, &self.regarding);
-        let result: Result<(), Fault> = self.node.patient(published).await;
-        let refusal = result.as_ref().map(|_| ()).map_err(|fault| fault.refusal);
+        let sent = self.recorder.publish(&event, &self.regarding);
+        let result = self.node.patient(sent).await;
+        let refusal = result.as_ref().copied().map_err(Fault::refusal);
         self.outcomes.note(Published::Event, &report.node, result);
         refusal
     }
+}
+
+/// Waits for the next report, at most until `due`. Returns false once the reports end.
+async fn wait(reports: &mut Reports, due: Option<Mono>) -> bool {
+    let until = async {
+        match due {
+            Some(due) => sleep(due.since(clock::mono())).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        changed = reports.changed() => changed.is_ok(),
+        () = until => true,
+    }
+}
+
+fn state(report: &Report) -> ConditionState {
+    condition(&report.verdict, !report.answers.livez.would_fail)
 }
 
 fn words(report: &Report, condition: ConditionState) -> String {

@@ -22,7 +22,6 @@ const MANAGER: &str = "pathproof";
 /// needed.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-#[derive(Clone)]
 pub(super) struct NodeApi {
     client: Client,
     name: Arc<str>,
@@ -90,7 +89,7 @@ impl NodeApi {
                     self.patience.as_secs()
                 ),
                 result: WriteResult::Timeout,
-                refusal: Refusal::Failed { wait: None },
+                wait: None,
             }),
         }
     }
@@ -118,10 +117,18 @@ pub(super) struct Fault {
     why: String,
     /// Label of the result in metrics.
     pub(super) result: WriteResult,
-    pub(super) refusal: Refusal,
+    /// Pause that the API server requested.
+    wait: Option<Duration>,
 }
 
 impl Fault {
+    pub(super) fn refusal(&self) -> Refusal {
+        match self.result {
+            WriteResult::Forbidden => Refusal::Denied,
+            _ => Refusal::Failed { wait: self.wait },
+        }
+    }
+
     /// Whether the fault may soon pass by itself.
     pub(super) fn is_passing(&self) -> bool {
         !matches!(self.result, WriteResult::Forbidden | WriteResult::NotFound)
@@ -134,7 +141,7 @@ impl From<kube::Error> for Fault {
             return Fault {
                 why: format!("the API server cannot be reached: {}", chain(&error)),
                 result: WriteResult::Unreachable,
-                refusal: Refusal::Failed { wait: None },
+                wait: None,
             };
         };
         let (result, what) = match status.code {
@@ -153,18 +160,14 @@ impl From<kube::Error> for Fault {
             _ => (WriteResult::ServerError, "failed"),
         };
         let details = status.details.as_ref();
-        let wait = details.map(|details| Duration::from_secs(details.retry_after_seconds.into()));
+        let details = details.filter(|_| result == WriteResult::Throttled);
         Fault {
             why: format!(
                 "the API server {what} ({}: {})",
                 status.code, status.message
             ),
             result,
-            refusal: match result {
-                WriteResult::Forbidden => Refusal::Denied,
-                WriteResult::Throttled => Refusal::Failed { wait },
-                _ => Refusal::Failed { wait: None },
-            },
+            wait: details.map(|details| Duration::from_secs(details.retry_after_seconds.into())),
         }
     }
 }

@@ -23,30 +23,61 @@ fn subject(condition: ConditionState) -> (bool, bool) {
 /// Salt of [`spread`].
 const JITTER: u64 = 0x72;
 
-/// Decides when Events are due for one node.
+/// When a node may send Events of one kind: after its own delay, within a budget, and not soon after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcer {
+struct Pacing {
     node: String,
     pace: Pace,
-    announced: (bool, bool),
-    current: Option<(ConditionState, Mono)>,
     budget: Budget,
     retry: Retry,
+}
+
+impl Pacing {
+    fn new(node: &str, pace: Pace) -> Self {
+        Self {
+            node: node.to_owned(),
+            pace,
+            budget: Budget::new(AT_ONCE, EACH),
+            retry: Retry::default(),
+        }
+    }
+
+    /// Time of an Event about a change at `since`.
+    fn due(&self, since: Mono) -> Mono {
+        let delayed = since.plus(spread(&self.node, JITTER, self.pace.jitter));
+        let allowed = self.budget.free_at().max(self.retry.not_before);
+        delayed.max(allowed)
+    }
+
+    fn sent(&mut self, result: Result<(), Refusal>, now: Mono) {
+        match result {
+            Ok(()) => {
+                self.budget.spend(now);
+                self.retry = Retry::default();
+            }
+            Err(refusal) => self.retry.failed(&self.node, &self.pace, refusal, now),
+        }
+    }
+}
+
+/// Decides when Events about the datapath and the node's removal are due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcer {
+    announced: (bool, bool),
+    current: Option<(ConditionState, Mono)>,
+    pacing: Pacing,
 }
 
 impl Announcer {
     /// `found` is the condition of a previous agent: its content is not announced again.
     pub fn new(node: &str, pace: Pace, found: Option<Written>) -> Self {
         Self {
-            node: node.to_owned(),
-            pace,
             announced: (
                 found.is_some_and(|found| found.status == Status::False),
                 found.is_some_and(|found| found.reason == Some(Reason::Leaving)),
             ),
             current: None,
-            budget: Budget::new(AT_ONCE, EACH),
-            retry: Retry::default(),
+            pacing: Pacing::new(node, pace),
         }
     }
 
@@ -62,61 +93,44 @@ impl Announcer {
     /// Time at which an Event is due, if one is.
     pub fn due(&self) -> Option<Mono> {
         let (condition, since) = self.current?;
-        let jitter = spread(&self.node, JITTER, self.pace.jitter);
         // Unknown must last for some time: an agent without memory starts with it, which is no recovery.
         let settle = match condition.status {
-            Status::Unknown => self.pace.settle,
+            Status::Unknown => self.pacing.pace.settle,
             Status::True | Status::False => Duration::ZERO,
         };
-        (subject(condition) != self.announced).then(|| {
-            since
-                .plus(settle + jitter)
-                .max(self.budget.free_at())
-                .max(self.retry.not_before)
-        })
+        (subject(condition) != self.announced).then(|| self.pacing.due(since.plus(settle)))
     }
 
-    /// Records that the API server accepted an Event about `condition`.
-    pub fn announced(&mut self, condition: ConditionState, now: Mono) {
-        self.announced = subject(condition);
-        self.budget.spend(now);
-        self.retry = Retry::default();
-    }
-
-    /// Records that the API server rejected the Event or did not answer.
-    pub fn failed(&mut self, refusal: Refusal, now: Mono) {
-        self.retry.failed(&self.node, &self.pace, refusal, now);
+    /// Records the API server's answer to an Event about `condition`.
+    pub fn sent(&mut self, condition: ConditionState, result: Result<(), Refusal>, now: Mono) {
+        if result.is_ok() {
+            self.announced = subject(condition);
+        }
+        self.pacing.sent(result, now);
     }
 }
 
-/// When an Event about frontend conflicts is due: one for all conflicts since the last Event. It has a
-/// separate budget, so that authors of conflicts cannot use up the budget of [`Announcer`].
+/// Decides when an Event about frontend conflicts is due: one for all conflicts since the last Event. Its budget
+/// is its own, so that tenants who cause conflicts cannot use up the budget of [`Announcer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictAnnouncer {
-    node: String,
-    pace: Pace,
     announced: u64,
     begun: u64,
     since: Option<Mono>,
-    budget: Budget,
-    retry: Retry,
+    pacing: Pacing,
 }
 
 impl ConflictAnnouncer {
-    /// For this node, at the start of the agent.
     pub fn new(node: &str, pace: Pace) -> Self {
         Self {
-            node: node.to_owned(),
-            pace,
             announced: 0,
             begun: 0,
             since: None,
-            budget: Budget::new(AT_ONCE, EACH),
-            retry: Retry::default(),
+            pacing: Pacing::new(node, pace),
         }
     }
 
-    /// Records how many conflicts began so far, and whether any is left.
+    /// Records how many conflicts began since the agent started, and whether any is left.
     pub fn observe(&mut self, begun: u64, is_any_left: bool, now: Mono) {
         self.begun = begun;
         if !is_any_left {
@@ -125,28 +139,18 @@ impl ConflictAnnouncer {
         self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
     }
 
+    /// Time at which an Event is due, if one is.
     pub fn due(&self) -> Option<Mono> {
-        let settled = self
-            .since?
-            .plus(spread(&self.node, JITTER, self.pace.jitter));
-        Some(
-            settled
-                .max(self.budget.free_at())
-                .max(self.retry.not_before),
-        )
+        self.since.map(|since| self.pacing.due(since))
     }
 
-    /// Records that the API server accepted an Event about all conflicts so far.
-    pub fn announced(&mut self, now: Mono) {
-        self.announced = self.begun;
-        self.since = None;
-        self.budget.spend(now);
-        self.retry = Retry::default();
-    }
-
-    /// Records that the API server rejected the Event or did not answer.
-    pub fn failed(&mut self, refusal: Refusal, now: Mono) {
-        self.retry.failed(&self.node, &self.pace, refusal, now);
+    /// Records the API server's answer to an Event about all conflicts so far.
+    pub fn sent(&mut self, result: Result<(), Refusal>, now: Mono) {
+        if result.is_ok() {
+            self.announced = self.begun;
+            self.since = None;
+        }
+        self.pacing.sent(result, now);
     }
 }
 
@@ -219,7 +223,7 @@ mod tests {
         assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
         announcer.observe(broken(Cause::Refused), at(102));
         assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
-        announcer.announced(broken(Cause::Refused), at(105));
+        announcer.sent(broken(Cause::Refused), Ok(()), at(105));
         assert_eq!(announcer.due(), None);
     }
 
@@ -228,7 +232,7 @@ mod tests {
     fn an_unknown_state_settles_first() {
         let mut announcer = announcer();
         announcer.observe(broken(Cause::Leaked), at(10));
-        announcer.announced(broken(Cause::Leaked), at(15));
+        announcer.sent(broken(Cause::Leaked), Ok(()), at(15));
         announcer.observe(unknown(), at(100));
         let settle = Pace::default().settle;
         assert_eq!(announcer.due(), Some(at(100).plus(settle).plus(jitter())));
@@ -241,11 +245,11 @@ mod tests {
     fn an_event_is_retried_after_a_refusal() {
         let mut announcer = announcer();
         announcer.observe(broken(Cause::Leaked), at(10));
-        announcer.failed(Refusal::Denied, at(20));
+        announcer.sent(broken(Cause::Leaked), Err(Refusal::Denied), at(20));
         let denied = Pace::default().denied;
         let due = announcer.due().unwrap();
         assert!(due >= at(20).plus(denied), "{due:?}");
-        announcer.announced(broken(Cause::Leaked), due);
+        announcer.sent(broken(Cause::Leaked), Ok(()), due);
         announcer.observe(sound(), due);
         assert_eq!(announcer.due(), Some(due.plus(jitter())));
     }
@@ -259,7 +263,7 @@ mod tests {
         announcer.observe(100, true, at(10));
         announcer.observe(101, true, at(11));
         assert_eq!(announcer.due(), Some(at(10).plus(jitter())));
-        announcer.announced(at(15));
+        announcer.sent(Ok(()), at(15));
         announcer.observe(101, true, at(16));
         assert_eq!(announcer.due(), None, "they are known");
         announcer.observe(102, true, at(20));
@@ -267,10 +271,10 @@ mod tests {
         assert_eq!(announcer.due(), None, "withdrawn");
         for number in 1..AT_ONCE {
             announcer.observe(102 + u64::from(number), true, at(1_000));
-            announcer.announced(at(1_000));
+            announcer.sent(Ok(()), at(1_000));
         }
         announcer.observe(1_000, true, at(1_000));
-        announcer.announced(at(1_000));
+        announcer.sent(Ok(()), at(1_000));
         announcer.observe(2_000, true, at(1_000));
         assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
     }
@@ -286,7 +290,7 @@ mod tests {
             };
             announcer.observe(condition, at(1_000));
             assert_eq!(announcer.due(), Some(at(1_000).plus(jitter())));
-            announcer.announced(condition, at(1_000));
+            announcer.sent(condition, Ok(()), at(1_000));
         }
         announcer.observe(broken(Cause::Leaked), at(1_000));
         assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));

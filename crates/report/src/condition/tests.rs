@@ -354,7 +354,7 @@ proptest! {
             announcer.observe(condition_at(&course, second), at(second));
             if announcer.due().is_some_and(|due| due <= at(second)) {
                 let condition = condition_at(&course, second);
-                announcer.announced(condition, at(second));
+                announcer.sent(condition, Ok(()), at(second));
                 said.push((second, condition));
             }
         }
@@ -377,7 +377,7 @@ fn announcements(found: Option<Written>, course: &[ConditionState]) -> Vec<Strin
         announcer.observe(condition, at(second));
         if announcer.due().is_some_and(|due| due <= at(second)) {
             said.push(condition.reason.name());
-            announcer.announced(condition, at(second));
+            announcer.sent(condition, Ok(()), at(second));
         }
     }
     said
