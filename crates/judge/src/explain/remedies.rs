@@ -1,4 +1,4 @@
-//! Next steps by cause, the same as in docs/operations.md, which has a heading for each.
+//! Next steps by cause. docs/operations.md has a heading for each cause, with the same commands.
 
 use pathproof_facts::cause::{Cause, ProbeCause, State, Why};
 use pathproof_wire::service::Family;
@@ -55,145 +55,27 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     of_why.into_iter().chain(of_causes).collect()
 }
 
-const RULES: &[&str] = &[
-    "iptables -t nat -L KUBE-SERVICES -n | head",
-    "nft list chain ip kube-proxy services",
-];
-const FILTERS: &[&str] = &["iptables -L FORWARD -nv", "nft list ruleset | grep -n drop"];
+/// All next steps. Each section has a cause or a reason for Unknown as its heading.
+const REMEDIES: &str = include_str!("remedies.txt");
 
-/// Commands for IPv4, and the advice.
-fn entry(cause: Cause) -> (&'static [&'static str], &'static str) {
-    match cause {
-        Cause::Leaked => (
-            RULES,
-            "If the rules are missing or empty, restart kube-proxy (or the Cilium agent) on the \
-             node: at start it writes all rules. Then find what removed them: a second proxy, or a \
-             firewall reload.",
-        ),
-        Cause::Refused => (
-            RULES,
-            "Without a rule the node handles the connection as its own, and no process listens on \
-             that port. If the rules are missing, restart kube-proxy. If only node ports are \
-             refused, check kube-proxy's nodePortAddresses and rules before NAT (raw table, \
-             notrack).",
-        ),
-        Cause::Misrouted => (
-            &["kubectl get endpointslices", "ip route get ENDPOINT"],
-            "If the reason names routes, the rules are right: compare the interface of the route \
-             with the one that leads to pods, and restart the CNI plugin's agent on the node, which \
-             writes the routes. Otherwise compare the endpoints with the rules: a rule was edited or \
-             comes from another cluster, or two programs write the same chains. Restart the proxy.",
-        ),
-        Cause::Stale => (
-            &["fuser /run/xtables.lock"],
-            "The proxy lags or hangs. Check its log, its connection to the API server, and whether \
-             another process holds the xtables lock. Restart the proxy if it does not catch up. If \
-             Cilium translates sockets, compare `cilium-dbg service list` with the endpoints; \
-             clients that dial pods by their own addresses look the same.",
-        ),
-        Cause::ForwardingOff => (
-            &["sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding"],
-            "Turn it on with `sysctl -w net.ipv4.ip_forward=1`. Then find the file in \
-             /etc/sysctl.d that turned it off.",
-        ),
-        Cause::ProgramMissing => (
-            &[
-                "bpftool net show",
-                "kubectl -n kube-system logs -l k8s-app=cilium --tail=50",
-            ],
-            "Restart Cilium's agent on the node: it attaches its programs again. Then find what \
-             detached the program: a script that deletes tc filters or links, or a network \
-             manager.",
-        ),
-        Cause::NoRoute => (
-            &["ip rule", "ip route get POD from CLIENT iif INTERFACE"],
-            "Remove the policy rule or the route (unreachable, blackhole, prohibit) that keeps \
-             packets from the pods or their answers from the clients. Then find what added it.",
-        ),
-        Cause::ReversePath => (
-            &[
-                "sysctl -a --pattern 'ipv4.conf.*rp_filter'",
-                "ip route get CLIENT",
-            ],
-            "The route back to the clients is by another interface than they come in by. Set \
-             rp_filter to 2 (loose) on that interface and on `all`, or mend the route. Then find \
-             the file in /etc/sysctl.d that made it strict.",
-        ),
-        Cause::NoNeighbour => (
-            &["ip neigh | grep -e FAILED -e INCOMPLETE", "bridge link"],
-            "Look for a filter of ARP or neighbour discovery (`nft list ruleset`, `ebtables -L`), a \
-             full neighbour table (`dmesg | grep neigh`, net.ipv4.neigh.default.gc_thresh3), and \
-             ports that the pods' bridge lost.",
-        ),
-        Cause::BridgeFilter => (
-            &["sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables"],
-            "Set both to 1. If they are not there, load the module: `modprobe br_netfilter`. Have both done at \
-             boot, in /etc/modules-load.d and /etc/sysctl.d. Then find what turned them off.",
-        ),
-        Cause::Lost => (
-            FILTERS,
-            "Look for a drop rule whose counters grow, rp_filter, a full conntrack table (`dmesg | \
-             grep conntrack`) and a blackhole route.",
-        ),
-        Cause::NoData => (
-            &["iptables -L FORWARD -nv | grep INVALID"],
-            "Either a stateful filter drops the data as INVALID, or two datapaths each see half of \
-             the connection, or the answer takes another route.",
-        ),
-        Cause::AnswerLost => (
-            FILTERS,
-            "Either a filter drops the answers, or a script deleted the conntrack entries \
-             (`conntrack -D`, `conntrack -F`), so that the answers are not translated back.",
-        ),
-        Cause::NotMasqueraded => (
-            &[
-                "iptables -t nat -L KUBE-POSTROUTING -n",
-                "nft list chain ip kube-proxy nat-postrouting",
-            ],
-            "A firewall reload often empties only POSTROUTING. Restart kube-proxy.",
-        ),
-        Cause::ConntrackFull => (
-            &[
-                "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max",
-                "conntrack -L 2>/dev/null | grep -o 'src=[^ ]*' | sort | uniq -c | sort -rn | head",
-            ],
-            "Raise net.netfilter.nf_conntrack_max (kube-proxy sets it from \
-             --conntrack-max-per-core), or stop the client that opens too many connections: the \
-             second command counts them by address.",
-        ),
-        Cause::Mtu => (
-            &["ip -d link show", "ip route get DESTINATION"],
-            "Small packets pass between nodes and large ones are lost: the MTU of the pods is too \
-             large for the path between the nodes, and ICMP packet-too-big messages are dropped. \
-             Compare the MTU of the pods' interfaces with the uplink's MTU minus the tunnel header \
-             (50 bytes for VXLAN, 60 or 80 for WireGuard), and allow ICMP type 3 code 4 and \
-             ICMPv6 type 2.",
-        ),
-        Cause::Cni => (
-            &["kubectl describe node NODE", "ls /etc/cni/net.d"],
-            "New pods get no address on this node, and running pods may be cut off. Check the CNI \
-             agent on this node (its pod, its log) and its configuration in /etc/cni/net.d; \
-             kubelet reads that directory again every few seconds.",
-        ),
-        Cause::Overlay => (
-            &["ip -s -d link show type vxlan", "ip route"],
-            "This node sends packets to other nodes, and the network between them loses the \
-             packets. Look for a firewall that blocks the tunnel's port (VXLAN 8472 or 4789, \
-             Geneve 6081, WireGuard 51820 or 51871, or IP protocol 4), try without checksum \
-             offload (`ethtool -K DEVICE tx-checksum-ip-generic off`), and check the CNI agent on \
-             this node.",
-        ),
-        Cause::AnswerNotDelivered => (
-            &[],
-            "Packets are lost after they leave the node: check the uplink, its switch, and the \
-             route back to the clients.",
-        ),
+/// Commands for IPv4 and advice of a section.
+fn entry(subject: &str) -> (Vec<&'static str>, String) {
+    let mut sections = REMEDIES.split("\n# ");
+    let found = sections.find_map(|section| section.strip_prefix(subject)?.strip_prefix('\n'));
+    let (mut commands, mut advice) = (Vec::new(), Vec::new());
+    let lines = found.unwrap_or_default().lines();
+    for line in lines.filter(|line| !line.is_empty()) {
+        match line.strip_prefix("$ ") {
+            Some(command) => commands.push(command),
+            None => advice.push(line),
+        }
     }
+    (commands, advice.join(" "))
 }
 
 /// The next steps for a cause in these families.
 fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
-    let (entries, advice) = entry(cause);
+    let (entries, advice) = entry(cause.name());
     let mut commands = Vec::new();
     for command in entries {
         for family in families {
@@ -204,8 +86,8 @@ fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
         }
     }
     let advice = match families {
-        [family] => in_family(advice, *family),
-        _ => advice.to_owned(),
+        [family] => in_family(&advice, *family),
+        _ => advice,
     };
     Remedy {
         subject: cause.name().to_owned(),
@@ -236,42 +118,18 @@ fn in_family(text: &str, family: Family) -> String {
 
 /// Next steps for an Unknown node.
 pub fn of_why(why: Why) -> Remedy {
-    let advice = match why {
-        Why::ObserverBlind => {
-            "Grant the missing capability, or read the kernel's error in the agent's log."
-        }
-        Why::NotSampled => {
-            "The agent was stopped or got no CPU time: check its CPU limit and the node's load."
-        }
-        Why::ViewNotSynced => {
-            "Check the manifests folder, or the agent's connection to the API server."
-        }
-        Why::NothingExpected => {
-            "If you expect Services on this node, check --view, --manifests and the node's name."
-        }
-        Why::NothingProven => {
-            "No probe has passed since boot. Fix the most likely cause shown above, then run `pathproof check`."
-        }
-        Why::Idle => "There is neither traffic nor a sentinel: install the sentinel's Service.",
-        Why::Inconclusive => {
-            "Wait for more connections, or open one to a Service from a pod of this node."
-        }
-        Why::EvidenceTooOld => "Open a new connection to a Service from a pod of this node.",
-        Why::SentinelAltered => {
-            "The sentinel's Service or EndpointSlices were edited: apply their manifest again."
-        }
-        Why::DatapathChanged => "Another proxy took over. The verdict returns once a probe passes.",
-    };
     Remedy {
         subject: why.name().to_owned(),
         commands: Vec::new(),
-        advice: advice.to_owned(),
+        advice: entry(why.name()).1,
         page: format!("{PAGE}#when-nothing-is-known"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use rstest::rstest;
 
     use super::*;
@@ -288,7 +146,7 @@ mod tests {
             let heading = format!("### {}", cause.name());
             let section = page.split_once(&format!("{heading}\n"));
             assert!(section.is_some(), "docs/operations.md lacks {heading:?}");
-            for command in entry(cause).0 {
+            for command in entry(cause.name()).0 {
                 assert!(
                     page.contains(command),
                     "docs/operations.md lacks {command:?}"
@@ -298,6 +156,19 @@ mod tests {
         // Every cause of a probe leads to a heading.
         for cause in ProbeCause::ALL {
             assert!(Cause::ALL.contains(&looked_into(cause)));
+        }
+    }
+
+    #[test]
+    fn every_cause_and_reason_has_its_section_and_no_other_has() {
+        let headings = REMEDIES.split("\n# ").skip(1);
+        let headings: Vec<&str> = headings.filter_map(|text| text.lines().next()).collect();
+        let names = Cause::ALL.into_iter().map(Cause::name);
+        let names: BTreeSet<&str> = names.chain(Why::ALL.map(Why::name)).collect();
+        assert_eq!(BTreeSet::from_iter(headings.iter().copied()), names);
+        assert_eq!(headings.len(), names.len(), "{headings:?}");
+        for name in names {
+            assert!(!entry(name).1.is_empty(), "{name}");
         }
     }
 
