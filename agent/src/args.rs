@@ -118,23 +118,8 @@ pub enum Command {
     Docs(DocsArgs),
 }
 
-const HEAD: &str = "\
-<!-- Written by `cargo xtask gen-docs` from agent/src/config/options.rs. Do not edit. -->
-# Configuration
-
-Every option of `pathproof run` can also be set by the environment variable shown with it; the
-command line takes precedence. Lists are separated by commas. A repeatable option may also be given
-several times.
-
-On an invalid setting the agent exits with code 64 and an error that names the setting and the
-remedy; on missing permissions it exits with 77. An environment variable that starts with
-PATHPROOF_ but is not a known setting is an error too; in place of kube-proxy it is only logged.
-
-## The node's name
-
-The first of these that is not empty: `--node-name`, `PATHPROOF_NODE_NAME`, `NODE_NAME` (as a
-DaemonSet sets it from `spec.nodeName`), the host's name in lower case.
-";
+/// The beginning of docs/configuration.md.
+const HEAD: &str = include_str!("args/configuration.md.in");
 
 fn exit_codes() -> String {
     let page = address("docs/concepts.md");

@@ -271,40 +271,31 @@ const FLEET_CODES: &str = "Exit codes: 0 listed, whatever the verdicts; 1 failed
 const KUBECTL: &str = "Options passed to kubectl";
 const LIST: &str = "List";
 
-/// kubectl's options for reaching the API server: name, value, help.
-const KUBECTL_OPTIONS: [(&str, &str, &str); 15] = [
-    ("kubeconfig", "FILE", "Kubeconfig file"),
-    ("context", "NAME", "Context of the kubeconfig"),
-    ("cluster", "NAME", "Cluster of the kubeconfig"),
-    ("user", "NAME", "User of the kubeconfig"),
-    ("server", "URL", "URL of the API server"),
-    (
-        "tls-server-name",
-        "NAME",
-        "Name in the API server's certificate",
-    ),
-    (
-        "certificate-authority",
-        "FILE",
-        "Certificate of the certificate authority of the API server",
-    ),
-    (
-        "insecure-skip-tls-verify",
-        "BOOL",
-        "Accept any certificate of the API server",
-    ),
-    ("client-certificate", "FILE", "Client certificate"),
-    ("client-key", "FILE", "Key of the client certificate"),
-    ("token", "TOKEN", "Bearer token"),
-    ("as", "NAME", "User to impersonate"),
-    ("as-group", "NAME", "Group to impersonate (repeatable)"),
-    ("as-uid", "UID", "UID to impersonate"),
-    (
-        "request-timeout",
-        "DURATION",
-        "Time limit of one request to the API server; 0 is none",
-    ),
-];
+/// kubectl's options for reaching the API server, one a line: name, value, help.
+const KUBECTL_OPTIONS: &str = "\
+kubeconfig FILE Kubeconfig file
+context NAME Context of the kubeconfig
+cluster NAME Cluster of the kubeconfig
+user NAME User of the kubeconfig
+server URL URL of the API server
+tls-server-name NAME Name in the API server's certificate
+certificate-authority FILE Certificate of the certificate authority of the API server
+insecure-skip-tls-verify BOOL Accept any certificate of the API server
+client-certificate FILE Client certificate
+client-key FILE Key of the client certificate
+token TOKEN Bearer token
+as NAME User to impersonate
+as-group NAME Group to impersonate (repeatable)
+as-uid UID UID to impersonate
+request-timeout DURATION Time limit of one request to the API server; 0 is none";
+
+fn kubectl_options() -> impl Iterator<Item = [&'static str; 3]> {
+    KUBECTL_OPTIONS.lines().filter_map(|line| {
+        let (name, rest) = line.split_once(' ')?;
+        let (value, help) = rest.split_once(' ')?;
+        Some([name, value, help])
+    })
+}
 
 /// The command line if the binary is called as a kubectl plugin.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -387,7 +378,7 @@ pub struct KubectlOptions(pub Vec<String>);
 
 impl ClapArgs for KubectlOptions {
     fn augment_args(command: Command) -> Command {
-        command.args(KUBECTL_OPTIONS.map(|(name, value, help)| {
+        command.args(kubectl_options().map(|[name, value, help]| {
             let arg = Arg::new(name)
                 .long(name)
                 .short((name == "server").then_some('s'))
@@ -413,11 +404,11 @@ impl ClapArgs for KubectlOptions {
 
 impl FromArgMatches for KubectlOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let words = |(name, ..): &(&str, &str, &str)| -> Vec<String> {
+        let words = kubectl_options().flat_map(|[name, ..]| {
             let values = matches.get_many::<String>(name).into_iter().flatten();
-            values.map(|value| format!("--{name}={value}")).collect()
-        };
-        Ok(Self(KUBECTL_OPTIONS.iter().flat_map(words).collect()))
+            values.map(move |value| format!("--{name}={value}"))
+        });
+        Ok(Self(words.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
@@ -245,17 +247,9 @@ pub(super) fn build(turn: &Snapshot, to: &mut Samples<'_>) {
     );
 }
 
-/// Clock ticks a second in /proc/self/stat: USER_HZ, 100 on every architecture that Linux has.
-const TICKS: f64 = 100.0;
-
-/// Fields 14 and 15 of proc_pid_stat(5). Field 2, the command's name, may contain anything and ends
-/// with the last parenthesis.
 pub(super) fn cpu_seconds() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some((user + system) as f64 / TICKS)
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?;
+    Some(Duration::from(time).as_secs_f64())
 }
 
 /// `VmRSS:  1234 kB` of proc_pid_status(5).
