@@ -145,8 +145,8 @@ pub fn version(output: Output) -> Exit {
 }
 
 /// `pathproof docs`: a page of the reference on standard output.
-pub fn docs(said: &DocsArgs) -> Exit {
-    let page = match said.page {
+pub fn docs(args: &DocsArgs) -> Exit {
+    let page = match args.page {
         DocsPage::Metrics => metrics::reference(),
         DocsPage::Configuration => args::reference(),
     };

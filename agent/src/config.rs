@@ -306,9 +306,9 @@ fn different(sentinel: &SentinelConfig) -> Result<(), ConfigError> {
 /// without one.
 fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigError> {
     let has_api = matches!(source, Source::Api { .. });
-    let wanted = |option, said| match said {
+    let wanted = |option, given| match given {
         Some(Switch::On) if !has_api => Err(ConfigError::NowhereToPublish { option }),
-        said => Ok(said.map_or(has_api, |said| said == Switch::On)),
+        given => Ok(given.map_or(has_api, |given| given == Switch::On)),
     };
     Ok(PublishConfig {
         condition: wanted("--publish-condition", args.publish_condition)?,
@@ -317,10 +317,10 @@ fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigE
 }
 
 /// Taint keys of the default presets, and of the given keys and presets.
-fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
-    let said = said.iter().map(|text| text.trim());
-    let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
-    for value in &said {
+fn taints(given: &[String]) -> Result<TerminatingTaints, ConfigError> {
+    let given = given.iter().map(|text| text.trim());
+    let given: Vec<&str> = given.filter(|text| !text.is_empty()).collect();
+    for value in &given {
         // Reject a misspelt preset, because it would silently become a key that matches no taint.
         let is_nearly = |name: &&str| (1..=2).contains(&strsim::levenshtein(name, value));
         let mut names = PRESETS.iter().map(|preset| preset.name);
@@ -329,7 +329,7 @@ fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
             return Err(ConfigError::Misspelt { value, preset });
         }
     }
-    Ok(TerminatingTaints::parse(said)?)
+    Ok(TerminatingTaints::parse(given)?)
 }
 
 #[cfg(test)]

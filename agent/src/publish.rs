@@ -39,7 +39,7 @@ use crate::metrics::{Metrics, Published};
 pub type Reports = watch::Receiver<Option<Arc<Report>>>;
 
 /// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const REPORTER: &str = "pathproof";
 /// The API requires an action; pathproof always reports the same.
 const ACTION: &str = "Judge";
@@ -53,7 +53,7 @@ pub struct Settings {
     pub condition: bool,
     pub events: bool,
     pub pace: Pace,
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Settings {
@@ -64,7 +64,7 @@ impl Settings {
             condition,
             events,
             pace: Pace::default(),
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         }
     }
 }
@@ -108,7 +108,7 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     loop {
         match node.read().await {
             Ok(found) => return found,
-            Err(error) if error.is_passing() => {
+            Err(error) if error.is_temporary() => {
                 tracing::debug!(%error, "the Node's condition cannot be read yet; trying again");
                 sleep(pause).await;
                 pause = (pause * 2).min(pace.retry_max);
@@ -190,7 +190,7 @@ impl Publisher {
             if report.port.succeeded {
                 // Another agent answers on this node or shares the port, and writes the condition. Once it
                 // ends, it is unknown what it wrote last.
-                schedule.doubt();
+                schedule.set_uncertain();
             } else {
                 due = self.update_condition(&mut schedule, &report).await;
             }
@@ -201,7 +201,7 @@ impl Publisher {
     async fn update_condition(&self, schedule: &mut Schedule, report: &Report) -> Option<Mono> {
         let (condition, now, wall) = (state(report), clock::mono(), clock::wall());
         if let Some(uid) = &report.node_uid {
-            schedule.of(uid);
+            schedule.follow(uid);
         }
         schedule.observe(condition, now, wall);
         let due = schedule.due()?;
@@ -285,7 +285,7 @@ impl Publisher {
             secondary: None,
         };
         let sent = self.recorder.publish(&event, &self.regarding);
-        let result = self.node.patient(sent).await;
+        let result = self.node.in_time(sent).await;
         let refusal = result.as_ref().copied().map_err(Fault::refusal);
         self.outcomes.note(Published::Event, &report.node, result);
         refusal

@@ -33,9 +33,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// An agent answers, but its verdict cannot be read.
-pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
-    let address = &said.admin.address;
-    let ask = || fetch::report(address, fetch::PEOPLE);
+pub fn beside_agent(args: &CheckArgs) -> Result<Option<Exit>, FetchError> {
+    let address = &args.admin.address;
+    let ask = || fetch::report(address, fetch::INTERACTIVE);
     let mut asked = ask();
     for _ in 0..ATTEMPTS {
         if matches!(asked, Err(FetchError::TooEarly(..))) {
@@ -50,12 +50,12 @@ pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
                 version: report.agent.version.clone(),
             };
             let time = report.written.duration_since(report.agent.started);
-            Ok(Some(print(said, &report, source, time.unsigned_abs())))
+            Ok(Some(print(args, &report, source, time.unsigned_abs())))
         }
         // No agent that can be queried answers at this address.
         Err(
             FetchError::Unreachable(..)
-            | FetchError::Stranger(..)
+            | FetchError::NotAnAgent(..)
             | FetchError::Denied(..)
             | FetchError::Broken(..),
         ) => Ok(None),
@@ -64,13 +64,13 @@ pub fn beside_agent(said: &CheckArgs) -> Result<Option<Exit>, FetchError> {
 }
 
 /// Prints a report that was made without an agent, by probing for `time`.
-pub fn show(said: &CheckArgs, report: &Report, time: Duration) -> Exit {
-    print(said, report, Source::Itself, time)
+pub fn show(args: &CheckArgs, report: &Report, time: Duration) -> Exit {
+    print(args, report, Source::Itself, time)
 }
 
-fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> Exit {
+fn print(args: &CheckArgs, report: &Report, source: Source, time: Duration) -> Exit {
     let checked = Checked::of(report, source, time);
-    let printed = super::show(said.output, &checked, |colour| checked.page(report, colour));
+    let printed = super::show(args.output, &checked, |colour| checked.page(report, colour));
     printed.then(match checked.result {
         CheckResult::Healthy => Exit::Success,
         CheckResult::Broken => Exit::Failure,
@@ -238,15 +238,15 @@ fn result(report: &Report) -> (CheckResult, String) {
     if let Some(missing) = &report.cluster.missing_node {
         return unknown(missing.clone());
     }
-    let said = &sentinel.sentence;
+    let why = &sentinel.sentence;
     match sentinel.state {
         _ if unread => return unknown(verdict.reason()),
         SentinelCondition::Probing if verdict.state != State::Proven => {
             return unknown(verdict.reason());
         }
         SentinelCondition::Probing => {}
-        SentinelCondition::Absent => return unknown(format!("there is no sentinel: {said}")),
-        state => return unknown(format!("the sentinel is {}: {said}", state.name())),
+        SentinelCondition::Absent => return unknown(format!("there is no sentinel: {why}")),
+        state => return unknown(format!("the sentinel is {}: {why}", state.name())),
     }
     let tcp = || probed(verdict).filter(|(_, lane)| lane.transport == Transport::Tcp);
     match tcp().find(|(_, lane)| lane.state != LaneState::Passing) {

@@ -23,30 +23,30 @@ const REPORT: Duration = Duration::from_secs(5);
 type Answer = Result<(DrainReport, String), FetchError>;
 
 /// Runs the command. `now` reads the monotonic clock.
-pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
+pub fn run(args: &DrainArgs, now: fn() -> Mono) -> Exit {
     let begun = now();
-    let mut wait = Wait::new(said.timeout);
+    let mut wait = Wait::new(args.timeout);
     loop {
         let ask = Ask {
-            quiet: said.quiet,
-            waited: said.wait.then(|| now().since(begun)),
-            until: said.until,
-            idle: said.idle,
+            quiet: args.quiet,
+            waited: args.wait.then(|| now().since(begun)),
+            until: args.until,
+            idle: args.idle,
         };
-        let answer = fetch::drain(&said.admin.address, &ask);
+        let answer = fetch::drain(&args.admin.address, &ask);
         let elapsed = now().since(begun);
-        if !said.wait || wait.is_over(&answer, elapsed) {
-            return show(said, answer);
+        if !args.wait || wait.is_over(&answer, elapsed) {
+            return show(args, answer);
         }
         if let Some(line) = wait.progress(&answer, elapsed) {
             // The hook must wait even if this line cannot be written.
             let _ = write!(io::stderr(), "{}", super::complaint(&line));
         }
-        thread::sleep(AGAIN.min(said.timeout.saturating_sub(elapsed)));
+        thread::sleep(AGAIN.min(args.timeout.saturating_sub(elapsed)));
     }
 }
 
-fn show(said: &DrainArgs, answer: Answer) -> Exit {
+fn show(args: &DrainArgs, answer: Answer) -> Exit {
     let (report, body) = match answer {
         Ok(answer) => answer,
         // Without an answer, it is unknown whether connections still arrive.
@@ -55,7 +55,7 @@ fn show(said: &DrainArgs, answer: Answer) -> Exit {
             return Exit::Unknown;
         }
     };
-    let printed = match said.output {
+    let printed = match args.output {
         Output::Json => super::print_document(&body),
         Output::Text => super::print(&text(&report)),
     };

@@ -13,12 +13,12 @@ use serde_json::Value;
 use thiserror::Error;
 
 /// Timeouts: for connecting, and for each read and write.
-pub(super) type Patience = (Duration, Duration);
+pub(super) type Timeouts = (Duration, Duration);
 
 /// For interactive use: a starved node answers late, and a person can wait.
-pub(super) const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
+pub(super) const INTERACTIVE: Timeouts = (Duration::from_secs(3), Duration::from_secs(5));
 /// For node-problem-detector, which allows its plugins 5 s: the sum must be below that.
-pub(super) const PLUGIN: Patience = (Duration::from_secs(1), Duration::from_secs(3));
+pub(super) const PLUGIN: Timeouts = (Duration::from_secs(1), Duration::from_secs(3));
 /// Maximum size of an answer: far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
@@ -52,7 +52,7 @@ pub enum FetchError {
         "the server at {0} is not a pathproof agent ({1}): give the agent's admin port with \
          --admin-address (default port 19256)"
     )]
-    Stranger(String, String),
+    NotAnAgent(String, String),
     /// The report comes from an incompatible version. The second field is the report's schema, or
     /// `unknown`.
     #[error(
@@ -63,14 +63,14 @@ pub enum FetchError {
 }
 
 /// The report of `/verdict`, and the text that it was parsed from.
-pub(super) fn report(address: &str, limits: Patience) -> Result<(Report, String), FetchError> {
-    let body = body(address, &exchange(address, "/verdict", limits)?)?;
+pub(super) fn report(address: &str, timeouts: Timeouts) -> Result<(Report, String), FetchError> {
+    let body = body(address, &exchange(address, "/verdict", timeouts)?)?;
     Ok((parse(address, &body)?, body))
 }
 
 /// The answer of `/drainz` to a query, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
-    let answer = exchange(address, &format!("/drainz?{}", ask.query()), PEOPLE)?;
+    let answer = exchange(address, &format!("/drainz?{}", ask.query()), INTERACTIVE)?;
     let answer = Answer::of(address, &answer)?;
     match (answer.status, serde_json::from_slice(answer.body)) {
         (200 | 503, Ok(report)) => Ok((report, answer.text())),
@@ -79,7 +79,7 @@ pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), F
 }
 
 pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
-    let answer = exchange(address, "/recording", PEOPLE)?;
+    let answer = exchange(address, "/recording", INTERACTIVE)?;
     let answer = Answer::of(address, &answer)?;
     match answer.status {
         200 => Ok(answer.body.to_vec()),
@@ -131,7 +131,7 @@ impl<'a> Answer<'a> {
                 whole,
                 body: &whole[length..],
             }),
-            _ => Err(stranger(address, whole)),
+            _ => Err(not_an_agent(address, whole)),
         }
     }
 
@@ -140,8 +140,8 @@ impl<'a> Answer<'a> {
     }
 
     fn unexpected(&self) -> FetchError {
-        let said = serde_json::from_slice::<Value>(self.body).unwrap_or_default();
-        if self.status == 403 && said["error"].is_string() {
+        let document = serde_json::from_slice::<Value>(self.body).unwrap_or_default();
+        if self.status == 403 && document["error"].is_string() {
             return FetchError::Elsewhere(self.address.to_owned());
         }
         match serde_json::from_slice(self.body) {
@@ -152,23 +152,23 @@ impl<'a> Answer<'a> {
                 };
                 FetchError::TooEarly(self.address.to_owned(), waits)
             }
-            _ => stranger(self.address, self.whole),
+            _ => not_an_agent(self.address, self.whole),
         }
     }
 }
 
-fn stranger(address: &str, answer: &[u8]) -> FetchError {
+fn not_an_agent(address: &str, answer: &[u8]) -> FetchError {
     let text = String::from_utf8_lossy(answer);
     let line = text.lines().next().unwrap_or_default();
     let begins: String = line.chars().take(60).collect();
-    FetchError::Stranger(address.to_owned(), visible(&begins).into_owned())
+    FetchError::NotAnAgent(address.to_owned(), visible(&begins).into_owned())
 }
 
-fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, FetchError> {
+fn exchange(address: &str, page: &str, timeouts: Timeouts) -> Result<Vec<u8>, FetchError> {
     let broken = |source| FetchError::Broken(address.to_owned(), source);
-    let mut stream = connect(address, patience.0)?;
-    stream.set_read_timeout(Some(patience.1)).map_err(broken)?;
-    stream.set_write_timeout(Some(patience.1)).map_err(broken)?;
+    let mut stream = connect(address, timeouts.0)?;
+    stream.set_read_timeout(Some(timeouts.1)).map_err(broken)?;
+    stream.set_write_timeout(Some(timeouts.1)).map_err(broken)?;
     let request =
         format!("GET {page} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();
@@ -207,7 +207,7 @@ mod tests {
     /// The result of `report` against a server that sends this answer, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {
         against_by(answer, |address| {
-            report(address, PEOPLE).map(|(_, body)| body)
+            report(address, INTERACTIVE).map(|(_, body)| body)
         })
     }
 
@@ -278,12 +278,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let message = report(&address, PEOPLE).unwrap_err().to_string();
+        let message = report(&address, INTERACTIVE).unwrap_err().to_string();
         assert!(
             message.contains("check that `pathproof run` is running"),
             "{message}"
         );
-        let message = report("nonsense", PEOPLE).unwrap_err().to_string();
+        let message = report("nonsense", INTERACTIVE).unwrap_err().to_string();
         assert!(message.starts_with("--admin-address"), "{message}");
     }
 

@@ -32,21 +32,21 @@ const VERDICT: usize = 1;
 type Cells = [String; TITLES.len()];
 
 /// Runs the command. It does not return if kubectl replaces this process.
-pub fn run(said: &FleetArgs, now: Wall) -> Exit {
-    let (command, target) = match &said.command {
+pub fn run(args: &FleetArgs, now: Wall) -> Exit {
+    let (command, target) = match &args.command {
         None => {
-            let nodes = kubectl::nodes(said);
+            let nodes = kubectl::nodes(args);
             return super::end(nodes.map(|nodes| {
                 let rows = rows(&nodes, now);
-                let list = List::of(&rows, said.unhealthy, now);
-                super::show(said.output, &list, |colour| list.page(program(), colour))
+                let list = List::of(&rows, args.unhealthy, now);
+                super::show(args.output, &list, |colour| list.page(program(), colour))
             }));
         }
         Some(FleetCommand::Why(why)) => ("why", why),
         Some(FleetCommand::Status(status)) => ("status", status),
     };
-    let error = match kubectl::agent_pod(said, &target.node) {
-        Ok(pod) => kubectl::exec(said, &pod, command, &target.options),
+    let error = match kubectl::agent_pod(args, &target.node) {
+        Ok(pod) => kubectl::exec(args, &pod, command, &target.options),
         Err(error) => error,
     };
     super::fail(&error)

@@ -79,7 +79,7 @@ impl Text {
         self.right(Style::Faint, PASSED, "passed");
         self.right(Style::Faint, RTT, "RTT");
         self.to(LAST_PASS).put(Style::Faint, "last pass").line();
-        let mut said: Vec<String> = Vec::new();
+        let mut shown: Vec<String> = Vec::new();
         for family in &verdict.families {
             for (index, lane) in family.lanes.iter().enumerate() {
                 if index == 0 {
@@ -87,11 +87,11 @@ impl Text {
                 }
                 self.lane(lane, verdict.at);
                 let meaning = explain::meaning(family.family, lane)
-                    .filter(|text| !said.contains(text))
+                    .filter(|text| !shown.contains(text))
                     .filter(|_| !explain::is_explained(lane, &family.lanes));
                 if let Some(text) = meaning {
                     self.to(PATH).wrapped(Style::Faint, PATH, &sentence(&text));
-                    said.push(text);
+                    shown.push(text);
                 }
             }
         }

@@ -40,10 +40,10 @@ pub(super) enum Problem {
 }
 
 pub fn record(args: &RecordArgs) -> Exit {
-    super::end(take(args).map(|text| super::print(&text)))
+    super::end(save(args).map(|text| super::print(&text)))
 }
 
-fn take(args: &RecordArgs) -> Result<String, Problem> {
+fn save(args: &RecordArgs) -> Result<String, Problem> {
     let (path, shown) = (&args.output, args.output.display());
     let mut recording = fetch::recording(&args.admin.address)?;
     let mut how = "";

@@ -28,14 +28,14 @@ const REDRAW: Duration = Duration::from_secs(1);
 const OLD_AFTER: Duration = Duration::from_secs(3);
 
 /// Runs the command: once, or until interrupted or the output is closed. `now` reads the wall clock.
-pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
-    if !said.watch {
-        return super::end(page(said, now).map(|page| super::write_out(&page)));
+pub fn run(args: &StatusArgs, now: fn() -> Timestamp) -> Exit {
+    if !args.watch {
+        return super::end(page(args, now).map(|page| super::write_out(&page)));
     }
-    let redraw = io::stdout().is_terminal() && said.output == Output::Text;
+    let redraw = io::stdout().is_terminal() && args.output == Output::Text;
     loop {
         // Continue after an error, because the agent may come back.
-        let page = page(said, now).unwrap_or_else(|error| super::complaint(&chain(&error)));
+        let page = page(args, now).unwrap_or_else(|error| super::complaint(&chain(&error)));
         if put(&page, redraw).is_err() {
             return Exit::Success;
         }
@@ -43,9 +43,9 @@ pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     }
 }
 
-fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
-    let (report, body) = fetch::report(&said.admin.address, fetch::PEOPLE)?;
-    Ok(match said.output {
+fn page(args: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
+    let (report, body) = fetch::report(&args.admin.address, fetch::INTERACTIVE)?;
+    Ok(match args.output {
         Output::Json => json(&body).into_owned(),
         Output::Text => styled(&render(&report, now(), colours()), colours()),
     })

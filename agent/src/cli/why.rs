@@ -24,15 +24,15 @@ const SCHEMA: u32 = 2;
 /// Column where the sentence of a stage begins.
 const STAGE: usize = 30;
 
-pub fn run(said: &WhyArgs) -> Exit {
-    let report = match said.at {
-        Some(at) => recording::report_at(at, said),
-        None => fetch::report(&said.admin.address, fetch::PEOPLE)
+pub fn run(args: &WhyArgs) -> Exit {
+    let report = match args.at {
+        Some(at) => recording::report_at(at, args),
+        None => fetch::report(&args.admin.address, fetch::INTERACTIVE)
             .map(|(report, _)| report)
             .map_err(recording::Problem::from),
     };
     super::end(report.map(|report| {
-        super::show(said.output, &Chain::of(&report), |colour| {
+        super::show(args.output, &Chain::of(&report), |colour| {
             render(&report, colour)
         })
     }))

@@ -25,7 +25,7 @@ const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k
 pub(super) struct NodeApi {
     client: Client,
     name: Arc<str>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl NodeApi {
@@ -33,14 +33,14 @@ impl NodeApi {
         Self {
             client,
             name: Arc::clone(&settings.node),
-            patience: settings.patience,
+            timeout: settings.timeout,
         }
     }
 
     /// Reads the condition that an earlier agent wrote.
     pub(super) async fn read(&self) -> Result<Option<Written>, Fault> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let node = self.patient(nodes.get(&self.name)).await?;
+        let node = self.in_time(nodes.get(&self.name)).await?;
         let conditions = node.status.and_then(|status| status.conditions);
         let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
         Ok(conditions.iter().flatten().find(ours).and_then(written))
@@ -72,21 +72,21 @@ impl NodeApi {
             .map_err(kube::Error::BuildRequest)?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(METADATA_ALONE));
-        self.patient(self.client.request_text(request)).await?;
+        self.in_time(self.client.request_text(request)).await?;
         Ok(())
     }
 
     /// Waits for an answer, up to the timeout.
-    pub(super) async fn patient<T>(
+    pub(super) async fn in_time<T>(
         &self,
         answer: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Fault> {
-        match tokio::time::timeout(self.patience, answer).await {
+        match tokio::time::timeout(self.timeout, answer).await {
             Ok(result) => Ok(result?),
             Err(_) => Err(Fault {
                 why: format!(
                     "the API server did not answer within {} s",
-                    self.patience.as_secs()
+                    self.timeout.as_secs()
                 ),
                 result: WriteResult::Timeout,
                 wait: None,
@@ -130,7 +130,7 @@ impl Fault {
     }
 
     /// Whether the fault may soon pass by itself.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(super) fn is_temporary(&self) -> bool {
         !matches!(self.result, WriteResult::Forbidden | WriteResult::NotFound)
     }
 }

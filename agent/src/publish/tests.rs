@@ -27,7 +27,7 @@ fn settings(condition: bool, events: bool) -> Settings {
             retry_max: Duration::from_millis(5),
             denied: Duration::from_millis(5),
         },
-        patience: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
         ..Settings::new("node-1".into(), condition, events)
     }
 }
@@ -196,7 +196,7 @@ async fn a_hanging_request_times_out() {
     let world = World::begin(
         server,
         Settings {
-            patience: Duration::from_millis(50),
+            timeout: Duration::from_millis(50),
             ..settings(true, false)
         },
     );
@@ -218,7 +218,7 @@ async fn events_do_not_wait_for_a_condition_that_hangs() {
         server,
         Settings {
             // The write of the condition hangs throughout.
-            patience: Duration::from_secs(3_600),
+            timeout: Duration::from_secs(3_600),
             ..settings(true, true)
         },
     );

@@ -273,7 +273,7 @@ impl Report {
     /// or its id be another's.
     pub fn keep_names(&mut self, before: &Report) {
         let key = |it: &SightingReport| (it.at, it.client, it.frontend, it.destination, it.failure);
-        // Names have no blanks, unlike what stands in for them.
+        // A name has no blanks. The text that replaces an unknown name, such as `service id 7`, has some.
         let is_name = |text: &String| !text.contains(' ');
         for sighting in &mut self.sightings {
             let mut known = before.sightings.iter();

@@ -24,8 +24,8 @@ const LONGEST: usize = 80;
 const OLD: Duration = Duration::from_secs(10);
 
 /// Runs the command. `now` reads the wall clock.
-pub fn run(said: &CheckArgs, now: fn() -> Timestamp) -> Exit {
-    let (status, text) = match fetch::report(&said.admin.address, fetch::PLUGIN) {
+pub fn run(args: &CheckArgs, now: fn() -> Timestamp) -> Exit {
+    let (status, text) = match fetch::report(&args.admin.address, fetch::PLUGIN) {
         Ok((report, _)) => of_report(&report, now()),
         Err(error) => (Exit::PluginUnknown, error.to_string()),
     };

@@ -42,21 +42,21 @@ pub(super) enum KubectlError {
 }
 
 /// Lists the Nodes that the selector matches.
-pub(super) fn nodes(said: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
-    let selector = said.selector.iter();
+pub(super) fn nodes(args: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
+    let selector = args.selector.iter();
     let words: Vec<String> = selector.map(|text| format!("--selector={text}")).collect();
-    get(said, "nodes", &words, listed::nodes)
+    get(args, "nodes", &words, listed::nodes)
 }
 
 /// Name of the agent's pod on `node`.
-pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlError> {
-    let namespace = said.namespace.clone();
+pub(super) fn agent_pod(args: &FleetArgs, node: &str) -> Result<String, KubectlError> {
+    let namespace = args.namespace.clone();
     let words = [
         format!("--namespace={namespace}"),
         format!("--selector={AGENTS}"),
         format!("--field-selector=spec.nodeName={node}"),
     ];
-    let pods = get(said, "pods", &words, listed::pods)?.into_iter();
+    let pods = get(args, "pods", &words, listed::pods)?.into_iter();
     // During an update a node may have two pods. Prefer one that runs and is not being deleted.
     match pods.max_by_key(|pod| (pod.waits.is_none(), !pod.deleting)) {
         None => Err(KubectlError::NoAgent(node.to_owned(), namespace)),
@@ -69,24 +69,24 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
 
 /// Replaces this process by kubectl, which runs the agent's binary in `pod`. Standard streams, signals and
 /// exit code are then kubectl's. Returns only if kubectl cannot be started.
-pub(super) fn exec(said: &FleetArgs, pod: &str, run: &str, options: &[String]) -> KubectlError {
-    let mut command = kubectl("exec", said);
+pub(super) fn exec(args: &FleetArgs, pod: &str, run: &str, options: &[String]) -> KubectlError {
+    let mut command = kubectl("exec", args);
     command
-        .arg(format!("--namespace={}", said.namespace))
+        .arg(format!("--namespace={}", args.namespace))
         .args([pod, "--container", CONTAINER, "--", BINARY, run]);
-    if said.output == Output::Json {
+    if args.output == Output::Json {
         command.arg("--output=json");
     }
     not_started(command.args(options).exec())
 }
 
 fn get<T>(
-    said: &FleetArgs,
+    args: &FleetArgs,
     what: &'static str,
     words: &[String],
     read: fn(&[u8]) -> serde_json::Result<T>,
 ) -> Result<T, KubectlError> {
-    let mut command = kubectl("get", said);
+    let mut command = kubectl("get", args);
     command.args([what, "--output=json"]).args(words);
     // A credential plugin may prompt for a password.
     command.stdin(Stdio::inherit()).stderr(Stdio::inherit());
@@ -98,9 +98,9 @@ fn get<T>(
     read(&output.stdout).map_err(|source| KubectlError::Unreadable(what, source))
 }
 
-fn kubectl(verb: &str, said: &FleetArgs) -> Command {
+fn kubectl(verb: &str, args: &FleetArgs) -> Command {
     let mut command = Command::new("kubectl");
-    command.arg(verb).args(&said.kubectl.0);
+    command.arg(verb).args(&args.kubectl.0);
     command
 }
 

@@ -133,7 +133,7 @@ async fn the_served_report_is_shown() {
     let ask = || {
         let address = address.clone();
         tokio::task::spawn_blocking(move || {
-            fetch::report(&address, fetch::PEOPLE).map(|(report, _)| report)
+            fetch::report(&address, fetch::INTERACTIVE).map(|(report, _)| report)
         })
     };
     let early = ask().await.unwrap().unwrap_err();

@@ -48,8 +48,8 @@ impl Default for Pace {
     }
 }
 
-/// Budget of changes other than to False or back to True: this many at once, and one more each heartbeat.
-const CALM: u32 = 3;
+/// Budget of changes that are not urgent: this many at once, and one more each heartbeat.
+const NOT_URGENT: u32 = 3;
 /// Maximum pause that is accepted from the API server.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
@@ -89,7 +89,7 @@ pub struct Schedule {
     last_write: Option<Mono>,
     /// `None` before the first write, unless a condition was found.
     heartbeat_at: Option<Mono>,
-    calm: Budget,
+    not_urgent: Budget,
     retry: Retry,
 }
 
@@ -104,16 +104,16 @@ impl Schedule {
             uncertain: false,
             last_write: None,
             heartbeat_at: None,
-            calm: Budget::new(CALM, pace.heartbeat),
+            not_urgent: Budget::new(NOT_URGENT, pace.heartbeat),
             retry: Retry::default(),
         };
-        schedule.heartbeat_at = found.map(|_| schedule.place_after(now));
+        schedule.heartbeat_at = found.map(|_| schedule.heartbeat_after(now));
         schedule
     }
 
-    /// Records the Node's UID. A Node that was deleted and registered again has no condition,
-    /// whatever was written to the previous Node of that name.
-    pub fn of(&mut self, uid: &Arc<str>) {
+    /// Records the Node's UID. A Node that was deleted and registered again has no condition, even if one was
+    /// written to the previous Node of that name.
+    pub fn follow(&mut self, uid: &Arc<str>) {
         let before = self.uid.replace(Arc::clone(uid));
         if before.is_some_and(|before| before != *uid) {
             (self.written, self.heartbeat_at, self.uncertain) = (None, None, false);
@@ -165,7 +165,7 @@ impl Schedule {
         }
         let same = written.status == current.condition.status
             && written.reason == Some(current.condition.reason);
-        (!same).then(|| settled.max(self.calm.free_at()))
+        (!same).then(|| settled.max(self.not_urgent.free_at()))
     }
 
     /// The condition's `lastTransitionTime`. It changes only if the status differs from the API server's.
@@ -184,17 +184,17 @@ impl Schedule {
             reason: Some(condition.reason),
             transition,
         });
-        let calm = before.is_some_and(|before| {
+        let is_not_urgent = before.is_some_and(|before| {
             !is_urgent(before.status, condition.status)
                 && (before.status, before.reason) != (condition.status, Some(condition.reason))
         });
-        if calm {
-            self.calm.spend(now);
+        if is_not_urgent {
+            self.not_urgent.spend(now);
         }
         self.uncertain = false;
         self.last_write = Some(now);
         // At least half a heartbeat from now, because a change also serves as a heartbeat.
-        self.heartbeat_at = Some(self.place_after(now.plus(self.pace.heartbeat / 2)));
+        self.heartbeat_at = Some(self.heartbeat_after(now.plus(self.pace.heartbeat / 2)));
         self.retry = Retry::default();
     }
 
@@ -205,13 +205,13 @@ impl Schedule {
     }
 
     /// Makes the API server's copy uncertain, because another agent may have written it.
-    pub fn doubt(&mut self) {
+    pub fn set_uncertain(&mut self) {
         self.uncertain = true;
     }
 
     /// The node's next heartbeat, at a phase that counts from the node's boot: it is the same after
     /// a restart of the agent.
-    fn place_after(&self, at: Mono) -> Mono {
+    fn heartbeat_after(&self, at: Mono) -> Mono {
         let every = Mono(0).plus(self.pace.heartbeat).0.max(1);
         let phase = Mono(0)
             .plus(spread(&self.node, PHASE, self.pace.heartbeat))
@@ -296,8 +296,8 @@ impl Retry {
     }
 }
 
-/// A node's constant offset below `over`, by its name and the purpose (`salt`). It spreads the
-/// nodes over time and is the same after a restart.
+/// An offset below `over` that differs between nodes, so that they do not all write at once. It depends on the
+/// node's name and on `salt` alone, so it is the same after a restart.
 pub(super) fn spread(node: &str, salt: u64, over: Duration) -> Duration {
     let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
     let place = BuildHasherDefault::<DefaultHasher>::default().hash_one((node, salt));

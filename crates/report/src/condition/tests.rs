@@ -176,14 +176,14 @@ fn an_agent_that_begins_keeps_what_it_finds() {
 #[test]
 fn a_node_that_is_registered_again_gets_its_condition_at_once() {
     let mut schedule = schedule("node-1", None);
-    schedule.of(&"first".into());
+    schedule.follow(&"first".into());
     schedule.observe(sound(), at(0), wall(0));
     schedule.wrote(sound(), wall(0), at(1));
-    schedule.of(&"first".into());
+    schedule.follow(&"first".into());
     assert!(schedule.due() > Some(at(150)), "{:?}", schedule.due());
     // The Node was gone, and writes to it were rejected.
     schedule.failed(Refusal::Denied, at(100));
-    schedule.of(&"second".into());
+    schedule.follow(&"second".into());
     assert!(schedule.due() <= Some(at(100)), "{:?}", schedule.due());
     assert_eq!(schedule.transition(), Some(wall(0)));
 }
