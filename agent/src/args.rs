@@ -1,8 +1,8 @@
 //! The command line. The options of `run` are defined in `config`.
 //!
-//! [`reference()`] generates docs/configuration.md from these definitions.
+//! `cargo xtask gen-docs` writes docs/configuration.md from these definitions.
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::config::{RotateConfig, RunArgs};
 use crate::docs::address;
@@ -11,9 +11,9 @@ mod commands;
 pub mod variables;
 
 pub use commands::{
-    AdminPort, CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, EchoArgs, FleetArgs,
-    FleetCommand, KubeProxyArgs, KubectlOptions, NodeArgs, Output, Plugin, RecordArgs, ReplayArgs,
-    StatusArgs, VersionArgs, WhyArgs,
+    AdminPort, CheckArgs, CleanupArgs, DrainArgs, EchoArgs, FleetArgs, FleetCommand, KubeProxyArgs,
+    KubectlOptions, NodeArgs, Output, Plugin, RecordArgs, ReplayArgs, StatusArgs, VersionArgs,
+    WhyArgs,
 };
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
@@ -113,84 +113,12 @@ pub enum Command {
     KubeProxy(KubeProxyArgs),
     /// Show the version of this binary
     Version(VersionArgs),
-    /// Print a page of the reference
-    #[command(hide = true)]
-    Docs(DocsArgs),
 }
-
-/// The beginning of docs/configuration.md.
-const HEAD: &str = include_str!("args/configuration.md.in");
 
 fn exit_codes() -> String {
     let page = address("docs/concepts.md");
     format!("{EXIT_CODES} {page} explains words such as sentinel, rotator and verdict.")
 }
 
-/// docs/configuration.md: the help of every command.
-pub fn reference() -> String {
-    let mut root = Args::command()
-        .term_width(100)
-        .mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)));
-    root.build();
-    let mut page = HEAD.to_owned();
-    for command in root.get_subcommands_mut().filter(|one| !one.is_hide_set()) {
-        page.push_str(&section(command));
-        let inner = command.get_subcommands_mut();
-        for inner in inner.filter(|one| one.get_name() != "help") {
-            page.push_str(&section(inner));
-        }
-    }
-    page
-}
-
-fn section(command: &mut clap::Command) -> String {
-    let help = command.render_long_help().to_string();
-    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
-    let name = command.get_bin_name().unwrap_or_default();
-    format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_in_docs_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
-        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            checked_in == reference(),
-            "docs/configuration.md is not what args.rs says: run `cargo xtask gen-docs`"
-        );
-    }
-
-    #[test]
-    fn every_option_of_run_has_its_variable() {
-        let root = Args::command();
-        let run = root.find_subcommand("run").unwrap();
-        for arg in run.get_arguments() {
-            let long = arg.get_long().unwrap();
-            let expected = format!("PATHPROOF_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(
-                arg.get_env().unwrap().to_string_lossy(),
-                expected,
-                "--{long}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_wrong_time_is_a_wrong_setting_and_its_form_is_shown() {
-        let why = ["pathproof", "why", "--at", "yesterday"];
-        let error = Args::try_parse_from(why).unwrap_err().to_string();
-        assert!(
-            error.contains("'yesterday' for '--at <TIME>': give a time"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn the_definitions_are_sound() {
-        Args::command().debug_assert();
-    }
-}
+mod tests;

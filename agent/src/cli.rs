@@ -11,12 +11,12 @@ use pathproof_wire::abi::ABI_VERSION;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Args, Command, DocsArgs, DocsPage, Output, Plugin};
+use crate::REVISION;
+use crate::args::{Args, Command, Output, Plugin};
 use crate::causes::chain;
 use crate::cluster::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
-use crate::{REVISION, args, metrics};
 
 pub mod check;
 pub mod drain;
@@ -142,15 +142,6 @@ pub fn version(output: Output) -> Exit {
             "pathproof {version} (revision {REVISION}, layouts shared with the kernel: {ABI_VERSION})\n"
         )
     })
-}
-
-/// `pathproof docs`: a page of the reference on standard output.
-pub fn docs(args: &DocsArgs) -> Exit {
-    let page = match args.page {
-        DocsPage::Metrics => metrics::reference(),
-        DocsPage::Configuration => args::reference(),
-    };
-    print(&page)
 }
 
 /// Writes a page to standard output, without control sequences from untrusted text. A closed pipe is not a

@@ -39,7 +39,6 @@ fn main() -> ExitCode {
         // `kube_proxy_compat::words` has already handled this command above.
         Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
         Command::Version(said) => cli::version(said.output),
-        Command::Docs(said) => cli::docs(&said),
     };
     exit.into()
 }

@@ -2,7 +2,7 @@
 //!
 //! The main loop passes a [`Snapshot`] in each turn, and counts connections with [`Metrics::record_sample`];
 //! the listeners count through [`Metrics::http`]. A scrape reads the main loop's values under one lock, so
-//! it never mixes two turns. [`reference()`] generates docs/metrics.md from the same definitions.
+//! it never mixes two turns. `cargo xtask gen-docs` writes docs/metrics.md from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,14 +22,12 @@ mod connections;
 mod counters;
 mod definitions;
 mod readings;
-mod reference;
 mod samples;
 mod series;
 
 use connections::{Connections, Datagrams};
 use counters::Measured;
 pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
-pub use reference::reference;
 pub use series::ServiceMetrics;
 use series::Shown;
 

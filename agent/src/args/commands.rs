@@ -251,20 +251,6 @@ pub struct CleanupArgs {
     pub sentinel_devices: String,
 }
 
-#[derive(Debug, Clone, PartialEq, ClapArgs)]
-pub struct DocsArgs {
-    pub page: DocsPage,
-}
-
-/// Generated pages of the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DocsPage {
-    /// docs/metrics.md.
-    Metrics,
-    /// docs/configuration.md.
-    Configuration,
-}
-
 const FLEET_CODES: &str = "Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 wrong option. \
                            why and status: the exit code of the command in the pod.";
 

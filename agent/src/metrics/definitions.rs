@@ -35,16 +35,6 @@ pub(super) enum Source {
     Library(fn(&Counted) -> &dyn EncodeMetric),
 }
 
-impl Definition {
-    /// Name in queries.
-    pub(super) fn full_name(&self) -> String {
-        let unit = self.unit.map(|unit| format!("_{}", unit.as_str()));
-        let total = matches!(self.kind, MetricType::Counter).then_some("_total");
-        let (unit, total) = (unit.unwrap_or_default(), total.unwrap_or_default());
-        format!("{}{unit}{total}", self.name)
-    }
-}
-
 macro_rules! definitions {
     ($($(#[doc = $group:literal])? $kind:ident $name:literal $(in $unit:ident)?
         [$($label:literal),*] = $source:expr, $help:literal;)*) => {

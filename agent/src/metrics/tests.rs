@@ -15,12 +15,15 @@ use super::*;
 
 mod ceiling;
 mod counted;
+mod reference;
 mod services;
+
+use reference::reference;
 
 /// The bounds on the page for the labels `cause` and `rule`.
 #[test]
 fn the_page_has_the_number_of_causes_and_rules() {
-    let page = super::reference::reference();
+    let page = reference();
     let causes = Cause::ALL.len() + Why::ALL.len();
     for (label, names) in [("cause", causes), ("rule", Rule::ALL.len())] {
         let row = format!("| `{label}` | {names} |");
