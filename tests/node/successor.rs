@@ -268,9 +268,9 @@ fn changes_of_a_short_lived_successor_are_reverted() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// A pod with the node's network namespace, root in its container, binds the socket names by which agents
-/// formerly recognized each other. The names contain program ids, which can be guessed. If agents trusted
-/// these names, an agent would conclude that its successor already writes the maps and answers.
+/// A pod with the node's network namespace, root in its container, binds abstract socket names that contain
+/// program ids, which can be guessed. If agents recognised each other by such names, an agent would conclude
+/// that its successor already writes the maps and answers.
 #[test]
 fn names_that_a_pod_holds_stop_no_upgrade() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -281,8 +281,6 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     let kubeconfig = kubeconfig.to_str().expect("UTF-8");
     let blind = scene.spawn_beside(&["--kubeconfig", kubeconfig]);
     said_by(&blind, &before);
-    let said = blind.log();
-    assert!(said.contains("Address already in use"), "{said}");
     // Only the predecessor can read the new Service, so it must write the maps.
     let expected = frontends(&scene);
     let service = Service::new("late", 3, [scene.world.pod("web-1")]);

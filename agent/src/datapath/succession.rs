@@ -10,11 +10,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::symlink;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use super::pins::Pins;
 use super::syscall::lookup_programs;
@@ -54,8 +51,6 @@ pub(super) struct Marks {
     /// Marks are written to all of these folders and read from all, because a successor may use other
     /// folders.
     folders: Vec<PathBuf>,
-    /// `None` if nothing can be pinned.
-    pins: Option<Pins>,
     boot: PathBuf,
 }
 
@@ -67,14 +62,13 @@ impl Marks {
         let kept = state_dir.map(|dir| dir.join(FOLDER));
         Self {
             folders: pinned.into_iter().chain(kept).collect(),
-            pins: pins.cloned(),
             boot: format!("boot-{}", boot.trim()).into(),
         }
     }
 
     /// Fails if no folder accepts the mark.
     fn set(&self, mark: &str, program: u32) -> io::Result<()> {
-        let mut set = Err(io::ErrorKind::NotFound.into());
+        let mut set = Err(io::Error::other("no --pin-dir and no --state-dir"));
         for folder in &self.folders {
             let path = folder.join(format!("{program}-{mark}"));
             let made = fs::create_dir_all(folder).and_then(|()| self.link(&path));
@@ -119,13 +113,6 @@ impl Marks {
             }
         }
     }
-
-    /// Whether a version without marks may have loaded the program: such a program has no mark but a claim
-    /// among the pins. Without pins this is unknown, and counts as yes.
-    fn may_be_older(&self, program: u32) -> bool {
-        let pins = self.pins.as_ref();
-        pins.is_none_or(|pins| pins.claimed().contains(&program))
-    }
 }
 
 /// The marks in a folder, each with its program and path, including those that do not count.
@@ -151,9 +138,6 @@ pub struct Succession {
     program: u32,
     pub(super) namespace: File,
     marks: Marks,
-    steers: Name,
-    answers: Name,
-    plans: Name,
 }
 
 impl Succession {
@@ -165,34 +149,27 @@ impl Succession {
             program,
             namespace,
             marks,
-            steers: Name::default(),
-            answers: Name::default(),
-            plans: Name::default(),
         };
-        begun.say(STEERS, &begun.steers);
+        begun.mark(STEERS);
         begun
     }
 
     /// Marks that load balancers' connections come to this agent from now on.
     pub(super) fn answer(&self) {
-        self.say(ANSWERS, &self.answers);
+        self.mark(ANSWERS);
     }
 
     /// Marks that this agent maintains the maps of expectations from now on. Call it before they are read.
     pub fn plan(&self) {
-        self.say(PLANS, &self.plans);
+        self.mark(PLANS);
     }
 
-    /// Marks the program, and binds the socket name by which older versions recognise it.
-    fn say(&self, mark: &str, name: &Name) {
-        let marked = self.marks.set(mark, self.program);
-        if let Err(error) = marked
-            && !self.marks.folders.is_empty()
-        {
+    /// Marks this agent's program. Without the mark, another agent takes the program for a foreign one.
+    fn mark(&self, mark: &str) {
+        if let Err(error) = self.marks.set(mark, self.program) {
             tracing::warn!(%error, mark, "the steering program cannot be marked: another agent may \
                                           not recognise it");
         }
-        name.bear(mark, self.program);
     }
 
     /// Whether an agent that answers load balancers precedes this one: its program is attached before this
@@ -200,7 +177,7 @@ impl Succession {
     pub fn follows_an_agent(&self) -> bool {
         let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
         let mut before = programs.iter().take_while(|id| **id != self.program);
-        before.any(|id| self.says(ANSWERS, *id))
+        before.any(|id| self.marks.has(ANSWERS, *id))
     }
 
     /// Programs of other agents that maintained the maps of expectations in this boot. The mark of an agent
@@ -215,68 +192,22 @@ impl Succession {
     /// Reads from the kernel which programs are attached behind this one.
     pub fn ask(&self) -> Behind {
         let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
-        behind(&programs, self.program, |mark, id| self.says(mark, id))
-    }
-
-    /// Whether the agent of this program set this mark. If the program has a mark file, only mark files
-    /// count, because any process of the network namespace can bind a socket name.
-    fn says(&self, mark: &str, program: u32) -> bool {
-        match self.marks.has(STEERS, program) {
-            true => self.marks.has(mark, program),
-            false => self.marks.may_be_older(program) && is_borne(mark, program),
-        }
+        behind(&programs, self.program, |mark, id| self.marks.has(mark, id))
     }
 }
 
-fn behind(programs: &[u32], own: u32, says: impl Fn(&str, u32) -> bool) -> Behind {
+fn behind(programs: &[u32], own: u32, has_mark: impl Fn(&str, u32) -> bool) -> Behind {
     let later = || programs.iter().skip_while(|id| **id != own).skip(1);
     if later().next().is_none() {
         Behind::Nobody
-    } else if later().any(|id| says(STEERS, *id)) {
+    } else if later().any(|id| has_mark(STEERS, *id)) {
         Behind::Agent {
-            answers: later().any(|id| says(ANSWERS, *id)),
-            plans: later().any(|id| says(PLANS, *id)),
+            answers: later().any(|id| has_mark(ANSWERS, *id)),
+            plans: later().any(|id| has_mark(PLANS, *id)),
         }
     } else {
         Behind::Stranger
     }
-}
-
-/// An abstract Unix socket that is named after a program and a mark. Agents of versions without marks
-/// recognise each other by it, and so do agents without a folder. It belongs to the network namespace.
-#[derive(Default)]
-struct Name(OnceLock<UnixDatagram>);
-
-impl Name {
-    /// Binds the name. A failed attempt is repeated at the next call.
-    fn bear(&self, mark: &str, program: u32) {
-        if self.0.get().is_some() {
-            return;
-        }
-        match name_of(mark, program).and_then(|name| UnixDatagram::bind_addr(&name)) {
-            Ok(socket) => drop(self.0.set(socket)),
-            Err(error) => tracing::warn!(
-                %error,
-                "the abstract socket pathproof/{mark}/{program} cannot be bound; if it is in use, \
-                 a process in the host's network namespace (see `ss -xap`) impersonates an agent, \
-                 and older agents may accept it"
-            ),
-        }
-    }
-}
-
-/// Whether any process has bound the abstract socket of this mark and program ([`Name`]). A connection that
-/// is denied, as by Landlock, also shows that the socket exists.
-fn is_borne(mark: &str, program: u32) -> bool {
-    let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(mark, program)?);
-    match asked() {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
-    }
-}
-
-fn name_of(mark: &str, program: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("pathproof/{mark}/{program}"))
 }
 
 #[cfg(test)]

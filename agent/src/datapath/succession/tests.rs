@@ -13,12 +13,12 @@ use super::*;
 #[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
 #[case::detached(&[8, 3], Behind::Nobody)]
 fn only_an_agent_attached_later_is_a_successor(#[case] programs: &[u32], #[case] expected: Behind) {
-    let says = |mark: &str, id| match mark {
+    let has_mark = |mark: &str, id| match mark {
         STEERS => [6, 8, 9].contains(&id),
         ANSWERS => id == 6 || id == 8,
         _ => id == 8,
     };
-    assert_eq!(behind(programs, 7, says), expected);
+    assert_eq!(behind(programs, 7, has_mark), expected);
 }
 
 const ALL: [&str; 3] = [STEERS, ANSWERS, PLANS];
@@ -36,12 +36,7 @@ fn agent(program: u32, marks: Marks) -> Succession {
 }
 
 fn said(by: &Succession, program: u32) -> [bool; 3] {
-    ALL.map(|mark| by.says(mark, program))
-}
-
-fn held(program: u32) -> [Option<UnixDatagram>; 3] {
-    let bind = |mark| UnixDatagram::bind_addr(&name_of(mark, program).unwrap());
-    ALL.map(|mark| bind(mark).ok())
+    ALL.map(|mark| by.marks.has(mark, program))
 }
 
 #[test]
@@ -81,39 +76,14 @@ fn a_planner_is_known_after_it_ended() {
     assert_eq!(own.planners(), BTreeSet::from([other]));
 }
 
-/// Another process has bound all socket names of a program before its agent starts.
 #[test]
-fn held_names_are_ignored_for_a_marked_program() {
+fn an_agent_without_a_folder_is_foreign() {
     let dir = tempfile::tempdir().unwrap();
-    let marks = || Marks::new(None, Some(dir.path()));
-    let (old, new) = (agent(program(), marks()), program());
-    let squatter = held(new);
-    assert!(squatter.iter().all(Option::is_some));
-    let successor = agent(new, marks());
-    assert_eq!(said(&old, new), [true, false, false]);
-    successor.plan();
-    assert_eq!(said(&old, new), [true, false, true]);
-}
-
-/// Agents of versions without marks and agents without a folder are recognised by socket names.
-#[test]
-fn names_count_for_programs_without_a_mark() {
-    let dir = tempfile::tempdir().unwrap();
-    let (own, older, bare) = (program(), program(), program());
-    let own = agent(own, Marks::new(None, Some(dir.path())));
-    let names = held(older);
-    assert_eq!(said(&own, older), [true; 3]);
-    drop(names);
-    assert_eq!(said(&own, older), [false; 3]);
-    let bare = (agent(bare, Marks::new(None, None)), bare);
-    assert_eq!(said(&own, bare.1), [true, false, false]);
-    bare.0.answer();
-    assert_eq!(said(&own, bare.1), [true, true, false]);
-    // An older version recognises this agent by its names.
-    assert_eq!(
-        ALL.map(|mark| is_borne(mark, own.program)),
-        [true, false, false]
-    );
+    let own = agent(program(), Marks::new(None, Some(dir.path())));
+    let other = agent(program(), Marks::new(None, None));
+    other.answer();
+    assert_eq!(said(&own, other.program), [false; 3]);
+    assert_eq!(said(&other, own.program), [false; 3]);
 }
 
 #[test]
