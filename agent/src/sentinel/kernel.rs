@@ -1,9 +1,6 @@
 //! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules. This
 //! module only reads these settings. They do not show whether anything works.
 
-use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, io};
@@ -13,6 +10,7 @@ use pathproof_facts::owners::{Owner, OwnersRead};
 use pathproof_wire::service::{FAMILIES, Family};
 
 use crate::netfilter::{Nft, has_legacy};
+use crate::netlink::{name_of, routes};
 use crate::sentinel::devices::Role;
 
 pub mod conntrack;
@@ -133,42 +131,14 @@ fn uplink_forwards(family: Family) -> io::Result<bool> {
     if read(&switch_of("all", family))?.is_none() {
         return Ok(false);
     }
-    for device in uplinks(family)? {
+    // An interface that is gone has no name.
+    let uplinks = routes::uplinks(family)?.into_iter();
+    for device in uplinks.filter_map(|index| name_of(index).ok()) {
         if read(&switch_of(&device, family))? == Some(true) {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-/// The interfaces of default routes in the main table.
-fn uplinks(family: Family) -> io::Result<BTreeSet<String>> {
-    let routes = File::open(match family {
-        Family::V4 => "/proc/thread-self/net/route",
-        Family::V6 => "/proc/thread-self/net/ipv6_route",
-    });
-    let Some(routes) = unless_missing(routes)? else {
-        return Ok(BTreeSet::new());
-    };
-    let mut found = BTreeSet::new();
-    // A router may have a million routes, so only one line at a time is in memory.
-    for line in BufReader::new(routes).lines() {
-        found.extend(by_default(&line?, family).map(str::to_owned));
-    }
-    Ok(found)
-}
-
-/// The interface of a line, if it is a default route. Columns of /proc/net/route: Iface Destination Gateway
-/// Flags RefCnt Use Metric Mask ...; of /proc/net/ipv6_route: destination and its length, source and its
-/// length, next hop, metric, references, use, flags, device.
-fn by_default(line: &str, family: Family) -> Option<&str> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let device = match (family, &words[..]) {
-        (Family::V4, [device, "00000000", _, _, _, _, _, "00000000", ..]) => device,
-        (Family::V6, [to, "00", .., device]) if to.bytes().all(|digit| digit == b'0') => device,
-        _ => return None,
-    };
-    (*device != "lo").then_some(*device)
 }
 
 pub fn has_ipv6(device: &str) -> bool {
@@ -224,26 +194,6 @@ mod tests {
             is_proxy(true, false),
             "it came when they were gone: a new proxy"
         );
-    }
-
-    #[test]
-    fn interfaces_of_default_routes_are_found() {
-        let v4 = "\
-Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT
-eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
-half\t00000000\t010200C0\t0003\t0\t0\t100\t00000080\t0\t0\t0
-cali1\t0A00F40A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0
-";
-        let found = v4.lines().filter_map(|line| by_default(line, Family::V4));
-        assert!(found.eq(["eth0"]));
-        let zero = "0".repeat(32);
-        let rest = format!("{zero} 00 {zero} 00000400 00000001 00000000 00000003");
-        let v6 = format!(
-            "{zero} 00 {rest}     eth1\n{zero} 00 {rest}       lo\nfd{} 40 {rest} cni0\n",
-            "0".repeat(30)
-        );
-        let found = v6.lines().filter_map(|line| by_default(line, Family::V6));
-        assert!(found.eq(["eth1"]));
     }
 
     #[test]
