@@ -16,10 +16,10 @@ use pathproof_witness::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::args::EchoArgs;
+use crate::lifecycle::Shutdown;
 
 mod dial;
 pub mod frame;
@@ -34,16 +34,15 @@ const LEAVING: Duration = Duration::from_secs(5);
 pub enum EchoError {
     #[error("cannot listen on port {port}: {error}; check for a second process in this pod")]
     Listen { port: u16, error: io::Error },
-    #[error("cannot receive signals: {0}")]
-    Signals(#[source] io::Error),
+    #[error("{0}")]
+    Signals(String),
 }
 
 /// Answers and dials until a signal ends it.
 pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
     let echo = listen(ECHO_PORT)?;
     let large = listen(LARGE_TRANSFER_PORT)?;
-    let mut term = signal(SignalKind::terminate()).map_err(EchoError::Signals)?;
-    let mut int = signal(SignalKind::interrupt()).map_err(EchoError::Signals)?;
+    let mut shutdown = Shutdown::listen().map_err(EchoError::Signals)?;
     tracing::info!(service = %said.service, "answering on port {ECHO_PORT}, connecting to the \
                                              Service once a second");
     let answers = async { tokio::join!(serve::answer(&echo), serve::accept(&large)) };
@@ -51,8 +50,7 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
     tokio::select! {
         _ = &mut answers => {}
         () = dial::run(&said.service) => {}
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+        _ = shutdown.requested() => {}
     }
     // Keep answering: other nodes use this endpoint until they learn of its removal.
     let _ = timeout(LEAVING, answers).await;

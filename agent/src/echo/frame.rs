@@ -3,7 +3,7 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, repeat, sink};
 
 pub const HEAD: usize = 24;
 /// Maximum number of zeros after a head.
@@ -42,14 +42,9 @@ impl Frame {
 
     pub async fn write(self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         to.write_all(&self.head()).await?;
-        let mut left = self.length as usize;
-        let zeros = [0; 1024];
-        while left > 0 {
-            let part = left.min(zeros.len());
-            to.write_all(&zeros[..part]).await?;
-            left -= part;
-        }
-        to.flush().await
+        // `copy` flushes at the end.
+        let zeros = &mut repeat(0).take(self.length.into());
+        copy(zeros, to).await.map(drop)
     }
 
     /// Reads a whole frame. Anything that is not the pod probe's is an error.
@@ -57,16 +52,10 @@ impl Frame {
         let mut head = [0; HEAD];
         from.read_exact(&mut head).await?;
         let frame = Self::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
-        let mut left = frame.length as usize;
-        let mut part = [0; 1024];
-        while left > 0 {
-            let most = left.min(part.len());
-            let read = from.read(&mut part[..most]).await?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            left -= read;
+        let length = u64::from(frame.length);
+        match copy(&mut from.take(length), &mut sink()).await? {
+            read if read == length => Ok(frame),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
-        Ok(frame)
     }
 }

@@ -32,7 +32,7 @@ const MODULES: [(&str, &str); 27] = [
     ("sentinel", "config netfilter netlink probe"),
     ("publish", "causes clock metrics"),
     ("rotate", "clock cluster config lifecycle"),
-    ("echo", "args"),
+    ("echo", "args lifecycle"),
     ("kube_proxy_compat", "args config input netfilter netlink"),
     ("http", "clock lifecycle metrics"),
     (
