@@ -27,13 +27,24 @@ pub static OBJECT: &[u8] =
 
 #[derive(Debug, Error)]
 pub enum LoadError {
-    #[error("{lack} ({}): {remedy}", chain(source))]
-    Refused {
-        /// The problem, as far as the kernel's error identifies it.
-        lack: &'static str,
-        remedy: &'static str,
-        source: Box<EbpfError>,
-    },
+    #[error(
+        "the kernel refused the observer for lack of privileges ({}): no capability is missing: check for a \
+         user namespace, a seccomp profile, SELinux or AppArmor",
+        chain(.0)
+    )]
+    NoPrivileges(#[source] Box<EbpfError>),
+    #[error(
+        "not enough memory for the observer ({}): raise the memory limit of the agent's container, or free \
+         memory on the node; then restart the agent",
+        chain(.0)
+    )]
+    NoMemory(#[source] Box<EbpfError>),
+    #[error(
+        "the kernel refused the observer ({}): it needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and \
+         CONFIG_NET_CLS_ACT",
+        chain(.0)
+    )]
+    OldKernel(#[source] Box<EbpfError>),
     /// The kernel would refuse the object for lack of these capabilities: without CAP_PERFMON the verifier
     /// rejects the pointer arithmetic that reading packets needs, but only after most of a minute.
     #[error(
@@ -53,42 +64,18 @@ pub enum LoadError {
 
 impl LoadError {
     fn of(source: EbpfError) -> Self {
-        let (lack, remedy) = if permission_denied(&source) {
-            NO_PRIVILEGES
-        } else if out_of_memory(&source) {
-            NO_MEMORY
-        } else {
-            OLD_KERNEL
+        let error: fn(Box<EbpfError>) -> Self = match &source {
+            error if permission_denied(error) => Self::NoPrivileges,
+            error if out_of_memory(error) => Self::NoMemory,
+            _ => Self::OldKernel,
         };
-        Self::Refused {
-            lack,
-            remedy,
-            source: Box::new(source),
-        }
+        error(Box::new(source))
     }
 
     pub fn is_permission(&self) -> bool {
-        match self {
-            Self::Refused { lack, .. } => *lack == NO_PRIVILEGES.0,
-            Self::Unprivileged(_) => true,
-            Self::Missing { .. } => false,
-        }
+        matches!(self, Self::NoPrivileges(_) | Self::Unprivileged(_))
     }
 }
-
-const NO_PRIVILEGES: (&str, &str) = (
-    "the kernel refused the observer for lack of privileges",
-    "no capability is missing: check for a user namespace, a seccomp profile, SELinux or AppArmor",
-);
-const NO_MEMORY: (&str, &str) = (
-    "not enough memory for the observer",
-    "raise the memory limit of the agent's container, or free memory on the node; then restart the \
-     agent",
-);
-const OLD_KERNEL: (&str, &str) = (
-    "the kernel refused the observer",
-    "it needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
-);
 
 #[derive(Debug, Error)]
 pub enum MapsError {
@@ -130,7 +117,7 @@ pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
     T::try_from(map).map_err(refused("open", name))
 }
 
-fn missing(kind: &'static str, name: &'static str) -> LoadError {
+pub(super) fn missing(kind: &'static str, name: &'static str) -> LoadError {
     LoadError::Missing { kind, name }
 }
 

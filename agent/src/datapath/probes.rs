@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::attach::hook::{Hook, Place, Spot};
 use super::attach::{Direction, HookError, Mechanism, Mode};
-use super::load::{LoadError, MapsError, classifier, load_sentinel, refused};
+use super::load::{MapsError, classifier, load_sentinel, missing, refused};
 use super::sample::record;
 use super::syscall::programs_at;
 use crate::causes::chain;
@@ -114,8 +114,7 @@ fn open<T: TryFrom<Map, Error = MapError>>(
     ebpf: &Ebpf,
     name: &'static str,
 ) -> Result<T, MapsError> {
-    let missing = LoadError::Missing { kind: "map", name };
-    let map = match ebpf.map(name).ok_or(missing)? {
+    let map = match ebpf.map(name).ok_or(missing("map", name))? {
         Map::HashMap(data) => handle(name, data.fd().as_fd(), Map::HashMap),
         Map::RingBuf(data) => handle(name, data.fd().as_fd(), Map::RingBuf),
         _ => Err(refused("open", name)("it has another type")),
