@@ -19,8 +19,9 @@ pub(crate) const REBUILD: &str = "cargo xtask build-ebpf";
 pub(crate) const STALE: &str = "the eBPF object is older than its sources";
 /// Folders whose files go into the object.
 pub(crate) const FOLDERS: [&str; 2] = ["crates/ebpf", "crates/wire"];
-/// Packages whose version and checksum in Cargo.lock are part of the hash: the kernel side of aya.
-const LOCKED: [&str; 3] = ["aya-ebpf", "aya-log-common", "aya-log-ebpf"];
+/// Beginning of the names of packages whose version and checksum in Cargo.lock are part of the hash: the
+/// kernel side of aya.
+const LOCKED: &str = "aya-ebpf";
 
 /// The files of the eBPF side, relative to `root`, sorted: `Cargo.toml` and `src/**` of each
 /// folder. Files named `tests.rs` are left out: they are compiled for the host only.
@@ -73,7 +74,7 @@ fn locked(lock: &str) -> Vec<String> {
         .split("[[package]]")
         .filter(|entry| {
             let name = entry.lines().find_map(|line| line.strip_prefix("name = "));
-            name.is_some_and(|n| LOCKED.iter().any(|p| n.trim_matches('"').starts_with(p)))
+            name.is_some_and(|n| n.trim_matches('"').starts_with(LOCKED))
         })
         .map(|entry| {
             entry

@@ -51,7 +51,6 @@ pub struct Observer {
     /// Endpoints that each sample checks for traffic.
     pub endpoints: Vec<EndpointKey>,
     pins: Option<Pins>,
-    diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
     /// Reason why the sentinel's programs could not be loaded in advance.
     no_sentinel: Option<String>,
@@ -71,7 +70,6 @@ impl Observer {
         let (pins, no_pins) = opened.map_or_else(|error| (None, Some(error)), |pins| (pins, None));
         let mut ebpf = load::load(pins.as_ref())?;
         let observer = Self {
-            diagnostics: load::diagnostics(&mut ebpf),
             programmer: Programmer::open(&mut ebpf)?,
             sampler: Sampler::open(&mut ebpf)?,
             drops: Drops::open(&mut ebpf)?,
@@ -230,9 +228,6 @@ impl Observer {
 
     /// See [`Sampler::sample`].
     pub fn sample(&mut self, now: Mono) -> Result<Read, MapsError> {
-        if let Some(flush) = &mut self.diagnostics {
-            flush();
-        }
         let mut read = self.sampler.sample(now)?;
         read.sample.drops = self.drops.read();
         read.sample.met = self.programmer.met(&self.endpoints);

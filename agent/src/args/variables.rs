@@ -18,9 +18,9 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
         .get_subcommands()
         .flat_map(|one| one.get_arguments());
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
-    // The second is for debugging the BPF programs; only builds with debug assertions read the others.
+    // Only builds with debug assertions read the others.
     let without_option = |name: &str| {
-        [docs::URL, "PATHPROOF_EBPF_LOG"].contains(&name)
+        name == docs::URL
             || (cfg!(debug_assertions)
                 && ["PATHPROOF_TEST_SETTLED_MS", "PATHPROOF_TEST_BOOT_MS"].contains(&name))
     };

@@ -249,7 +249,6 @@ pub(super) fn insist<T, E: std::error::Error + 'static>(
 
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {
     let pinned = pins.map(|pins| map::PINNED.map(|name| (name, pins.map(name))));
-    let level = log_level();
     let seed = RandomState::new().build_hasher().finish();
     // The coarse clock's resolution is the time between two kernel ticks.
     let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE);
@@ -266,33 +265,11 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     for (name, entries) in capacities {
         loader.map_max_entries(name, *entries);
     }
-    // At level 0 the verifier removes the programs' diagnostics as dead code.
-    loader.override_global(aya_log::LEVEL, &level, false);
     loader.override_global(SEED, &seed, true);
     loader.override_global(WINDOW_SHIFT, &window, true);
     // Set by tests that fill maps of reduced capacity.
     loader.override_global(FOLLOW_ALL, &follow_all, true);
     loader.load(OBJECT)
-}
-
-/// Level of the programs' diagnostics: none, or the number in PATHPROOF_EBPF_LOG (1 error to 5
-/// trace), for developers.
-fn log_level() -> u8 {
-    std::env::var("PATHPROOF_EBPF_LOG").map_or(0, |level| level.parse().unwrap_or(0))
-}
-
-/// Returns a function that writes the programs' diagnostics to the log; `None` if they are off.
-pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
-    if log_level() == 0 {
-        return None;
-    }
-    match aya_log::EbpfLogger::init(ebpf) {
-        Ok(mut logger) => Some(Box::new(move || logger.flush())),
-        Err(error) => {
-            tracing::warn!(%error, "the eBPF programs' log messages cannot be read");
-            None
-        }
-    }
 }
 
 pub(super) fn ids(ebpf: &Ebpf) -> BTreeSet<u32> {

@@ -10,7 +10,6 @@ use aya_ebpf::bindings::{
 use aya_ebpf::helpers::{bpf_fib_lookup as fib_lookup, bpf_ktime_get_ns};
 use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::TcContext;
-use aya_log_ebpf::debug;
 use pathproof_wire::abi;
 use pathproof_wire::classify::{AnomalyParts, Connection, MAX_TRIES, World};
 use pathproof_wire::evidence::{
@@ -266,9 +265,8 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
         match map.insert(key, pending, u64::from(BPF_NOEXIST)) {
             Ok(()) => true,
             Err(EXISTS) => false,
-            Err(error) => {
+            Err(_) => {
                 self.fault(full);
-                debug!(self.ctx, "connection not followed: error {}", error);
                 false
             }
         }

@@ -69,11 +69,10 @@ const PURE: &str = "facts plan witness judge node report rotator sim";
 const NOT_IN_CORE: &str = "std::fs TcpStream TcpListener UdpSocket Instant SystemTime";
 
 /// Libraries that only these modules of the agent may use.
-const HOMES: [(&str, &str); 4] = [
+const HOMES: [(&str, &str); 3] = [
     ("k8s_openapi", "cluster publish rotate"),
     ("kube", "cluster publish rotate"),
     ("aya", "datapath"),
-    ("aya_log", "datapath"),
 ];
 
 fn has(words: &str, word: &str) -> bool {
@@ -255,7 +254,7 @@ const CRATES: [(&str, &str); 14] = [
 ];
 const OURS: &str = "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-ebpf pathproof-sim pathproof node-tests pathproof-fuzz xtask";
 /// All libraries that the kernel side may link.
-const KERNEL_SIDE: &str = "pathproof-wire aya-ebpf aya-log-ebpf";
+const KERNEL_SIDE: &str = "pathproof-wire aya-ebpf";
 
 pub(super) fn crates(tree: &Tree, violations: &mut Vec<Violation>) {
     for (folder, allowed) in CRATES {
