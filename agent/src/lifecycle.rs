@@ -1,10 +1,10 @@
 //! The process itself: its log, readiness, liveness, limits and memory.
 
-#[cfg(test)]
-pub(crate) mod captured;
 pub(crate) mod memory_limit;
 pub mod stall;
 pub mod starting;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod watchdog;
 
 use std::collections::BTreeSet;

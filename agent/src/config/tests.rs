@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::http::AllowList;
-use crate::lifecycle::captured::CapturedLog;
+use crate::lifecycle::testing::CapturedLog;
 
 fn around() -> Surroundings {
     Surroundings {

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::lifecycle::captured::CapturedLog;
+use crate::lifecycle::testing::CapturedLog;
 
 mod server;
 
