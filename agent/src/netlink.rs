@@ -2,6 +2,7 @@
 //! and routes.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_sys::{Socket, SocketAddr};
@@ -35,6 +36,14 @@ pub(crate) fn number(family: Family) -> u8 {
     match family {
         Family::V4 => libc::AF_INET as u8,
         Family::V6 => libc::AF_INET6 as u8,
+    }
+}
+
+/// Number of the address's family, and length of the address in bits.
+pub(crate) fn family(address: IpAddr) -> (u8, u8) {
+    match address {
+        IpAddr::V4(_) => (number(Family::V4), 32),
+        IpAddr::V6(_) => (number(Family::V6), 128),
     }
 }
 

@@ -16,7 +16,7 @@ use pathproof_witness::evidence::{
 };
 
 use crate::netlink::link::Leads;
-use crate::netlink::{ask, attribute, find, link, name_of, word};
+use crate::netlink::{ask, attribute, family, find, link, name_of, word};
 
 /// Length of `struct rtmsg` and of `struct ndmsg`.
 const HEADER: usize = 12;
@@ -234,14 +234,6 @@ fn neighbour(address: IpAddr, device: u32) -> u16 {
     let body = ask(NETLINK_ROUTE, (libc::RTM_GETNEIGH, 0), &question).unwrap_or_default();
     let state = body.get(8..).and_then(|rest| rest.first_chunk());
     state.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
-}
-
-/// Number of the address family, and length of an address in bits.
-fn family(address: IpAddr) -> (u8, u8) {
-    match address {
-        IpAddr::V4(_) => (libc::AF_INET as u8, 32),
-        IpAddr::V6(_) => (libc::AF_INET6 as u8, 128),
-    }
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

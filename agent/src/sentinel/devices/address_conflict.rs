@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use pathproof_facts::node_context;
 use pathproof_plan::expect::addresses::{OTHERS, RESERVE};
 use pathproof_wire::service::Family;
 use rtnetlink::packet_route::neighbour::NeighbourState;
@@ -115,10 +116,7 @@ fn uses(route: &Route, address: IpAddr) -> bool {
     if drops {
         return false;
     }
-    let range = benchmark_range(match address {
-        IpAddr::V4(_) => Family::V4,
-        IpAddr::V6(_) => Family::V6,
-    });
+    let range = benchmark_range(Family::of(&node_context::address(&address)));
     if range.contains(&address) {
         return range.contains(&route.destination);
     }

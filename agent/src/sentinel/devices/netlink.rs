@@ -23,7 +23,7 @@ use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{DeviceError, ROUTE_PROTOCOL};
-use crate::netlink::routes;
+use crate::netlink::{self, routes};
 
 const IFLA_INET_CONF: u16 = 1;
 const IPV4_DEVCONF_FORWARDING: u16 = 1;
@@ -134,21 +134,12 @@ pub(super) fn failed(operation: impl Into<String>, error: rtnetlink::Error) -> D
     DeviceError::Refused { operation, source }
 }
 
-fn netlink_family(family: Family) -> AddressFamily {
-    match family {
-        Family::V4 => AddressFamily::Inet,
-        Family::V6 => AddressFamily::Inet6,
-    }
-}
-
 /// A message about the route to exactly `address`.
 fn host_route(address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
-    message.header.address_family = match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    };
-    message.header.destination_prefix_length = IpNet::from(address).prefix_len();
+    let (number, bits) = netlink::family(address);
+    message.header.address_family = number.into();
+    message.header.destination_prefix_length = bits;
     message.attributes = vec![RouteAttribute::Destination(address.into())];
     message
 }
@@ -188,7 +179,7 @@ impl Netlink {
     ) -> Result<Vec<NeighbourMessage>, DeviceError> {
         let mut request = self.handle.neighbours().get();
         let message = request.message_mut();
-        message.header.family = netlink_family(family);
+        message.header.family = netlink::number(family).into();
         // The kernel filters by this attribute since 4.4; older ones return all.
         message
             .attributes
@@ -267,7 +258,7 @@ impl Netlink {
 
 /// Name of a device, or its index if the device is gone.
 pub(super) fn name_of(index: u32) -> String {
-    crate::netlink::name_of(index).unwrap_or_else(|_| format!("device {index}"))
+    netlink::name_of(index).unwrap_or_else(|_| format!("device {index}"))
 }
 
 /// Routes of every table that `wanted` selects, and the sentinel's routes.

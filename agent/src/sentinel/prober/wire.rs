@@ -12,6 +12,7 @@ use pathproof_wire::service::Family;
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Type};
 
 use super::ProberError;
+use crate::netlink::number;
 use crate::sentinel::devices::{Mac, Role, SentinelDevices};
 
 /// Pair to which a frame is written.
@@ -121,10 +122,7 @@ fn packet_socket(index: u32) -> io::Result<socket2::Socket> {
 /// Opens a non-blocking TCP socket that ends with a RST, so that its connection-tracking entry expires in
 /// seconds.
 fn host_socket(family: Family) -> io::Result<socket2::Socket> {
-    let domain = match family {
-        Family::V4 => Domain::IPV4,
-        Family::V6 => Domain::IPV6,
-    };
+    let domain = Domain::from(i32::from(number(family)));
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = socket2::Socket::new(domain, kind, Some(Protocol::TCP))?;
     socket.set_linger(Some(Duration::ZERO))?;
