@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::Engine;
+use nix::sys::time::TimeSpec;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbeTrace;
 use pathproof_report::sentinel::SentinelAddresses;
@@ -175,11 +176,8 @@ fn poll(
             revents: 0,
         }
     });
-    let wait = wait.map(|wait| libc::timespec {
-        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: wait.subsec_nanos().into(),
-    });
-    let wait = wait.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let wait = wait.map(TimeSpec::from);
+    let wait = (wait.as_ref()).map_or(ptr::null(), |wait| ptr::from_ref(wait.as_ref()));
     let count = fds.len() as libc::nfds_t;
     // SAFETY: the array and the time live through the call; no signal mask is given.
     let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, wait, ptr::null()) };
