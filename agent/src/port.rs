@@ -132,7 +132,7 @@ pub(crate) fn take_over(
         service_ports: range,
         bound,
         steered,
-        stranger: false,
+        foreign: false,
         readiness,
         report,
     };
@@ -188,7 +188,7 @@ impl Succeeded {
         match self.succession.as_ref().map(|succession| succession.ask()) {
             Some(Behind::Agent { plans: true, .. }) => Successor::Plans,
             Some(Behind::Agent { .. }) => Successor::Observes,
-            Some(Behind::Nobody | Behind::Stranger) => Successor::None,
+            Some(Behind::Nobody | Behind::Foreign) => Successor::None,
             None if self.port.borrow().succeeded => Successor::Observes,
             None => Successor::None,
         }
@@ -305,7 +305,7 @@ impl Takeover {
             return false;
         };
         steering.wait(grace, hurry).await;
-        steering.give_up().await
+        steering.release().await
     }
 }
 
@@ -325,7 +325,7 @@ struct PortSteering {
     /// `None` if the port is bound.
     steered: Option<(Steering, Owners)>,
     /// Whether an unknown program was attached behind the agent's.
-    stranger: bool,
+    foreign: bool,
     /// Not ready until load balancers' connections reach the agent.
     readiness: Readiness,
     report: watch::Sender<PortReport>,
@@ -376,17 +376,17 @@ impl PortSteering {
             Some((steering, owners)) => {
                 let owner = owners.look().ok();
                 let behind = steering.succession.ask();
-                let stranger = behind == Behind::Stranger;
-                if stranger && !self.stranger {
+                let foreign = behind == Behind::Foreign;
+                if foreign && !self.foreign {
                     tracing::warn!(
                         "another sk_lookup program was attached after the agent's, and not by an \
                          agent: it may take connections to the healthz port"
                     );
                 }
-                self.stranger = stranger;
+                self.foreign = foreign;
                 let later = matches!(behind, Behind::Agent { answers: true, .. });
                 let before = !steering.answers() && steering.succession.follows_an_agent();
-                let answers = later || stranger || before || owners.answer_outsiders();
+                let answers = later || foreign || before || owners.answer_outsiders();
                 (owner, later, answers)
             }
             // If the port is bound, only another agent can share it.
@@ -422,7 +422,7 @@ impl PortSteering {
 
     /// Stops taking connections, and waits for handshakes in progress. Returns whether there is a
     /// successor, even if it does not answer yet.
-    async fn give_up(mut self) -> bool {
+    async fn release(mut self) -> bool {
         // Read the state first: it is not available once `steered` is dropped.
         self.look();
         let Some((steering, _)) = &self.steered else {

@@ -117,7 +117,7 @@ impl Probing {
             SentinelEffect::Retarget => self.retarget(node),
             SentinelEffect::Check => {
                 self.desired.send_modify(|desired| desired.asked += 1);
-                let attached = self.hooks.as_ref().is_none_or(ProbeHooks::stand);
+                let attached = self.hooks.as_ref().is_none_or(ProbeHooks::are_attached);
                 return (!attached).then_some(Event::Sentinel(SentinelEvent::Detached));
             }
             SentinelEffect::Reread => {

@@ -358,7 +358,7 @@ impl Attacher {
                     && attachment.device.exists()
                     && let Some(hook) = slot
                 {
-                    hook.let_go();
+                    hook.remove_pin();
                     // Drop the old link first: the kernel refuses the same program twice at one
                     // hook. Packets within these microseconds are missed.
                     *slot = None;

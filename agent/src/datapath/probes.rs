@@ -226,8 +226,8 @@ impl ProbeHooks {
     }
 
     /// Whether all five are still attached. If not, drop these and attach again.
-    pub fn stand(&self) -> bool {
-        self.0.iter().all(Hook::stands)
+    pub fn are_attached(&self) -> bool {
+        self.0.iter().all(Hook::is_attached)
     }
 }
 

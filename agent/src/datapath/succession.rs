@@ -21,7 +21,7 @@ use super::syscall::lookup_programs;
 pub enum Behind {
     Nobody,
     /// Another owner's program: it may take the connections, or select different ones.
-    Stranger,
+    Foreign,
     /// Another agent's program: the successor.
     Agent {
         /// Whether load balancers' connections go to the successor already, and no longer to this agent.
@@ -206,7 +206,7 @@ fn behind(programs: &[u32], own: u32, has_mark: impl Fn(&str, u32) -> bool) -> B
             plans: later().any(|id| has_mark(PLANS, *id)),
         }
     } else {
-        Behind::Stranger
+        Behind::Foreign
     }
 }
 

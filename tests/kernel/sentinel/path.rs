@@ -364,7 +364,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         unknown_and_handshake(path, V4);
         data(path, V4);
         control(path, V4);
-        assert!(hooks.stand());
+        assert!(hooks.are_attached());
         // The observer does not follow the probe, because it has no frontend here.
         assert_eq!(path.maps.connection_state(TOKEN, V4), None);
         agents.check(Mono(0), || false);
@@ -374,7 +374,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         );
         drop(hooks);
         let again = agents.open_sentinel(&ends).expect("the programs once more");
-        assert!(again.stand());
+        assert!(again.are_attached());
         agents.release(false);
     });
 }
@@ -387,16 +387,16 @@ fn filters_are_found_again() {
         assert_eq!(filters("s1"), 1);
         let hooks = path.attach(&ends, Mode::Clsact);
         assert_eq!(filters("s1"), 1);
-        assert!(hooks.stand());
+        assert!(hooks.are_attached());
         assert_eq!(filters("s1"), 1, "a check adds no filter");
         unknown_and_handshake(path, V4);
 
         run("tc", "qdisc del dev s1 clsact", "").expect("a qdisc");
-        assert!(!hooks.stand());
+        assert!(!hooks.are_attached());
         drop(hooks);
         let hooks = path.attach(&ends, Mode::Clsact);
         run("tc", "filter del dev c1 ingress", "").expect("a filter");
-        assert!(!hooks.stand());
+        assert!(!hooks.are_attached());
         drop(hooks);
         for device in ["c0", "c1", "s0", "s1"] {
             assert_eq!(filters(device), 0, "{device}");
@@ -410,9 +410,9 @@ fn filters_are_found_again() {
 fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {
         let hooks = path.attach(&ends, mode);
-        assert!(hooks.stand());
+        assert!(hooks.are_attached());
         run("ip", "link del c0", "").expect("a device");
-        assert!(!hooks.stand());
+        assert!(!hooks.are_attached());
         let error = path.try_attach(&ends, mode).err().expect("no device");
         assert!(matches!(error, ProbeHooksError::Device { .. }), "{error}");
         drop(hooks);

@@ -268,7 +268,7 @@ impl Hook {
 
     /// Whether it is attached. False if a link's device is gone. If the kernel does not list filters, a
     /// filter counts as attached.
-    pub(in crate::datapath) fn stands(&self) -> bool {
+    pub(in crate::datapath) fn is_attached(&self) -> bool {
         self.programs()
             .map_or(self.mechanism() == Mechanism::Clsact, |programs| {
                 programs.contains(&self.program)
@@ -291,7 +291,7 @@ impl Hook {
     }
 
     /// Removes the pin, so that the next attach creates a new link at the head.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn remove_pin(&mut self) {
         if let Held::Tcx(Link { pin: Some(pin), .. }) = &self.held {
             let _ = std::fs::remove_file(pin);
         }
@@ -352,14 +352,14 @@ fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, Hoo
 
 /// Retries and pause while an old link is still attached. The kernel keeps a link until its last reference is
 /// gone (a pin's inode, a child between fork and exec), and until then refuses to attach its program again.
-const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
+const WHILE_ATTACHED: (u32, Duration) = (20, Duration::from_millis(5));
 
 fn link(
     classifier: &mut SchedClassifier,
     spot: &Spot<'_>,
     order: impl Fn() -> LinkOrder,
 ) -> Result<FdLink, HookError> {
-    let (mut tries, pause) = LET_GO;
+    let (mut tries, pause) = WHILE_ATTACHED;
     loop {
         let options = TcAttachOptions::TcxOrder(order());
         match classifier.attach_with_options(spot.device, spot.direction.attach_type(), options) {

@@ -9,8 +9,8 @@ use super::*;
 #[case::successor_that_begins(&[3, 7, 9], Behind::Agent { answers: false, plans: false })]
 #[case::successor_without_a_view(&[3, 7, 6], Behind::Agent { answers: true, plans: false })]
 #[case::two_successors(&[7, 8, 9], Behind::Agent { answers: true, plans: true })]
-#[case::stranger(&[8, 7, 3], Behind::Stranger)]
-#[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
+#[case::foreign(&[8, 7, 3], Behind::Foreign)]
+#[case::successor_behind_a_foreign_program(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
 #[case::detached(&[8, 3], Behind::Nobody)]
 fn only_an_agent_attached_later_is_a_successor(#[case] programs: &[u32], #[case] expected: Behind) {
     let has_mark = |mark: &str, id| match mark {

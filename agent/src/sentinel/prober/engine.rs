@@ -232,23 +232,23 @@ impl<S: Socket> Course<S> {
 pub(super) type Gap = Range<Duration>;
 
 /// Idle interval. It also applies to a path that keeps failing, which thus costs no more than a healthy one.
-pub(super) const REST: Gap = Duration::from_millis(420)..Duration::from_millis(480);
+pub(super) const IDLE: Gap = Duration::from_millis(420)..Duration::from_millis(480);
 /// Interval after a change. A lost probe has timed out before the next round. A probe that loses its data
 /// takes up to twice as long.
-pub(super) const DOUBT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
+pub(super) const SUSPECT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
 /// Fast interval after the sentinel's endpoint moved, while probes still reach the old one. It measures the
 /// lag of the rules to a tenth of a second. Successful probes complete much earlier.
-pub(super) const HASTE: Gap = Duration::from_millis(80)..Duration::from_millis(100);
+pub(super) const FAST: Gap = Duration::from_millis(80)..Duration::from_millis(100);
 /// Number of fast rounds with every lane: three seconds.
-const HASTY: u32 = 33;
+const FAST_ROUNDS: u32 = 33;
 /// Number of further fast rounds with only one lane: half a minute. In a large cluster a proxy takes seconds
 /// to follow; its lag is measured as precisely.
-const NARROW: u32 = 330;
+const NARROW_ROUNDS: u32 = 330;
 /// Among the fast rounds with only one lane, one in this many has every lane, about as often as at the idle
 /// interval.
-const WHOLE: u32 = 5;
-/// Number of rounds at the interval [`DOUBT`] after a change: enough to confirm a failure, and a repair.
-const ROUNDS: u32 = 8;
+const WHOLE_ONE_IN: u32 = 5;
+/// Number of rounds at the interval [`SUSPECT`] after a change: enough to confirm a failure, and a repair.
+const SUSPECT_ROUNDS: u32 = 8;
 
 /// The part of a probe's outcome whose change shortens the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,9 +280,9 @@ impl Fate {
 struct Pace {
     fates: Vec<(Lane, Fate)>,
     /// Remaining rounds at the interval after a change.
-    doubted: u32,
+    suspect_rounds: u32,
     /// Remaining fast rounds.
-    hurried: u32,
+    fast_rounds: u32,
     /// Port that the endpoint moved to.
     wanted: Option<u16>,
     /// Whether a probe of the last round reached another port.
@@ -293,9 +293,9 @@ impl Pace {
     /// Starts fast rounds after the endpoint moved to this port; returns the interval to the next round.
     fn hurry(&mut self, wanted: u16, dice: Dice) -> Duration {
         self.wanted = Some(wanted);
-        self.hurried = HASTY + NARROW;
+        self.fast_rounds = FAST_ROUNDS + NARROW_ROUNDS;
         self.behind = true;
-        jitter(dice, &HASTE)
+        jitter(dice, &FAST)
     }
 
     /// Records a probe's outcome; returns whether it differs from the lane's last one.
@@ -312,31 +312,31 @@ impl Pace {
             }
         };
         if changed {
-            self.doubted = ROUNDS;
+            self.suspect_rounds = SUSPECT_ROUNDS;
         }
         changed
     }
 
     /// Whether a round that starts now has every lane. Call it before [`gap`](Self::gap).
     fn is_whole(&self) -> bool {
-        let narrow = self.behind && (1..=NARROW).contains(&self.hurried);
-        !narrow || self.doubted > 0 || self.hurried.is_multiple_of(WHOLE)
+        let narrow = self.behind && (1..=NARROW_ROUNDS).contains(&self.fast_rounds);
+        !narrow || self.suspect_rounds > 0 || self.fast_rounds.is_multiple_of(WHOLE_ONE_IN)
     }
 
     /// The interval from a round that starts now to the next.
     fn gap(&mut self, dice: Dice) -> Duration {
-        let span = match (self.hurried, self.doubted) {
-            (1.., _) if self.behind => HASTE,
-            (_, 1..) => DOUBT,
-            _ => REST,
+        let span = match (self.fast_rounds, self.suspect_rounds) {
+            (1.., _) if self.behind => FAST,
+            (_, 1..) => SUSPECT,
+            _ => IDLE,
         };
-        self.hurried = if self.behind {
-            self.hurried.saturating_sub(1)
+        self.fast_rounds = if self.behind {
+            self.fast_rounds.saturating_sub(1)
         } else {
             0
         };
         self.behind = false;
-        self.doubted = self.doubted.saturating_sub(1);
+        self.suspect_rounds = self.suspect_rounds.saturating_sub(1);
         jitter(dice, &span)
     }
 }

@@ -10,7 +10,7 @@ use pathproof_wire::service::Family;
 use rstest::rstest;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::engine::{DOUBT, REST};
+use super::engine::{IDLE, SUSPECT};
 use super::tools::{TIMEOUT, random};
 use super::wire::Side;
 use super::*;
@@ -88,7 +88,10 @@ fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
             .windows(2)
             .map(|pair| pair[1].due.since(pair[0].due))
             .collect();
-        assert!(gaps.iter().all(|gap| (DOUBT.start..REST.end).contains(gap)));
+        assert!(
+            gaps.iter()
+                .all(|gap| (SUSPECT.start..IDLE.end).contains(gap))
+        );
         assert!(gaps.len() > 50, "{lane:?}: no jitter");
     }
     let sound = |trace: &ProbeTrace| {
@@ -376,7 +379,7 @@ fn missed_rounds_are_not_made_up_for() {
     let late = of(&after, ProbePath::OffCluster);
     assert_eq!(late[0].sent, resumed);
     assert!(late[0].sent.since(late[0].due) > 9 * SECOND);
-    assert!(late[1].due >= resumed.plus(DOUBT.start));
+    assert!(late[1].due >= resumed.plus(SUSPECT.start));
     assert!(late[1..].iter().all(|trace| trace.due == trace.sent));
 }
 

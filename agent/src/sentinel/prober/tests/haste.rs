@@ -1,6 +1,6 @@
 //! The sentinel's endpoint moves: how soon probes show that the rules have followed.
 
-use super::super::engine::HASTE;
+use super::super::engine::FAST;
 use super::*;
 
 const OLD: u16 = 20_001;
@@ -49,7 +49,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
     for (lane, traces) in by_lane(&bench.traces()) {
         let first = traces.iter().find(|trace| trace.generation == Some(NEW));
         let late = first.expect("one that follows").sent.since(followed);
-        assert!(late <= HASTE.end, "{lane:?}: {late:?} after {moved:?}");
+        assert!(late <= FAST.end, "{lane:?}: {late:?} after {moved:?}");
         // The fast rounds end once the lane has met the new rules.
         let after: Vec<_> = traces
             .iter()
@@ -57,7 +57,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
             .filter(|trace| trace.generation == Some(NEW))
             .collect();
         assert!(
-            gaps(&after)[1..].iter().all(|gap| *gap >= DOUBT.start),
+            gaps(&after)[1..].iter().all(|gap| *gap >= SUSPECT.start),
             "{lane:?}"
         );
     }
@@ -81,12 +81,12 @@ fn one_lane_stays_fast_while_rules_are_seconds_late() {
         let lag = first.expect("one that follows").sent.since(followed);
         if lane.path == ProbePath::Pod && lane.transport == Transport::Tcp {
             assert!(
-                (58..=76).contains(&late) && lag <= HASTE.end,
+                (58..=76).contains(&late) && lag <= FAST.end,
                 "{lane:?}: {late}, {lag:?}"
             );
         } else {
             assert!(
-                (11..=16).contains(&late) && lag <= 5 * HASTE.end,
+                (11..=16).contains(&late) && lag <= 5 * FAST.end,
                 "{lane:?}: {late}, {lag:?}"
             );
         }
