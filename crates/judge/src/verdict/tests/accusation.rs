@@ -187,6 +187,23 @@ fn rules_that_were_never_there_accuse(#[case] failure: Failure, #[case] expected
     assert_eq!(world.verdict(5_000).state, expected);
 }
 
+/// Connections that failed while lanes failed were repaired with them, and a loss is noticed late. Only those
+/// that fail well after the lanes passed again show that other rules are still gone.
+#[rstest]
+#[case::at_the_limit(3_750, false)]
+#[case::after_it(4_000, true)]
+fn failures_after_the_lanes_recovered_accuse(#[case] last: u64, #[case] broken: bool) {
+    let mut world = World::probed(&USUAL);
+    world.rounds(2_250, 2_250, &USUAL, |_| Fate::Leak);
+    for at in (2_500..=5_500).step_by(250) {
+        for (service, class, client) in TWO.iter().filter(|_| at <= last) {
+            world.fail(*service, *class, *client, Leaked, at - 10);
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    assert_eq!(world.verdict(5_650).state == State::Broken, broken);
+}
+
 /// A proof from outside shows nothing about the pods' path.
 #[test]
 fn a_service_worked_where_a_pod_was_served() {

@@ -334,6 +334,19 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
     assert_eq!(world.verdict(1_000).state, expected);
 }
 
+/// Connections within the grace period after an endpoint left do not add to those that are stale.
+#[rstest]
+#[case::at_its_end(2_000, State::Proven)]
+#[case::after_it(2_001, State::Stale)]
+fn connections_within_the_grace_period_are_not_counted(#[case] age: u64, #[case] expected: State) {
+    let mut world = World::new();
+    for (at, age) in [(250, 20_000), (500, 20_000), (750, age)] {
+        world.stale(WEB, Pod, 1, age, at).look(at);
+    }
+    world.prove(API, Pod, 990).look(1_000);
+    assert_eq!(world.verdict(1_000).state, expected);
+}
+
 /// Pods whose sockets are translated, and clients that cache addresses, dial the addresses of endpoints that
 /// left. No proof of a pod is seen in that case.
 #[rstest]
@@ -410,7 +423,7 @@ fn stale_is_over_when_none_is_seen_any_more() {
 /// Users get 200 again within 4 s: the quiet moment, plus one second without a failure.
 #[rstest]
 #[case::of_that_service(WEB, 3_251, false)]
-#[case::of_that_service_a_moment_ago(WEB, 3_249, true)]
+#[case::of_that_service_a_moment_ago(WEB, 3_250, true)]
 #[case::of_another(API, 3_251, true)]
 fn stale_is_over_once_connections_get_through(
     #[case] proven: u32,
