@@ -44,8 +44,6 @@ pub(super) struct Draft {
     pub(super) conflict_changed: BTreeSet<u32>,
     /// Endpoint entries that the plan frees.
     pub(super) freed_endpoints: u64,
-    /// Source entries that the plan frees.
-    pub(super) freed_sources: u64,
 }
 
 impl Draft {
@@ -58,10 +56,6 @@ impl Draft {
 
     pub(super) fn push(&mut self, change: MapChange) {
         let phase = match change {
-            MapChange::DeleteSource { .. } => {
-                self.freed_sources += 1;
-                &mut self.first
-            }
             MapChange::DeleteEndpoint { .. } => {
                 self.freed_endpoints += 1;
                 &mut self.last

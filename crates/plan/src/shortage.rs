@@ -35,7 +35,6 @@ type ServiceKey = (ObjectName, Arc<str>, Protocol, Family);
 pub(super) struct Room {
     pub(super) frontends: u64,
     endpoints: u64,
-    sources: u64,
 }
 
 impl Shortage {
@@ -151,9 +150,7 @@ impl Planner {
         let room = &mut self.shortage.room;
         room.frontends += draft.released.len() as u64;
         room.endpoints += draft.freed_endpoints;
-        room.sources += draft.freed_sources;
         draft.retrying = true;
-        self.sources.use_room(&self.node, &mut room.sources, draft);
         self.retry_services(view, draft);
         self.retry_endpoints(draft);
         self.retry_frontends(view, draft);

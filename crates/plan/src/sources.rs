@@ -24,16 +24,11 @@ impl Sources {
         self.installed = installed.into_iter().collect();
     }
 
-    /// Plans the changes to the wanted prefixes.
+    /// Plans the changes to the wanted prefixes. Deletions come first, so that their room can be used.
+    /// Prefixes for which there was no room are tried again.
     pub(super) fn settle(&mut self, node: &NodeContext, draft: &mut Draft) {
         let wanted = node.sources();
-        for (&prefix, &class) in &wanted {
-            if self.installed.get(&prefix) != Some(&class) && !self.missing.contains(&prefix) {
-                self.installed.insert(prefix, class);
-                draft.push(MapChange::PutSource { prefix, class });
-            }
-        }
-        self.missing.retain(|prefix| wanted.contains_key(prefix));
+        self.missing.clear();
         self.installed.retain(|prefix, _| {
             let stays = wanted.contains_key(prefix);
             if !stays {
@@ -41,28 +36,16 @@ impl Sources {
             }
             stays
         });
+        for (prefix, class) in wanted {
+            if self.installed.insert(prefix, class) != Some(class) {
+                draft.push(MapChange::PutSource { prefix, class });
+            }
+        }
     }
 
     /// Records that the map had no room for a prefix.
     pub(super) fn report_full(&mut self, prefix: SourcePrefix) {
         self.installed.remove(&prefix);
         self.missing.insert(prefix);
-    }
-
-    /// Retries up to `room` prefixes that had no room.
-    pub(super) fn use_room(&mut self, node: &NodeContext, room: &mut u64, draft: &mut Draft) {
-        if *room == 0 || self.missing.is_empty() {
-            return;
-        }
-        let wanted = node.sources();
-        while *room > 0
-            && let Some(prefix) = self.missing.pop_first()
-        {
-            if let Some(class) = wanted.get(&prefix).copied() {
-                self.installed.insert(prefix, class);
-                draft.push(MapChange::PutSource { prefix, class });
-                *room -= 1;
-            }
-        }
     }
 }
