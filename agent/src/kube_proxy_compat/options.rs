@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::DropInError;
 use super::flags::{Flag, Settings};
@@ -34,31 +34,15 @@ const DEFAULTS: [(&str, &str); 4] = [
     ("admin-bind-address", "127.0.0.1:10249"),
 ];
 
-/// Other fields of the file are ignored.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct File {
-    api_version: String,
-    kind: String,
-    healthz_bind_address: Option<String>,
-    metrics_bind_address: Option<String>,
-    hostname_override: Option<String>,
-    client_connection: Option<ClientConnection>,
-    logging: Option<Logging>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ClientConnection {
-    kubeconfig: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Logging {
-    format: Option<String>,
-    verbosity: Option<u32>,
-}
+/// Flags that the file may set, each with its field. Other fields are ignored.
+const FIELDS: [(&str, &str); 6] = [
+    ("kubeconfig", "/clientConnection/kubeconfig"),
+    ("healthz-bind-address", "/healthzBindAddress"),
+    ("metrics-bind-address", "/metricsBindAddress"),
+    ("hostname-override", "/hostnameOverride"),
+    ("v", "/logging/verbosity"),
+    ("logging-format", "/logging/format"),
+];
 
 /// Settings in force with a file, as in kube-proxy: those of the file, except that flags win for
 /// the URL of the API server, the node's name and the log. `path` is only for errors.
@@ -68,25 +52,23 @@ pub(super) fn over(
     text: &str,
 ) -> Result<Settings, DropInError> {
     let fail = |problem: String| DropInError::File(path.to_owned(), problem);
-    let file: File = serde_saphyr::from_str(text).map_err(|error| fail(error.to_string()))?;
-    if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {
+    let file: Value = serde_saphyr::from_str(text).map_err(|error| fail(error.to_string()))?;
+    let field = |name| file.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (version, kind) = (field("apiVersion"), field("kind"));
+    if (version, kind) != (VERSION, KIND) {
         return Err(fail(format!(
-            "it has apiVersion {:?} and kind {:?}, not {VERSION:?} and {KIND:?}",
-            file.api_version, file.kind
+            "it has apiVersion {version:?} and kind {kind:?}, not {VERSION:?} and {KIND:?}"
         )));
     }
-    let logging = file.logging.unwrap_or_default();
-    let kubeconfig = file.client_connection.unwrap_or_default().kubeconfig;
     settings.flags.retain(|(flag, _)| !is_overridden(flag));
-    for (name, value) in [
-        ("kubeconfig", kubeconfig),
-        ("healthz-bind-address", file.healthz_bind_address),
-        ("metrics-bind-address", file.metrics_bind_address),
-        ("hostname-override", file.hostname_override),
-        ("v", logging.verbosity.map(|level| level.to_string())),
-        ("logging-format", logging.format),
-    ] {
-        if let (None, Some(flag), Some(value)) = (settings.get(name), Flag::named(name), value)
+    for (name, field) in FIELDS {
+        let value = match file.pointer(field) {
+            None | Some(Value::Null) => continue,
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            Some(other) => return Err(fail(format!("{field} is {other}"))),
+        };
+        if let (None, Some(flag)) = (settings.get(name), Flag::named(name))
             && !value.is_empty()
         {
             settings.set(flag, &value)?;
