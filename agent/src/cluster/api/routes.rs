@@ -20,7 +20,6 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::api::ListParams;
 use kube::client::Body;
 use kube::{Api, Client, Config};
-use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 use tower::util::service_fn;
 
@@ -54,11 +53,6 @@ pub(super) struct Routes {
     file: Option<PathBuf>,
     /// Routes in the order of tries. The list is rotated so that the last working route is first.
     known: Mutex<VecDeque<Route>>,
-}
-
-#[derive(Default, Serialize, Deserialize)]
-struct Stored {
-    addresses: Vec<SocketAddr>,
 }
 
 impl Routes {
@@ -124,37 +118,29 @@ impl Routes {
     fn adopt(&self, mut learned: Vec<SocketAddr>) -> Result<(), ClientError> {
         learned.sort_unstable();
         learned.dedup();
-        let is_known = self.knows(&learned);
         // Begin at a random address, so that the nodes spread over the servers.
         let turn = jitter(learned.len() as u64);
         learned.rotate_left(usize::try_from(turn).unwrap_or(0));
-        if !is_known {
-            *self.lock() = routes(&self.introduction, &learned)?;
-            tracing::info!(addresses = ?learned, "connecting to the API server directly from now on");
-        }
-        self.save(learned);
-        Ok(())
-    }
-
-    /// Returns whether these are the known addresses. If they are, the ClusterIP does not stay the first
-    /// route.
-    fn knows(&self, learned: &[SocketAddr]) -> bool {
         let mut known = self.lock();
-        let mut now: Vec<_> = known.iter().filter_map(|route| route.address).collect();
-        now.sort_unstable();
-        let is_known = now == learned;
-        if is_known && known.front().is_some_and(|route| route.address.is_none()) {
+        let addresses = known.iter().filter_map(|route| route.address);
+        if !is_same(addresses, &learned) {
+            *known = routes(&self.introduction, &learned)?;
+            tracing::info!(addresses = ?learned, "connecting to the API server directly from now on");
+        } else if known.front().is_some_and(|route| route.address.is_none()) {
             known.rotate_left(1);
         }
-        is_known
+        drop(known);
+        self.save(&learned);
+        Ok(())
     }
 
     /// Saves the addresses for the next start, unless the file has them. The file is compared each time,
     /// because an earlier write may have failed.
-    fn save(&self, addresses: Vec<SocketAddr>) {
+    fn save(&self, addresses: &[SocketAddr]) {
         let Some(file) = &self.file else { return };
-        let is_saved = BTreeSet::from_iter(recall(file)) == addresses.iter().copied().collect();
-        if !is_saved && let Err(error) = keep(file, addresses) {
+        if !is_same(recall(file).into_iter(), addresses)
+            && let Err(error) = keep(file, addresses)
+        {
             tracing::warn!(path = %file.display(), %error, "the API server's addresses cannot be \
                                                             saved: an agent that starts while \
                                                             Services do not work cannot reach it");
@@ -269,15 +255,19 @@ fn is_connect(error: &kube::Error) -> bool {
         .is_some_and(hyper_util::client::legacy::Error::is_connect)
 }
 
+/// Whether these are the same addresses, in any order.
+fn is_same(these: impl Iterator<Item = SocketAddr>, those: &[SocketAddr]) -> bool {
+    these.collect::<BTreeSet<_>>() == those.iter().copied().collect()
+}
+
 /// The saved addresses; none if the file is unreadable.
 fn recall(file: &Path) -> Vec<SocketAddr> {
     let text = fs::read(file).unwrap_or_default();
-    let stored: Stored = serde_json::from_slice(&text).unwrap_or_default();
-    stored.addresses
+    serde_json::from_slice(&text).unwrap_or_default()
 }
 
-fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
-    let bytes = serde_json::to_vec(&Stored { addresses })?;
+fn keep(file: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(addresses)?;
     files::write(file, &files::part(file), &bytes)
 }
 
@@ -302,7 +292,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = nobody.local_addr().unwrap();
-        keep(&folder.path().join(FILE), vec![address]).unwrap();
+        keep(&folder.path().join(FILE), &[address]).unwrap();
         (folder, address)
     }
 
@@ -420,7 +410,7 @@ mod tests {
         let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let address = mute.local_addr().unwrap();
-        keep(&folder.path().join(FILE), vec![address]).unwrap();
+        keep(&folder.path().join(FILE), &[address]).unwrap();
         let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
         let short = Duration::from_millis(200);
         assert!(
