@@ -19,7 +19,6 @@ use kube::api::{ListParams, Request, WatchParams};
 use kube::core::request::Error as RequestError;
 use kube::{Api, Client};
 use pathproof_facts::cluster::{Change, ObjectName};
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -34,6 +33,8 @@ mod follow;
 mod problems;
 mod routes;
 mod store;
+#[cfg(feature = "testing")]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -44,6 +45,8 @@ use follow::{Follower, Pace};
 pub(crate) use problems::with_advice;
 pub use routes::forget;
 use store::{Event, Store};
+#[cfg(feature = "testing")]
+pub use testing::listed;
 
 /// Timeout of one try of an uncached read. It is short, because the pool may have dead idle connections if
 /// watches hang. Each try uses up one of them.
@@ -216,22 +219,6 @@ impl ApiServer {
         let requests = Requests::new(kind, &self.scope, &self.node_name);
         Follower::new(self.client.clone(), requests, self.pace, events)
     }
-}
-
-/// The update that fills an empty view with the objects in `lines`, one per line, as in the responses of an
-/// API server. Each line is read as every kind of object.
-pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
-    let mut store = Store::new(node_name);
-    for kind in Kind::ALL {
-        store.take(Event::ListBegins(kind));
-        for line in lines.split(|byte| *byte == b'\n') {
-            if let Ok(text) = serde_json::from_slice::<&RawValue>(line) {
-                store.take(wire::object(kind, text).0);
-            }
-        }
-        store.take(Event::ListEnds(kind));
-    }
-    store.update()
 }
 
 /// Puts events into the store, and delivers its changes in batches ([`QUIET`], [`GATHER`]). A change of
