@@ -166,7 +166,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     heartbeat.rest();
     let pulse = listeners.pulse.take();
     let stall = Stall::new(heartbeat.clone(), clock::mono());
-    let served = serving::all(&agent, listeners, admin, &stall)?;
+    let served = serving::all(&agent, listeners, admin, &stall);
     let serving = Serving::start(served, (stall, pulse), ended).await?;
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     inputs.counted = agent.open_count.counted.take();

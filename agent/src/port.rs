@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use pathproof_node::event::Successor;
 use pathproof_report::{PortReport, PortWay};
 use pathproof_wire::service::Family;
 use pathproof_wire::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

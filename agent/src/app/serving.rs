@@ -135,9 +135,9 @@ pub(super) fn all(
     listeners: Listeners,
     state: admin::AdminState,
     stall: &Stall,
-) -> io::Result<Vec<Served>> {
+) -> Vec<Served> {
     let metrics = Arc::clone(&state.metrics);
-    let mut served: Vec<(TcpListener, Router, Rules)> = Vec::new();
+    let mut served: Vec<Served> = Vec::new();
     let proxied = agent.config.healthz.health_check_proxy_protocol == Switch::On;
     let mut serve = |which, listener, router, allow: &[Option<IpNet>], limits| {
         let Some(listener) = listener else { return };
@@ -195,12 +195,7 @@ pub(super) fn all(
     let allow = &agent.config.admin.allow;
     let router = admin::router(state);
     serve(Listener::Admin, listeners.admin, router, allow, limits);
-    // Detach the listeners from the main runtime; the thread registers them with its own.
-    let moved = served.into_iter().map(|(listener, router, rules)| {
-        let listener = listener.into_std()?;
-        Ok((listener, router, rules))
-    });
-    moved.collect()
+    served
 }
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 //! Listeners at configured ports set `SO_REUSEPORT`, so that a successor can open a port while the agent
 //! still answers there. The kernel allows this only to processes of the same user that set the option too.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 use std::{fmt, io};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
-use tokio::net::TcpListener;
 
 /// Maximum queue of connections to accept. The kernel limits it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
@@ -101,7 +100,7 @@ fn remedy(source: &io::Error, option: &str) -> String {
     format!("{first} give another address or port with {option}")
 }
 
-/// Opens a listener. `option` is the setting that an error names.
+/// Opens a listener that does not block. `option` is the setting that an error names.
 pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener, BindError> {
     let opened = match address {
         BindAddress::One(one) => open(option, one, false, false),
@@ -179,7 +178,7 @@ fn open(
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
 fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
@@ -209,6 +208,7 @@ mod tests {
     #[tokio::test]
     async fn everywhere_is_both_families() {
         let listener = listen("--x", BindAddress::Everywhere(0)).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port))
             .await

@@ -121,6 +121,7 @@ async fn the_served_report_is_shown() {
     });
     let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let listener = bind::listen("--admin-bind-address", loopback.into()).unwrap();
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let rules = serve::Rules {
         listener: serve::Listener::Admin,

@@ -33,6 +33,7 @@ impl Server {
     async fn serving(router: Router, limits: Limits, allow: &[&str]) -> Self {
         let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let listener = bind::listen("--x", BindAddress::One(loopback)).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap();
         let metrics = Metrics::new();
         let rules = Rules {
