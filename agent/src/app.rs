@@ -135,6 +135,8 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
     agent.health_ports = health_ports;
+    let (counts, counted) = mpsc::channel(1);
+    agent.open_counts = counts;
     // Publish answers before a client can connect.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
@@ -168,8 +170,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let stall = Stall::new(heartbeat.clone(), clock::mono());
     let served = serving::all(&agent, listeners, admin, &stall);
     let serving = Serving::start(served, (stall, pulse), ended).await?;
-    let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
-    inputs.counted = agent.open_count.counted.take();
+    let mut inputs = Inputs::new(updates, inbox, wanted_recordings, counted).await?;
     agent.follow_interfaces(inputs.interfaces());
     let mut starting = Some(starting);
     let signal = loop {
@@ -211,7 +212,7 @@ struct Inputs {
     inbox: Option<Inbox>,
     devices: watch::Receiver<Interfaces>,
     recordings: Receiver<RecordingRequest>,
-    counted: Option<Receiver<Counted>>,
+    counted: Receiver<Counted>,
     sample: Interval,
     check: Interval,
 }
@@ -221,6 +222,7 @@ impl Inputs {
         updates: Receiver<Update>,
         inbox: Option<Inbox>,
         recordings: Receiver<RecordingRequest>,
+        counted: Receiver<Counted>,
     ) -> Result<Self, DevicesError> {
         let mut check = tokio::time::interval(CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -229,7 +231,7 @@ impl Inputs {
             inbox,
             devices: devices::follow().await?,
             recordings,
-            counted: None,
+            counted,
             sample: tokio::time::interval(SAMPLE_INTERVAL),
             check,
         })
@@ -242,14 +244,13 @@ impl Inputs {
     /// Waits for one input, and feeds it to the agent.
     async fn turn(&mut self, agent: &mut Agent) {
         let inbox = OptionFuture::from(self.inbox.as_mut().map(Inbox::next));
-        let counted = OptionFuture::from(self.counted.as_mut().map(Receiver::recv));
         tokio::select! {
             biased;
             // Samples come first, so that other inputs are judged by the newest evidence.
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.caught_up().follow_view(update),
             Some(event) = inbox => agent.caught_up().feed(event),
-            Some(Some(counted)) = counted => agent.caught_up().feed(Event::Open(counted)),
+            Some(counted) = self.counted.recv() => agent.caught_up().feed(Event::Open(counted)),
             Ok(()) = self.devices.changed() => {
                 agent.caught_up().follow_interfaces(self.interfaces());
             }

@@ -21,10 +21,10 @@ use pathproof_wire::abi::ABI_VERSION;
 use pathproof_wire::evidence::{FAULTS, Fault};
 use pathproof_witness::coverage::Hooks;
 use pathproof_witness::evidence::Sighting;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::changes::Changes;
-use super::open_count::OpenCount;
+use super::open_count::{self, Counted};
 use super::probing::Probing;
 use super::{Loaded, notices, settings};
 use crate::clock;
@@ -54,7 +54,7 @@ pub(super) struct Agent {
     pub(super) succeeded: Succeeded,
     /// `None` if Services' health check node ports are left to another program.
     pub(super) health_ports: Option<SteeredServices>,
-    pub(super) open_count: OpenCount,
+    pub(super) open_counts: mpsc::Sender<Counted>,
     pub(super) output: Output,
     interfaces: Interfaces,
     /// Whether interfaces changed since their hooks were last updated.
@@ -102,7 +102,7 @@ impl Agent {
             probing,
             succeeded: Succeeded::default(),
             health_ports: None,
-            open_count: OpenCount::default(),
+            open_counts: mpsc::channel(1).0,
             output: Output {
                 metrics,
                 publishing: None,
@@ -311,7 +311,7 @@ impl Agent {
             ReadEffect::Table => return Some(Event::Table(conntrack::table())),
             ReadEffect::LookUp(clients) => return Some(ways::look_up(clients, &self.node)),
             ReadEffect::Routes(ask) => return Some(ways::devices(ask, &self.interfaces.indexes())),
-            ReadEffect::CountOpen => self.open_count.begin(self.node.outsiders()),
+            ReadEffect::CountOpen => open_count::begin(&self.open_counts, self.node.outsiders()),
             ReadEffect::WatchDrops(on) => {
                 return Some(Event::DropWatch(self.observer.as_mut()?.watch_drops(on)));
             }
