@@ -28,7 +28,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::causes::chain;
 use crate::cluster::api::client::client;
-use crate::cluster::api::{self, ApiAccess, ApiServer, Scope};
+use crate::cluster::api::{self, ApiServer, Scope};
 use crate::cluster::{Update, watch as folder};
 use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
@@ -274,12 +274,8 @@ async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), A
         Source::Folder(path) => Ok((folder::follow(path, &config.node_name)?, None)),
         Source::Api { api, only } => {
             let scope = only.clone().map_or(Scope::Full, Scope::Sentinel);
-            let access = ApiAccess {
-                kubeconfig: api.kubeconfig.clone(),
-                server: api.server.clone(),
-                state_dir: config.kept.state_dir.clone(),
-            };
-            let client = client(&access).await?;
+            let (kubeconfig, server) = (api.kubeconfig.as_deref(), api.server.as_deref());
+            let client = client(kubeconfig, server, config.kept.state_dir.as_deref()).await?;
             let updates = ApiServer::new(client.clone(), &config.node_name, scope).follow();
             Ok((updates, Some(client)))
         }

@@ -27,7 +27,7 @@ use thiserror::Error;
 use tokio::time::{sleep, timeout};
 
 use crate::clock;
-use crate::cluster::api::client::{ApiAccess, client, root_cause};
+use crate::cluster::api::client::{client, root_cause};
 use crate::cluster::api::{Nodes, follow_nodes, with_advice};
 use crate::config::{RotateConfig, Withdraw};
 use crate::lifecycle::Shutdown;
@@ -64,12 +64,9 @@ enum Trouble {
 /// leads at once.
 pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut shutdown = Shutdown::listen()?;
-    let access = ApiAccess {
-        kubeconfig: config.api.kubeconfig.clone(),
-        server: config.api.server.clone(),
-        state_dir: None,
-    };
-    let mut rotator = Rotator::new(&client(&access).await?, config);
+    let api = &config.api;
+    let client = client(api.kubeconfig.as_deref(), api.server.as_deref(), None).await?;
+    let mut rotator = Rotator::new(&client, config);
     loop {
         let turn = async {
             rotator.look().await;

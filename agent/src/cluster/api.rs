@@ -40,7 +40,7 @@ mod tests;
 mod wire;
 
 pub use census::{Nodes, follow_nodes};
-pub use client::{ApiAccess, ClientError};
+pub use client::ClientError;
 use follow::{Follower, Pace};
 pub(crate) use problems::with_advice;
 pub use routes::forget;

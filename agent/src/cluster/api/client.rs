@@ -30,19 +30,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// idle for half of it.
 const DEAD: Duration = Duration::from_secs(10);
 
-/// Location of the API server, and the client's identity.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ApiAccess {
-    /// A kubeconfig, of which the current context is used.
-    pub kubeconfig: Option<PathBuf>,
-    /// URL of the API server, `http` or `https`. Overrides the kubeconfig's URL. Without a kubeconfig,
-    /// `https` uses the mounted ServiceAccount if there is one, and `http` sends no credentials.
-    pub server: Option<String>,
-    /// Folder of the file with the API servers' addresses. Used only for access from within a cluster,
-    /// without `kubeconfig` and `server`.
-    pub state_dir: Option<PathBuf>,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error(
@@ -75,21 +62,29 @@ pub enum ClientError {
 
 /// Creates a client, without a request to the server. Must be called within a tokio runtime.
 ///
+/// Of a kubeconfig the current context is used. `server` is a URL, `http` or `https`, and overrides the
+/// kubeconfig's. Without a kubeconfig, `https` uses the mounted ServiceAccount if there is one, and `http` sends
+/// no credentials. With neither, the client is for access from within a cluster; then `state_dir` is the folder
+/// of the file with the API servers' addresses.
+///
 /// # Errors
 /// The configuration is invalid; an unreachable server is no error here.
-pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
-    if let Some(path) = &access.kubeconfig {
-        let mut config = kubeconfig(path.clone()).await?;
-        if let Some(url) = &access.server {
+pub async fn client(
+    kubeconfig: Option<&Path>,
+    server: Option<&str>,
+    state_dir: Option<&Path>,
+) -> Result<Client, ClientError> {
+    if let Some(path) = kubeconfig {
+        let mut config = self::kubeconfig(path.to_owned()).await?;
+        if let Some(url) = server {
             config.cluster_url = parse(url)?;
         }
         return direct(config);
     }
-    let Some(url) = &access.server else {
+    let Some(url) = server else {
         let config = Config::incluster_env().map_err(ClientError::InCluster)?;
         let namespace = config.default_namespace.clone();
-        let routes = Routes::new(tuned(config), access.state_dir.as_deref())?;
-        let routes = Arc::new(routes);
+        let routes = Arc::new(Routes::new(tuned(config), state_dir)?);
         let client = routes.client(namespace);
         tokio::spawn(learn(routes, client.clone()));
         return Ok(client);
@@ -292,11 +287,8 @@ mod tests {
     #[case("")]
     #[tokio::test]
     async fn an_invalid_url_is_refused(#[case] url: &str) {
-        let access = ApiAccess {
-            server: Some(url.to_owned()),
-            ..ApiAccess::default()
-        };
-        let error = client(&access).await.map(drop).unwrap_err().to_string();
+        let error = client(None, Some(url), None).await.map(drop).unwrap_err();
+        let error = error.to_string();
         assert!(error.contains("give http://HOST:PORT"), "{error}");
     }
 
@@ -313,11 +305,7 @@ mod tests {
         if let Some(text) = text {
             std::fs::write(&path, text).unwrap();
         }
-        let access = ApiAccess {
-            kubeconfig: Some(path.clone()),
-            ..ApiAccess::default()
-        };
-        let error = client(&access).await.map(drop).unwrap_err();
+        let error = client(Some(&path), None, None).await.map(drop).unwrap_err();
         assert!(matches!(error, ClientError::Kubeconfig { .. }), "{error:?}");
         let error = error.to_string();
         let begins = format!("--kubeconfig {}: ", path.display());

@@ -46,11 +46,7 @@ fn hasty() -> Pace {
 }
 
 async fn follow(url: String, pace: Pace) -> mpsc::Receiver<Update> {
-    let access = ApiAccess {
-        server: Some(url),
-        ..ApiAccess::default()
-    };
-    let client = client(&access).await.unwrap();
+    let client = client(None, Some(&url), None).await.unwrap();
     let mut source = ApiServer::new(client, "here", Scope::Full);
     source.pace = pace;
     source.follow()

@@ -264,10 +264,6 @@ impl Server {
     }
 
     pub(super) async fn rotator(&self, host: &str, interval: Duration) -> Rotator {
-        let access = ApiAccess {
-            server: Some(self.url.clone()),
-            ..ApiAccess::default()
-        };
         let config = RotateConfig {
             service: ObjectName::new("pathproof", "pathproof-sentinel"),
             client: ["198.18.0.1".parse().unwrap(), "2001:2::1".parse().unwrap()],
@@ -281,7 +277,7 @@ impl Server {
             api: ApiArgs::default(),
             process: ProcessArgs::default(),
         };
-        Rotator::new(&client(&access).await.unwrap(), config)
+        Rotator::new(&client(None, Some(&self.url), None).await.unwrap(), config)
     }
 
     pub(super) fn slice(&self, family: &str) -> Option<Value> {
