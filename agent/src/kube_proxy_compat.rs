@@ -23,7 +23,7 @@ pub mod cleanup;
 pub mod flags;
 mod options;
 
-pub use flags::{Settings, Wanted, read};
+pub use flags::{Action, Settings, read};
 
 pub const NAME: &str = "kube-proxy";
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pathproof::args::{CheckArgs, CleanupArgs, Command, EchoArgs, variables};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, ConfigError, RotateConfig, RunArgs, Surroundings, Switch};
-use pathproof::kube_proxy_compat::{self, DropInError, Wanted};
+use pathproof::kube_proxy_compat::{self, Action, DropInError};
 use pathproof::lifecycle::LogFormat;
 use pathproof::lifecycle::starting::Starting;
 use pathproof::{app, clock, confine, lifecycle, rotate};
@@ -101,12 +101,12 @@ fn echo(said: EchoArgs) -> Outcome {
 /// Performs the action that kube-proxy's flags select.
 fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
     let settings = match kube_proxy_compat::read(&words?)? {
-        Wanted::Run(settings) => settings,
-        Wanted::Help => return Ok(cli::print(&kube_proxy_compat::help())),
-        Wanted::Version => return Ok(cli::print(&kube_proxy_compat::version())),
-        Wanted::InitOnly => return Ok(Exit::Success),
-        Wanted::Cleanup => return Ok(remove_rules()),
-        Wanted::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
+        Action::Run(settings) => settings,
+        Action::Help => return Ok(cli::print(&kube_proxy_compat::help())),
+        Action::Version => return Ok(cli::print(&kube_proxy_compat::version())),
+        Action::InitOnly => return Ok(Exit::Success),
+        Action::Cleanup => return Ok(remove_rules()),
+        Action::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
     };
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let (config, mut notes) =

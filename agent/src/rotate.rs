@@ -19,7 +19,7 @@ use kube::{Api, Client};
 use pathproof_facts::switches::{ENFORCEMENT, Enforcement, Switches};
 use pathproof_facts::time::Wall;
 use pathproof_rotator::rotation::{
-    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
+    Candidate, DesiredSlices, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Write, slice_name,
 };
 use pathproof_rotator::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
 use serde_json::json;
@@ -293,7 +293,7 @@ impl Rotator {
     }
 
     /// Writes a plan while this rotator leads.
-    async fn write(&mut self, wanted: &Wanted, plan: &Plan) -> Result<(), Trouble> {
+    async fn write(&mut self, wanted: &DesiredSlices, plan: &Plan) -> Result<(), Trouble> {
         for write in &plan.writes {
             if !self.candidate.leads(clock::mono()) {
                 break;
@@ -346,7 +346,7 @@ impl Rotator {
         Ok(())
     }
 
-    async fn write_one(&self, wanted: &Wanted, write: &Write) -> Result<(), Trouble> {
+    async fn write_one(&self, wanted: &DesiredSlices, write: &Write) -> Result<(), Trouble> {
         let (params, patch_params) = (PostParams::default(), PatchParams::default());
         match write {
             Write::Create { family, generation } => {

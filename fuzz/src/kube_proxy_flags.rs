@@ -2,7 +2,7 @@
 //! text.
 
 use pathproof::config::Surroundings;
-use pathproof::kube_proxy_compat::{Wanted, read, resolve};
+use pathproof::kube_proxy_compat::{Action, read, resolve};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
@@ -12,7 +12,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     match read(&words) {
         Err(error) => assert!(!error.to_string().is_empty()),
         // Not with --config, because its file would be read.
-        Ok(Wanted::Run(settings)) if settings.get("config").is_none() => {
+        Ok(Action::Run(settings)) if settings.get("config").is_none() => {
             return match resolve(&settings, &Surroundings::default(), &|_| true) {
                 Ok(_) => true,
                 Err(error) => {

@@ -9,8 +9,8 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     // A lone carriage return also ends a line (YAML 1.2, section 5.4).
     let lines = text.matches(['\n', '\r']).count() as u64 + 1;
     let mut documents = 0;
-    yaml::read(text, &mut |place, _| {
-        assert!(place.line <= lines, "{place:?} of {lines} lines");
+    yaml::read(text, &mut |position, _| {
+        assert!(position.line <= lines, "{position:?} of {lines} lines");
         documents += 1;
     });
     documents > 0

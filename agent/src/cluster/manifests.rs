@@ -20,7 +20,7 @@ use pathproof_facts::cluster::Change;
 
 use super::convert::{Converter, NODES_NAMED, known_nodes};
 use super::facts::{Kind, ObjectFacts, compare};
-use super::yaml::{self, Item, Place};
+use super::yaml::{self, Item, Position};
 use super::{Problem, Update};
 use crate::input;
 use crate::lifecycle::give_back_memory;
@@ -65,7 +65,7 @@ struct File {
     /// `None` if its metadata could not be read. Such a file is read at every refresh.
     stamp: Option<Stamp>,
     /// Objects of the file, each with its line and column.
-    objects: BTreeMap<Key, (Place, ObjectFacts)>,
+    objects: BTreeMap<Key, (Position, ObjectFacts)>,
     problems: Vec<Problem>,
     ignored: u64,
     /// Whether the file was read and parsed completely.
@@ -158,10 +158,10 @@ impl Manifests {
         for (name, file) in &self.files {
             update.problems.extend_from_slice(&file.problems);
             update.ignored += file.ignored;
-            for (key, (place, facts)) in &file.objects {
+            for (key, (position, facts)) in &file.objects {
                 if let Some(first) = first.get(key) {
                     let (path, first) = (self.folder.join(name), first.display().to_string());
-                    let twice = duplicate(&path, *place, facts, &first);
+                    let twice = duplicate(&path, *position, facts, &first);
                     update.problems.push(twice);
                     continue;
                 }
@@ -277,7 +277,7 @@ impl Manifests {
         // file cannot be parsed.
         let mut dropped = HashSet::new();
         let mut is_whole = true;
-        yaml::read(&text, &mut |place, item| {
+        yaml::read(&text, &mut |position, item| {
             let object = match item {
                 Item::Object(object) => object,
                 Item::Ignored => {
@@ -288,7 +288,7 @@ impl Manifests {
                     is_whole = false;
                     let why =
                         format!("cannot be parsed: {reason}; its last good content stays in use");
-                    file.problems.push(problem(&path, place, &why));
+                    file.problems.push(problem(&path, position, &why));
                     return;
                 }
             };
@@ -301,14 +301,15 @@ impl Manifests {
             let converted = converter.facts(object);
             if let Some(invalid) = converter.left_out.take() {
                 let why = format!("{invalid}; the object is used without it");
-                file.problems.push(problem(&path, place, &why));
+                file.problems.push(problem(&path, position, &why));
             }
             match converted {
                 Ok(Some(facts)) => match file.objects.entry(key) {
-                    Entry::Vacant(free) => drop(free.insert((place, facts))),
+                    Entry::Vacant(free) => drop(free.insert((position, facts))),
                     Entry::Occupied(first) => {
                         let first = format!("line {}", first.get().0.line);
-                        file.problems.push(duplicate(&path, place, &facts, &first));
+                        file.problems
+                            .push(duplicate(&path, position, &facts, &first));
                     }
                 },
                 Ok(None) => {
@@ -318,7 +319,7 @@ impl Manifests {
                 }
                 Err(invalid) => {
                     let why = format!("{invalid}; its last good version stays in use");
-                    file.problems.push(problem(&path, place, &why));
+                    file.problems.push(problem(&path, position, &why));
                     if let Some(known) = before.get(&key) {
                         file.objects.entry(key).or_insert_with(|| known.clone());
                     }
@@ -365,18 +366,18 @@ fn other_nodes(files: &BTreeMap<OsString, File>) -> String {
     known_nodes("the manifests have", &named, names.len() - named.len())
 }
 
-fn problem(path: &Path, place: Place, why: &str) -> Problem {
-    let (path, Place { line, column }) = (path.display(), place);
+fn problem(path: &Path, position: Position, why: &str) -> Problem {
+    let (path, Position { line, column }) = (path.display(), position);
     Problem::new(match column {
         0 => format!("{path}:{line}: {why}"),
         _ => format!("{path}:{line}:{column}: {why}"),
     })
 }
 
-fn duplicate(path: &Path, place: Place, facts: &ObjectFacts, first: &str) -> Problem {
+fn duplicate(path: &Path, position: Position, facts: &ObjectFacts, first: &str) -> Problem {
     let title = facts.title();
     let why = format!("{title} is also defined in {first}, which is used");
-    problem(path, place, &why)
+    problem(path, position, &why)
 }
 
 /// Whether this is the name of a manifest file. Hidden files are skipped.

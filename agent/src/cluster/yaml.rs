@@ -24,13 +24,13 @@ const MAX_EVENTS: usize = 16_000_000;
 const MAX_REPLAYED: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct Position {
     pub line: u64,
     /// Column, from 1; 0 if only the line is known.
     pub column: u64,
 }
 
-impl Place {
+impl Position {
     fn line(line: u64) -> Self {
         Self { line, column: 0 }
     }
@@ -47,7 +47,7 @@ pub enum Item {
 }
 
 /// Calls `see` for every object in the text, in order.
-pub fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
+pub fn read(text: &str, see: &mut dyn FnMut(Position, Item)) {
     for document in documents(text) {
         let see = &mut *see;
         let root = Root {
@@ -83,19 +83,19 @@ struct Document<'a> {
 }
 
 impl Document<'_> {
-    fn complain(&self, error: &serde_saphyr::Error, see: &mut dyn FnMut(Place, Item)) {
-        let mut place = Place::line(self.line);
+    fn complain(&self, error: &serde_saphyr::Error, see: &mut dyn FnMut(Position, Item)) {
+        let mut position = Position::line(self.line);
         let text = error.to_string();
         let mut reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(location) = error.location() {
-            // The parser counts lines from the start of the document; `place` counts them from the start of
+            // The parser counts lines from the start of the document; `position` counts them from the start of
             // the file.
             let (line, column) = (location.line(), location.column());
             let suffix = format!(" at line {line}, column {column}");
             reason.truncate(reason.strip_suffix(&suffix).map_or(reason.len(), str::len));
-            (place.line, place.column) = (self.above + line, column);
+            (position.line, position.column) = (self.above + line, column);
         }
-        see(place, Item::Broken(reason));
+        see(position, Item::Broken(reason));
     }
 }
 
@@ -141,7 +141,7 @@ fn documents(text: &str) -> impl Iterator<Item = Document<'_>> {
 /// Reads the top-level mapping of a document.
 struct Root<'a> {
     document: &'a Document<'a>,
-    see: &'a mut dyn FnMut(Place, Item),
+    see: &'a mut dyn FnMut(Position, Item),
 }
 
 impl<'de> Visitor<'de> for Root<'_> {
@@ -177,7 +177,7 @@ impl<'de> Visitor<'de> for Root<'_> {
             return Ok(());
         }
         if left == 0 {
-            see(Place::line(document.line), too_large(&header, fields));
+            see(Position::line(document.line), too_large(&header, fields));
             return Ok(());
         }
         let item = match (item(&header, fields), matters(&header)) {
@@ -194,7 +194,7 @@ impl<'de> Visitor<'de> for Root<'_> {
             }
             (item, _) => item,
         };
-        see(Place::line(document.line), item);
+        see(Position::line(document.line), item);
         Ok(())
     }
 }
@@ -203,7 +203,7 @@ struct Items<'a> {
     document: &'a Document<'a>,
     /// Header of the list, as far as known from the fields before `items`.
     header: String,
-    see: &'a mut dyn FnMut(Place, Item),
+    see: &'a mut dyn FnMut(Position, Item),
 }
 
 impl<'de> DeserializeSeed<'de> for Items<'_> {
@@ -227,7 +227,7 @@ impl<'de> Visitor<'de> for Items<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while let Some(item) = items.next_element::<Spanned<Fields>>()? {
-            let place = Place::line(self.document.above + item.referenced.line());
+            let position = Position::line(self.document.above + item.referenced.line());
             let Fields { map, fits } = item.value;
             let mut header = header(&map);
             if header.ends_with('/') {
@@ -239,7 +239,7 @@ impl<'de> Visitor<'de> for Items<'_> {
                 true => self::item(&header, map),
                 false => too_large(&header, map),
             };
-            (self.see)(place, item);
+            (self.see)(position, item);
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const HEADER_SIZE: usize = 16 * 1024;
 
 /// Maximum number of a listener's connections with headers up to [`LONG_HEADER`]. Only a connection whose
-/// first header exceeds [`LYING`] or [`HEADERS`] may become one.
+/// first header exceeds [`PEEKED`] or [`HEADERS`] may become one.
 const LONG: usize = 32;
 
 /// Maximum size in bytes, and maximum number of fields, of a header on one of the [`LONG`] connections.
@@ -61,7 +61,7 @@ const LONG_HEADER: (usize, usize) = (64 * 1024, 1_000);
 
 /// Maximum bytes of an incomplete first header that stay in the socket. A longer header is read without
 /// waiting for its end.
-const LYING: usize = 1024;
+const PEEKED: usize = 1024;
 
 /// Maximum fields of a first header that stays in the socket. A header with more is read at once.
 const HEADERS: usize = 32;
@@ -71,7 +71,7 @@ const BURST: u32 = 16;
 
 /// Grace period after the listener closes for connections without a request, which clients may be about to
 /// send.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_REQUESTS: Duration = Duration::from_millis(500);
 
 /// A closing listener's queue counts as empty if no connection arrived for this long.
 const QUEUE_GAP: Duration = Duration::from_millis(1);
@@ -117,7 +117,7 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 complained = false;
-                shared.welcome(stream, peer);
+                shared.admit(stream, peer);
             }
             Err(error) if is_exhaustion(&error) => {
                 if !complained {
@@ -140,7 +140,7 @@ pub async fn serve(
     // them.
     for _ in 0..LAST_ACCEPTED {
         match timeout(QUEUE_GAP, listener.accept()).await {
-            Ok(Ok((stream, peer))) => shared.welcome(stream, peer),
+            Ok(Ok((stream, peer))) => shared.admit(stream, peer),
             Ok(Err(error)) if !is_exhaustion(&error) => {}
             _ => break,
         }
@@ -172,7 +172,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn welcome(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+    fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         if !self.rules.allow.allows(peer.ip()) {
             // Returning drops the connection unread.
             closing::reset(&stream);
@@ -184,26 +184,26 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
-            if let Some(begun) = shared.wait(&stream, peer, entered).await
-                && pass_over(&stream, begun.before)
+            if let Some(first) = shared.wait(&stream, peer, entered).await
+                && discard(&stream, first.before)
             {
                 // Boxed, so that a waiting connection does not reserve memory for this future.
-                Box::pin(shared.converse(stream, peer, begun.is_long)).await;
+                Box::pin(shared.answer_requests(stream, peer, first.is_long)).await;
             }
         });
     }
 
-    fn enter(&self, crowd: &Arc<LruConnections>) -> (Arc<Place>, oneshot::Receiver<()>) {
-        let (place, taken, made_room) = crowd.enter();
+    fn enter(&self, connections: &Arc<LruConnections>) -> (Arc<LruEntry>, oneshot::Receiver<()>) {
+        let (entry, revoked, made_room) = connections.enter();
         if made_room {
             self.note(Turned::Evicted);
         }
-        (place, taken)
+        (entry, revoked)
     }
 
-    fn note(&self, turned: Turned) {
+    fn note(&self, event: Turned) {
         let http = self.rules.metrics.http();
-        http.turned(self.rules.listener, turned);
+        http.turned(self.rules.listener, event);
     }
 
     /// Waits for the first request; `None` ends the connection.
@@ -211,20 +211,20 @@ impl Shared {
         &self,
         stream: &TcpStream,
         peer: SocketAddr,
-        (_place, taken): (Arc<Place>, oneshot::Receiver<()>),
-    ) -> Option<Begun> {
+        (_entry, revoked): (Arc<LruEntry>, oneshot::Receiver<()>),
+    ) -> Option<FirstRequest> {
         let mut stopped = self.stopped.clone();
-        let last_words = async {
+        let last_requests = async {
             let _ = stopped.wait_for(|stopped| *stopped).await;
-            sleep(LAST_WORDS).await;
+            sleep(LAST_REQUESTS).await;
         };
         tokio::select! {
-            asked = something_to_answer(stream, self.rules.proxied) => asked.ok(),
-            _ = taken => {
+            asked = first_request(stream, self.rules.proxied) => asked.ok(),
+            _ = revoked => {
                 closing::reset(stream);
                 None
             }
-            () = last_words => None,
+            () = last_requests => None,
             () = sleep(spread(self.rules.limits.waiting_time, peer.port())) => {
                 self.note(Turned::TimedOut);
                 closing::reset(stream);
@@ -233,12 +233,12 @@ impl Shared {
         }
     }
 
-    async fn converse(&self, stream: TcpStream, peer: SocketAddr, is_long: bool) {
+    async fn answer_requests(&self, stream: TcpStream, peer: SocketAddr, is_long: bool) {
         // Disable Nagle's algorithm: every answer is one write, so waiting for more data would only delay
         // it.
         let _ = stream.set_nodelay(true);
-        let (place, mut taken) = self.enter(&self.talking);
-        let visit = Arc::clone(&place);
+        let (entry, mut revoked) = self.enter(&self.talking);
+        let visit = Arc::clone(&entry);
         let (router, metrics) = (self.router.clone(), Arc::clone(&self.rules.metrics));
         let is_health = self.rules.listener == Listener::Healthz;
         let dialled = stream.local_addr().ok().map(Dialled);
@@ -280,7 +280,7 @@ impl Shared {
         let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let mut stopped = self.stopped.clone();
         let mut leaving = false;
-        let mut last_use = place.stamp.load(Relaxed);
+        let mut last_use = entry.stamp.load(Relaxed);
         loop {
             tokio::select! {
                 // Poll the connection first: `graceful_shutdown` closes one that hyper has not read yet,
@@ -288,8 +288,8 @@ impl Shared {
                 biased;
                 _ = connection.as_mut() => return,
                 // An answer that was sent since must reach its client.
-                _ = &mut taken => {
-                    if !place.used_late.load(Relaxed) {
+                _ = &mut revoked => {
+                    if !entry.used_late.load(Relaxed) {
                         closing::reset(&socket);
                     }
                     return;
@@ -299,7 +299,7 @@ impl Shared {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = sleep(self.rules.limits.talking_time) => {
-                    let before = std::mem::replace(&mut last_use, place.stamp.load(Relaxed));
+                    let before = std::mem::replace(&mut last_use, entry.stamp.load(Relaxed));
                     if before == last_use {
                         if closing::is_unread(&socket) {
                             closing::reset(&socket);
@@ -334,7 +334,7 @@ impl Burst {
 /// hyper's settings for a connection.
 fn http(is_long: bool) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // `converse` applies a timeout to the whole connection, because hyper's covers only headers.
+    // `answer_requests` applies a timeout to the whole connection, because hyper's covers only headers.
     http.header_read_timeout(None)
         .max_buf_size(HEADER_SIZE)
         // As Go writes header names, because some clients compare them case-sensitively.
@@ -358,7 +358,7 @@ struct LruConnections {
 #[derive(Debug, Default)]
 struct Order {
     next: u64,
-    /// Dropping a sender revokes its place, which closes the connection.
+    /// Dropping a sender revokes its entry, which closes the connection.
     by_use: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -370,18 +370,18 @@ impl LruConnections {
         })
     }
 
-    /// Enters a new connection. Returns its place, a receiver that completes when the place is
+    /// Enters a new connection. Returns its entry, a receiver that completes when the entry is
     /// revoked, and whether another connection had to leave.
-    fn enter(self: &Arc<Self>) -> (Arc<Place>, oneshot::Receiver<()>, bool) {
-        let (keep, taken) = oneshot::channel();
+    fn enter(self: &Arc<Self>) -> (Arc<LruEntry>, oneshot::Receiver<()>, bool) {
+        let (keep, revoked) = oneshot::channel();
         let mut order = self.lock();
         let made_room = order.by_use.len() >= self.limit && order.by_use.pop_first().is_some();
-        let place = Place {
-            crowd: Arc::clone(self),
+        let entry = LruEntry {
+            connections: Arc::clone(self),
             stamp: AtomicU64::new(order.insert(keep)),
             used_late: AtomicBool::new(false),
         };
-        (Arc::new(place), taken, made_room)
+        (Arc::new(entry), revoked, made_room)
     }
 
     /// Ignores poisoning: every change is one call, so a panic leaves the order intact.
@@ -398,19 +398,19 @@ impl Order {
     }
 }
 
-/// A connection's place, released on drop.
+/// A connection's entry, removed on drop.
 #[derive(Debug)]
-struct Place {
-    crowd: Arc<LruConnections>,
+struct LruEntry {
+    connections: Arc<LruConnections>,
     /// Stamp of the last use, written only under the lock of the order.
     stamp: AtomicU64,
-    /// Whether a request came after the place was given away.
+    /// Whether a request came after the entry was revoked.
     used_late: AtomicBool,
 }
 
-impl Place {
+impl LruEntry {
     fn use_now(&self) {
-        let mut order = self.crowd.lock();
+        let mut order = self.connections.lock();
         match order.by_use.remove(&self.stamp.load(Relaxed)) {
             Some(keep) => self.stamp.store(order.insert(keep), Relaxed),
             None => self.used_late.store(true, Relaxed),
@@ -418,15 +418,15 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LruEntry {
     fn drop(&mut self) {
-        let mut order = self.crowd.lock();
+        let mut order = self.connections.lock();
         order.by_use.remove(&self.stamp.load(Relaxed));
     }
 }
 
 /// The first request of a connection, ready for hyper to read.
-struct Begun {
+struct FirstRequest {
     /// Length of the PROXY protocol header before the request.
     before: usize,
     /// Whether the request's header does not end within the bytes that were peeked.
@@ -434,10 +434,10 @@ struct Begun {
 }
 
 /// Completes when hyper can read the first request. An error ends the connection.
-async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
+async fn first_request(stream: &TcpStream, proxied: bool) -> io::Result<FirstRequest> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
-        match stream.try_io(Interest::READABLE, || look(stream, proxied)) {
+        match stream.try_io(Interest::READABLE, || peek(stream, proxied)) {
             // The client closed its side without a request.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if ready.is_read_closed() {
@@ -450,11 +450,11 @@ async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<Be
 }
 
 /// Peeks at the bytes in the socket. Returns `WouldBlock` if more bytes must arrive first.
-fn look(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
-    let mut lying = [MaybeUninit::uninit(); LYING + LONGEST];
-    let seen = SockRef::from(stream).peek(&mut lying)?;
+fn peek(stream: &TcpStream, proxied: bool) -> io::Result<FirstRequest> {
+    let mut peeked = [MaybeUninit::uninit(); PEEKED + LONGEST];
+    let seen = SockRef::from(stream).peek(&mut peeked)?;
     // SAFETY: the kernel has written that many bytes.
-    let seen = unsafe { lying[..seen].assume_init_ref() };
+    let seen = unsafe { peeked[..seen].assume_init_ref() };
     let before = match header(seen) {
         _ if seen.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
         Header::Partial if proxied => return Err(io::ErrorKind::WouldBlock.into()),
@@ -462,25 +462,25 @@ fn look(stream: &TcpStream, proxied: bool) -> io::Result<Begun> {
         _ => 0,
     };
     let is_long = is_long(&seen[before..], seen.len()).ok_or(io::ErrorKind::WouldBlock)?;
-    Ok(Begun { before, is_long })
+    Ok(FirstRequest { before, is_long })
 }
 
 /// Reads and drops bytes that were peeked. Returns whether they were there.
-fn pass_over(stream: &TcpStream, bytes: usize) -> bool {
+fn discard(stream: &TcpStream, bytes: usize) -> bool {
     let mut header = [0; LONGEST];
     let mut read = || stream.try_read(&mut header[..bytes]).ok();
     bytes == 0 || read() == Some(bytes)
 }
 
 /// Whether the header does not end within the bytes `seen`; `None` to wait for more bytes before hyper
-/// reads. `held` is the number of bytes in the socket, including those before the header. From [`LYING`]
+/// reads. `held` is the number of bytes in the socket, including those before the header. From [`PEEKED`]
 /// bytes on there is no further wait, because the socket may have no room for more. An invalid header
 /// counts as long, so that hyper reads it and reports what is wrong.
 fn is_long(seen: &[u8], held: usize) -> Option<bool> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     match httparse::Request::new(&mut headers).parse(seen) {
         Ok(httparse::Status::Complete(_)) => Some(false),
-        Ok(httparse::Status::Partial) if held < LYING => None,
+        Ok(httparse::Status::Partial) if held < PEEKED => None,
         _ => Some(true),
     }
 }

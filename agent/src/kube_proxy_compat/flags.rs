@@ -29,7 +29,7 @@ pub enum Given<'a> {
 
 /// The requested action. If there are several, the first of this list counts, as in kube-proxy.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Action {
     Help,
     Version,
     /// kube-proxy would write its configuration to this file.
@@ -155,7 +155,7 @@ fn truth(value: &str) -> Option<bool> {
 }
 
 /// The action that a command line requests; the last occurrence of each flag counts.
-pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
+pub fn read(words: &[String]) -> Result<Action, DropInError> {
     let mut settings = Settings::default();
     for given in parse(words)? {
         match given {
@@ -170,12 +170,12 @@ pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
     let is = |value: &str| value == "raw" || truth(value) == Some(true);
     let is_true = |name| settings.get(name).is_some_and(is);
     Ok(match settings.get("write-config-to") {
-        _ if is_true("help") => Wanted::Help,
-        _ if is_true("version") => Wanted::Version,
-        Some(path) => Wanted::WriteConfig(path.to_owned()),
-        None if is_true("cleanup") => Wanted::Cleanup,
-        None if is_true("init-only") => Wanted::InitOnly,
-        None => Wanted::Run(settings),
+        _ if is_true("help") => Action::Help,
+        _ if is_true("version") => Action::Version,
+        Some(path) => Action::WriteConfig(path.to_owned()),
+        None if is_true("cleanup") => Action::Cleanup,
+        None if is_true("init-only") => Action::InitOnly,
+        None => Action::Run(settings),
     })
 }
 

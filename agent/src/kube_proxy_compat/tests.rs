@@ -21,7 +21,7 @@ fn around() -> Surroundings {
 fn resolve_with(text: &str, set: &[&str]) -> Result<(Config, Vec<String>), DropInError> {
     let set: BTreeSet<&str> = set.iter().copied().collect();
     match read(&words(text))? {
-        Wanted::Run(settings) => resolve(&settings, &around(), &|name| set.contains(name)),
+        Action::Run(settings) => resolve(&settings, &around(), &|name| set.contains(name)),
         other => panic!("{other:?}"),
     }
 }
@@ -185,15 +185,15 @@ fn klog_levels_have_a_meaning(#[case] text: &str, #[case] filter: &str) {
 }
 
 #[rstest]
-#[case("--help --cleanup", Wanted::Help)]
-#[case("-h", Wanted::Help)]
-#[case("--version", Wanted::Version)]
-#[case("--version=raw", Wanted::Version)]
-#[case("--cleanup --kubeconfig=/k", Wanted::Cleanup)]
-#[case("--cleanup=1", Wanted::Cleanup)]
-#[case("--init-only", Wanted::InitOnly)]
-#[case("--cleanup --write-config-to /x", Wanted::WriteConfig("/x".to_owned()))]
-fn flags_that_prevent_a_run(#[case] text: &str, #[case] expected: Wanted) {
+#[case("--help --cleanup", Action::Help)]
+#[case("-h", Action::Help)]
+#[case("--version", Action::Version)]
+#[case("--version=raw", Action::Version)]
+#[case("--cleanup --kubeconfig=/k", Action::Cleanup)]
+#[case("--cleanup=1", Action::Cleanup)]
+#[case("--init-only", Action::InitOnly)]
+#[case("--cleanup --write-config-to /x", Action::WriteConfig("/x".to_owned()))]
+fn flags_that_prevent_a_run(#[case] text: &str, #[case] expected: Action) {
     assert_eq!(read(&words(text)).unwrap(), expected);
 }
 
@@ -203,7 +203,7 @@ fn flags_that_prevent_a_run(#[case] text: &str, #[case] expected: Wanted) {
 #[case("--cleanup=false")]
 #[case("--cleanup --cleanup=false")]
 fn flags_that_do_not_prevent_a_run(#[case] text: &str) {
-    assert!(matches!(read(&words(text)), Ok(Wanted::Run(_))), "{text}");
+    assert!(matches!(read(&words(text)), Ok(Action::Run(_))), "{text}");
 }
 
 #[rstest]
@@ -276,7 +276,7 @@ fn a_missing_api_server_is_reported_with_kube_proxys_flags() {
 #[test]
 fn variables_apply_where_no_flag_does() {
     let settings = || match read(&words("--kubeconfig=/k")).unwrap() {
-        Wanted::Run(settings) => settings,
+        Action::Run(settings) => settings,
         other => panic!("{other:?}"),
     };
     let all = options::of(&settings(), &|_| false);

@@ -76,7 +76,7 @@ impl fmt::Display for Excess {
 
 /// A Service's entries, and whether it is followed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct ServiceDemand {
     demand: Demand,
     followed: bool,
 }
@@ -85,7 +85,7 @@ struct Place {
 struct Namespace {
     /// Sum of all Services that are within their own limit.
     demand: Demand,
-    services: BTreeMap<Arc<str>, Place>,
+    services: BTreeMap<Arc<str>, ServiceDemand>,
     /// Whether the namespace last needed more than its share.
     short: bool,
 }
@@ -192,7 +192,7 @@ impl Quotas {
             if counted(&demand) {
                 entry.demand = each(&entry.demand, &demand, u64::saturating_add);
             }
-            let place = Place { demand, ..before };
+            let place = ServiceDemand { demand, ..before };
             entry.services.insert(Arc::clone(&name.name), place);
         } else {
             self.over.remove(name);
@@ -259,7 +259,7 @@ impl Quotas {
         let Some(entry) = self.namespaces.get_mut(namespace) else {
             return;
         };
-        let mut services: Vec<(&Arc<str>, &mut Place)> = entry.services.iter_mut().collect();
+        let mut services: Vec<_> = entry.services.iter_mut().collect();
         services.sort_by_key(|(_, place)| !place.followed);
         for (name, place) in services {
             let name = ObjectName {

@@ -28,12 +28,12 @@ pub struct Census {
     list: u32,
     /// Whether a complete list of nodes was read.
     pub(super) is_whole: bool,
-    said: Option<Said>,
+    published: Option<PublishedCount>,
 }
 
 /// A published count.
 #[derive(Debug)]
-struct Said {
+struct PublishedCount {
     report: FleetReport,
     written: Mono,
     /// When this count was first published.
@@ -165,28 +165,28 @@ impl Census {
             return None;
         }
         let counted = self.count(wall, now);
-        let is_same = |said: &Said| said.report.is_same(&counted);
-        let due = |said: &Said| {
-            let (before, after) = (said.report.count().unsound, counted.count().unsound);
+        let is_same = |last: &PublishedCount| last.report.is_same(&counted);
+        let due = |last: &PublishedCount| {
+            let (before, after) = (last.report.count().unsound, counted.count().unsound);
             let (since, pause) = match before.abs_diff(after) {
-                _ if said.report.in_use != counted.in_use => (said.changed, Duration::ZERO),
-                0 if is_same(said) => (said.written, BEAT),
-                0 => (said.changed, OTHER),
-                change if change >= 1.max(counted.nodes / ONE_IN) => (said.changed, Duration::ZERO),
-                _ => (said.changed, SMALL),
+                _ if last.report.in_use != counted.in_use => (last.changed, Duration::ZERO),
+                0 if is_same(last) => (last.written, BEAT),
+                0 => (last.changed, OTHER),
+                change if change >= 1.max(counted.nodes / ONE_IN) => (last.changed, Duration::ZERO),
+                _ => (last.changed, SMALL),
             };
             now.since(since) >= pause
         };
-        if anyway || self.said.as_ref().is_none_or(due) {
+        if anyway || self.published.as_ref().is_none_or(due) {
             // A rotation that writes the same count again does not delay the next change.
-            let same = self.said.as_ref().filter(|said| is_same(said));
-            self.said = Some(Said {
-                changed: same.map_or(now, |said| said.changed),
+            let same = self.published.as_ref().filter(|last| is_same(last));
+            self.published = Some(PublishedCount {
+                changed: same.map_or(now, |last| last.changed),
                 written: now,
                 report: counted,
             });
         }
-        self.said.as_ref().map(|said| &said.report)
+        self.published.as_ref().map(|last| &last.report)
     }
 }
 

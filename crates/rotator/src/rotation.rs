@@ -129,7 +129,7 @@ impl Candidate {
 
 /// Desired slices, derived from the Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredSlices {
     /// The Service's name: the prefix of the slices' names.
     pub service: String,
     /// Families of its cluster IPs.
@@ -164,7 +164,7 @@ pub struct SliceSeen {
 
 impl SliceSeen {
     /// The slice's generation, if the slice is as desired.
-    fn generation(&self, wanted: &Wanted, family: Family) -> Option<u16> {
+    fn generation(&self, wanted: &DesiredSlices, family: Family) -> Option<u16> {
         let echo = wanted.echo[family as usize].to_string();
         let generation = self.ports.first()?.2;
         let has = |(name, protocol): &(String, Protocol)| {
@@ -260,7 +260,13 @@ impl Rotation {
     }
 
     /// Plans the writes of a leader, for the slices and the number of nodes as just read.
-    pub fn plan(&mut self, wanted: &Wanted, slices: &[SliceSeen], nodes: u32, now: Mono) -> Plan {
+    pub fn plan(
+        &mut self,
+        wanted: &DesiredSlices,
+        slices: &[SliceSeen],
+        nodes: u32,
+        now: Mono,
+    ) -> Plan {
         let ours = |family| {
             let name = slice_name(&wanted.service, family);
             slices.iter().find(move |slice| slice.name == name)

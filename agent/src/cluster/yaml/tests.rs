@@ -5,14 +5,16 @@ use super::*;
 /// `line kind name`, `line ignored`, or `line:column broken reason`.
 fn told(text: &str) -> Vec<String> {
     let mut told = Vec::new();
-    read(text, &mut |place, item| {
+    read(text, &mut |position, item| {
         told.push(match item {
             Item::Object(object) => {
                 let name = object.metadata().name.as_deref().unwrap_or("?");
-                format!("{} {} {name}", place.line, object.kind().name())
+                format!("{} {} {name}", position.line, object.kind().name())
             }
-            Item::Ignored => format!("{} ignored", place.line),
-            Item::Broken(reason) => format!("{}:{} broken {reason}", place.line, place.column),
+            Item::Ignored => format!("{} ignored", position.line),
+            Item::Broken(reason) => {
+                format!("{}:{} broken {reason}", position.line, position.column)
+            }
         });
     });
     told
@@ -92,13 +94,13 @@ fn objects_of_a_file(#[case] text: &str, #[case] expected: &[&str]) {
     "5:3"
 )]
 #[case::not_a_mapping("- just\n- words\n", "1:")]
-fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] place: &str) {
+fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] position: &str) {
     let good = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
-    assert!(told(text)[0].starts_with(place), "{:?}", told(text));
+    assert!(told(text)[0].starts_with(position), "{:?}", told(text));
     // If the second document is invalid, lines are still counted from the start of the file, and the other
     // documents are read.
     let told = told(&format!("{good}---\n{text}---\n{good}"));
-    let (line, column) = place.split_once(':').unwrap();
+    let (line, column) = position.split_once(':').unwrap();
     let line: u64 = line.parse().unwrap();
     assert_eq!(told[0], "1 Node n");
     assert!(

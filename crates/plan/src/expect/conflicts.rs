@@ -17,22 +17,22 @@ use super::sentinel::Sentinel;
 /// The conflicts, by Service, updated with every change of the view.
 #[derive(Debug, Default)]
 pub struct SentinelConflicts {
-    dialled: Vec<Dialled>,
+    dialled: Vec<ProbeTarget>,
     node: Vec<IpAddr>,
-    by_service: BTreeMap<ObjectName, Vec<Conflict>>,
+    by_service: BTreeMap<ObjectName, Vec<LaneUse>>,
 }
 
 /// A Service uses the destination of one lane.
 #[derive(Clone, Copy, Debug)]
-struct Conflict {
-    dialled: Dialled,
+struct LaneUse {
+    dialled: ProbeTarget,
     /// See [`LaneConflict::loops`].
     loops: bool,
 }
 
 /// Destination of a lane's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dialled {
+struct ProbeTarget {
     lane: Lane,
     address: IpAddr,
     port: u16,
@@ -53,10 +53,10 @@ impl SentinelConflicts {
             (self.dialled, self.node) = (dialled, addresses.to_vec());
             let all = view.states().map(|(name, _)| name);
             self.by_service.clear();
-            all.for_each(|name| self.look(view, own, name));
+            all.for_each(|name| self.compare(view, own, name));
         } else {
             let changed = applied.before.keys();
-            changed.for_each(|name| self.look(view, own, name));
+            changed.for_each(|name| self.compare(view, own, name));
         }
     }
 
@@ -64,7 +64,7 @@ impl SentinelConflicts {
     pub fn lanes(&self) -> Vec<LaneConflict> {
         let mut lanes: BTreeMap<Lane, LaneConflict> = BTreeMap::new();
         for (service, conflicts) in &self.by_service {
-            for Conflict { dialled, loops } in conflicts {
+            for LaneUse { dialled, loops } in conflicts {
                 let conflict = lanes.entry(dialled.lane).or_insert_with(|| LaneConflict {
                     lane: dialled.lane,
                     service: service.clone(),
@@ -92,7 +92,7 @@ impl SentinelConflicts {
     pub fn frontends(&self) -> BTreeMap<(SocketAddr, Transport), &ObjectName> {
         let mut all = BTreeMap::new();
         for (service, conflicts) in &self.by_service {
-            for Conflict { dialled, .. } in conflicts {
+            for LaneUse { dialled, .. } in conflicts {
                 let at = SocketAddr::new(dialled.address, dialled.port);
                 all.entry((at, dialled.lane.transport)).or_insert(service);
             }
@@ -100,17 +100,17 @@ impl SentinelConflicts {
         all
     }
 
-    fn look(&mut self, view: &ClusterView, own: &ObjectName, name: &ObjectName) {
+    fn compare(&mut self, view: &ClusterView, own: &ObjectName, name: &ObjectName) {
         let state = view.state(name).filter(|_| name != own);
-        let conflict = |dialled: &Dialled| {
+        let conflict = |dialled: &ProbeTarget| {
             let state = state?;
             let is_used = uses(state.service.as_deref()?, dialled, &self.node);
-            is_used.then(|| Conflict {
+            is_used.then(|| LaneUse {
                 dialled: *dialled,
                 loops: leads_back(state, dialled),
             })
         };
-        let conflicts: Vec<Conflict> = self.dialled.iter().filter_map(conflict).collect();
+        let conflicts: Vec<LaneUse> = self.dialled.iter().filter_map(conflict).collect();
         if conflicts.is_empty() {
             self.by_service.remove(name);
         } else {
@@ -119,13 +119,13 @@ impl SentinelConflicts {
     }
 }
 
-fn leads_back(state: &ServiceState, dialled: &Dialled) -> bool {
+fn leads_back(state: &ServiceState, dialled: &ProbeTarget) -> bool {
     let address = address(&dialled.address);
     let mut endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
     endpoints.any(|endpoint| endpoint.address == address)
 }
 
-fn uses(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
+fn uses(service: &ServiceFacts, dialled: &ProbeTarget, node: &[IpAddr]) -> bool {
     let protocol = match dialled.lane.transport {
         Transport::Tcp => Protocol::Tcp,
         Transport::Udp => Protocol::Udp,
@@ -145,7 +145,7 @@ fn uses(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {
     })
 }
 
-fn dialled(sentinel: &Sentinel) -> Vec<Dialled> {
+fn dialled(sentinel: &Sentinel) -> Vec<ProbeTarget> {
     let mut all = Vec::new();
     for (family, found) in Family::ALL.into_iter().zip(sentinel.families) {
         let Some(found) = found else { continue };
@@ -164,7 +164,7 @@ fn dialled(sentinel: &Sentinel) -> Vec<Dialled> {
                     family,
                     transport,
                 };
-                all.extend(target.map(|(address, port)| Dialled {
+                all.extend(target.map(|(address, port)| ProbeTarget {
                     lane,
                     address,
                     port,
