@@ -176,13 +176,13 @@ impl ApiServer {
     /// that completes the view ends with [`Change::Synced`]. Must be called within a tokio runtime.
     pub fn follow(self) -> mpsc::Receiver<Update> {
         // The queue is short, because each parsed object in it may take some megabytes.
-        let (events, heard) = mpsc::channel(2);
+        let (events, received) = mpsc::channel(2);
         for kind in Kind::ALL {
             tokio::spawn(self.follower(kind, events.clone()).run());
         }
         let (updates, receiver) = mpsc::channel(4);
         let store = Store::new(&self.node_name);
-        tokio::spawn(gather(store, self.client.clone(), heard, updates));
+        tokio::spawn(gather(store, self.client.clone(), received, updates));
         receiver
     }
 
@@ -198,14 +198,14 @@ impl ApiServer {
     }
 
     async fn try_read(&self) -> Option<Vec<Change>> {
-        let (events, mut heard) = mpsc::channel(16);
+        let (events, mut received) = mpsc::channel(16);
         let service = self.follower(Kind::Service, events.clone()).list_once();
         let slices = self.follower(Kind::Slice, events).list_once();
         let gather = async {
             let mut store = Store::new(&self.node_name);
             store.take(Event::ListBegins(Kind::Node));
             store.take(Event::ListEnds(Kind::Node));
-            while let Some(event) = heard.recv().await {
+            while let Some(event) = received.recv().await {
                 store.take(event);
             }
             store.update()

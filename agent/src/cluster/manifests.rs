@@ -84,7 +84,7 @@ pub(super) struct Manifests {
     /// Objects of the view.
     objects: BTreeMap<Key, ObjectFacts>,
     /// The last update, without its changes; `None` before the first.
-    told: Option<Update>,
+    last: Option<Update>,
     /// Whether the folder was ever listed completely.
     is_synced: bool,
 }
@@ -99,7 +99,7 @@ impl Manifests {
             files: BTreeMap::new(),
             most: MAX_FILES,
             objects: BTreeMap::new(),
-            told: None,
+            last: None,
             is_synced: false,
         }
     }
@@ -113,8 +113,8 @@ impl Manifests {
         match listed {
             Ok(present) => {
                 let had_folder =
-                    |told: &Update| told.problems.iter().all(|problem| !problem.is_silence);
-                if !self.read_changed(present, hints) && self.told.as_ref().is_some_and(had_folder)
+                    |last: &Update| last.problems.iter().all(|problem| !problem.is_silence);
+                if !self.read_changed(present, hints) && self.last.as_ref().is_some_and(had_folder)
                 {
                     return None;
                 }
@@ -140,8 +140,8 @@ impl Manifests {
         if !self.is_synced || is_incomplete {
             update.missing_node = None;
         }
-        let told = self.told.replace(update.clone());
-        if told.is_some_and(|told| told == update) && changes.is_empty() {
+        let last = self.last.replace(update.clone());
+        if last.is_some_and(|last| last == update) && changes.is_empty() {
             return None;
         }
         Some(Update { changes, ..update })

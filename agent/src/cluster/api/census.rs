@@ -49,10 +49,10 @@ pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono), ours: Vec<IpAd
     let taken = Arc::clone(&known);
     let mut task = JoinSet::new();
     task.spawn(async move {
-        let (events, mut heard) = mpsc::channel(16);
+        let (events, mut received) = mpsc::channel(16);
         let follower = Follower::new(client, Requests::nodes(), Pace::default(), events);
         let take = async {
-            while let Some(event) = heard.recv().await {
+            while let Some(event) = received.recv().await {
                 if take(&mut taken.lock(), event, clocks(), &ours) {
                     taken.changed.notify_one();
                 }

@@ -166,9 +166,9 @@ impl Follower {
                 // A watch that ended immediately is requested again after a growing pause.
                 Err(End::Over) => {
                     if self.failures >= OFTEN {
-                        self.trouble(away("it ends every watch immediately")).await;
+                        self.report(away("it ends every watch immediately")).await;
                     }
-                    self.rest().await;
+                    self.back_off().await;
                 }
                 Err(End::Forgotten) => {
                     tracing::info!(
@@ -177,7 +177,7 @@ impl Follower {
                     );
                     self.is_listed = false;
                     if !lasted {
-                        self.rest().await;
+                        self.back_off().await;
                     }
                     self.wait_to_list().await;
                 }
@@ -186,13 +186,13 @@ impl Follower {
                 Err(End::Refused(_))
                     if self.refused_since.get_or_insert(began).elapsed() < self.pace.refusals =>
                 {
-                    self.rest().await;
+                    self.back_off().await;
                 }
                 Err(End::Failed(problem) | End::Refused(problem)) => {
                     // A list in pages that failed does not rule out streaming.
                     self.streams = true;
-                    self.trouble(problem).await;
-                    self.rest().await;
+                    self.report(problem).await;
+                    self.back_off().await;
                 }
             }
         }
@@ -218,7 +218,7 @@ impl Follower {
         self.requests.kind.resource()
     }
 
-    async fn rest(&mut self) {
+    async fn back_off(&mut self) {
         let pause = self.pace.pause * 2_u32.saturating_pow(self.failures.min(16));
         let pause = pause.min(self.pace.longest);
         self.failures = self.failures.saturating_add(1);
@@ -236,21 +236,21 @@ impl Follower {
         sleep(chance(longest)).await;
     }
 
-    async fn tell(&self, event: Event) {
+    async fn send(&self, event: Event) {
         // A closed channel is no error: this task ends when the receiver is dropped.
         let _ = self.events.send(event).await;
     }
 
-    async fn trouble(&mut self, problem: Problem) {
+    async fn report(&mut self, problem: Problem) {
         self.troubled = true;
         let trouble = Event::Trouble(self.requests.kind, Some(problem));
-        self.tell(trouble).await;
+        self.send(trouble).await;
     }
 
     /// Withdraws the reported problem, if any.
-    async fn well(&mut self) {
+    async fn withdraw_problem(&mut self) {
         if std::mem::take(&mut self.troubled) {
-            self.tell(Event::Trouble(self.requests.kind, None)).await;
+            self.send(Event::Trouble(self.requests.kind, None)).await;
         }
     }
 
@@ -278,7 +278,7 @@ impl Follower {
         // event clears it, or a watch that lasts, or the end of a list.
         let lasts = timeout(self.pace.pause, stream.fill_buf()).await.is_err();
         if lasts && !is_list {
-            self.well().await;
+            self.withdraw_problem().await;
         }
         loop {
             // Not kept between lines: a watch lasts minutes, and one large object would keep megabytes.
@@ -294,7 +294,7 @@ impl Follower {
                 Ok(Ok(length)) if length > self.pace.page => {
                     return Err(End::Failed(away("it sends a line without an end")));
                 }
-                Ok(Ok(1..)) => self.hear(&line).await?,
+                Ok(Ok(1..)) => self.take_line(&line).await?,
                 Ok(Err(error)) if is_dead(&error) => {
                     self.doubtful = true;
                     return Err(End::Failed(away("its connection is dead")));
@@ -324,15 +324,15 @@ impl Follower {
 
     async fn begin_list(&mut self) {
         self.listing = true;
-        self.tell(Event::ListBegins(self.requests.kind)).await;
+        self.send(Event::ListBegins(self.requests.kind)).await;
     }
 
     async fn end_list(&mut self, version: Option<String>) {
         self.listing = false;
         self.reach(version);
         self.failures = 0;
-        self.tell(Event::ListEnds(self.requests.kind)).await;
-        self.well().await;
+        self.send(Event::ListEnds(self.requests.kind)).await;
+        self.withdraw_problem().await;
     }
 
     fn reach(&mut self, version: Option<String>) {
@@ -343,7 +343,7 @@ impl Follower {
         }
     }
 
-    async fn hear(&mut self, line: &[u8]) -> Result<(), End> {
+    async fn take_line(&mut self, line: &[u8]) -> Result<(), End> {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
@@ -358,15 +358,15 @@ impl Follower {
         // During a list, only its end clears a problem.
         if event.kind != "ERROR" && !self.listing {
             self.doubtful = false;
-            self.well().await;
+            self.withdraw_problem().await;
         }
         match &*event.kind {
-            "ADDED" | "MODIFIED" => self.hear_object(event.object).await,
+            "ADDED" | "MODIFIED" => self.take_object(event.object).await,
             "DELETED" => {
                 let metadata = metadata(event.object);
                 self.reach(metadata.resource_version.clone());
                 let gone = Event::Gone(self.requests.kind, Box::new(metadata));
-                self.tell(gone).await;
+                self.send(gone).await;
             }
             "BOOKMARK" => {
                 let metadata = metadata(event.object);
@@ -387,10 +387,10 @@ impl Follower {
         Ok(())
     }
 
-    async fn hear_object(&mut self, text: &RawValue) {
+    async fn take_object(&mut self, text: &RawValue) {
         let (event, version) = object(self.requests.kind, text);
         self.reach(version);
-        self.tell(event).await;
+        self.send(event).await;
     }
 
     async fn list(&mut self) -> Result<(), End> {
@@ -414,7 +414,7 @@ impl Follower {
                 self.begin_list().await;
             }
             for item in page.items.unwrap_or_default() {
-                self.hear_object(item).await;
+                self.take_object(item).await;
             }
             after = page.metadata.continue_.filter(|token| !token.is_empty());
             if after.is_none() {

@@ -111,7 +111,7 @@ pub(super) struct Store {
     budget: Budget,
     is_synced: bool,
     /// The last update, without its changes.
-    told: Update,
+    last: Update,
 }
 
 impl Store {
@@ -122,7 +122,7 @@ impl Store {
             resources: Default::default(),
             budget: Budget::default(),
             is_synced: false,
-            told: Update::default(),
+            last: Update::default(),
         }
     }
 
@@ -187,10 +187,10 @@ impl Store {
             missing_node: is_missing.then(|| self.converter.missing_node("")),
             ..Update::default()
         };
-        if changes.is_empty() && self.told == now {
+        if changes.is_empty() && self.last == now {
             return None;
         }
-        self.told.clone_from(&now);
+        self.last.clone_from(&now);
         Some(Update { changes, ..now })
     }
 
