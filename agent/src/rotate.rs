@@ -22,7 +22,7 @@ use pathproof_rotator::rotation::{
     Candidate, DesiredSlices, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Write, slice_name,
 };
 use pathproof_rotator::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{sleep, timeout};
 
@@ -339,22 +339,25 @@ impl Rotator {
     /// Overwrites all fields of an existing slice.
     async fn restore(&self, slice: &EndpointSlice, version: &str) -> Result<(), Trouble> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
-        let patch = Patch::Merge(slices::patch(slice, version));
-        let params = PatchParams::default();
-        let patched = self.slices.patch(name, &params, &patch);
-        ask(&format!("update EndpointSlice {name}"), patched).await?;
-        Ok(())
+        let what = format!("update EndpointSlice {name}");
+        self.patch(&what, name, slices::patch(slice, version)).await
+    }
+
+    async fn patch(&self, what: &str, slice: &str, patch: Value) -> Result<(), Trouble> {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patched = self.slices.patch(slice, &params, &patch);
+        ask(what, patched).await.map(drop)
     }
 
     async fn write_one(&self, wanted: &DesiredSlices, write: &Write) -> Result<(), Trouble> {
-        let (params, patch_params) = (PostParams::default(), PatchParams::default());
         match write {
             Write::Create { family, generation } => {
                 let slice = slices::slice(wanted, *family, *generation);
+                let params = PostParams::default();
                 let created = self.slices.create(&params, &slice);
                 match ask("create an EndpointSlice", created).await {
-                    Err(raced @ Trouble::Raced { .. }) => self.find_again(&slice, raced).await?,
-                    created => drop(created?),
+                    Err(raced @ Trouble::Raced { .. }) => self.find_again(&slice, raced).await,
+                    created => created.map(drop),
                 }
             }
             Write::Update {
@@ -363,17 +366,13 @@ impl Rotator {
                 generation,
             } => {
                 let slice = slices::slice(wanted, *family, *generation);
-                self.restore(&slice, version).await?;
+                self.restore(&slice, version).await
             }
             Write::Count { family, version } => {
                 let name = slice_name(&wanted.service, *family);
-                let patch = Patch::Merge(slices::count_patch(wanted, *family, version));
-                let patched = self.slices.patch(&name, &patch_params, &patch);
-                ask(
-                    &format!("write the number of failing nodes to EndpointSlice {name}"),
-                    patched,
-                )
-                .await?;
+                let what = format!("write the number of failing nodes to EndpointSlice {name}");
+                let patch = slices::count_patch(wanted, *family, version);
+                self.patch(&what, &name, patch).await
             }
             Write::Delete { name, version } => {
                 let params = DeleteParams::default().preconditions(Preconditions {
@@ -381,10 +380,10 @@ impl Rotator {
                     uid: None,
                 });
                 let deleted = self.slices.delete(name, &params);
-                ask(&format!("delete EndpointSlice {name}"), deleted).await?;
+                let deleted = ask(&format!("delete EndpointSlice {name}"), deleted).await;
+                deleted.map(drop)
             }
         }
-        Ok(())
     }
 
     /// Reads the lease when that is due, and writes it if necessary.
