@@ -19,7 +19,7 @@ use kube::{Api, Client};
 use pathproof_facts::switches::{ENFORCEMENT, Enforcement, Switches};
 use pathproof_facts::time::Wall;
 use pathproof_rotator::rotation::{
-    Candidate, DesiredSlices, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Write, slice_name,
+    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, SliceSpec, Write, slice_name,
 };
 use pathproof_rotator::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
 use serde_json::{Value, json};
@@ -293,7 +293,7 @@ impl Rotator {
     }
 
     /// Writes a plan while this rotator leads.
-    async fn write(&mut self, wanted: &DesiredSlices, plan: &Plan) -> Result<(), Trouble> {
+    async fn write(&mut self, wanted: &SliceSpec, plan: &Plan) -> Result<(), Trouble> {
         for write in &plan.writes {
             if !self.candidate.leads(clock::mono()) {
                 break;
@@ -349,7 +349,7 @@ impl Rotator {
         ask(what, patched).await.map(drop)
     }
 
-    async fn write_one(&self, wanted: &DesiredSlices, write: &Write) -> Result<(), Trouble> {
+    async fn write_one(&self, wanted: &SliceSpec, write: &Write) -> Result<(), Trouble> {
         match write {
             Write::Create { family, generation } => {
                 let slice = slices::slice(wanted, *family, *generation);

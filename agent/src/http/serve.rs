@@ -69,8 +69,8 @@ const HEADERS: usize = 32;
 /// Maximum number of requests that a connection may send in one second. The answer to the next one closes it.
 const BURST: u32 = 16;
 
-/// Grace period after the listener closes for connections without a request, which clients may be about to
-/// send.
+/// After the listener closes, a connection without a request stays open this long: its client may be about to
+/// send one.
 const LAST_REQUESTS: Duration = Duration::from_millis(500);
 
 /// A closing listener's queue counts as empty if no connection arrived for this long.

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::fleet_report::FLEET;
 use pathproof_facts::node_context::address;
-use pathproof_rotator::rotation::{DesiredSlices, SliceSeen, slice_name};
+use pathproof_rotator::rotation::{SliceSeen, SliceSpec, slice_name};
 use pathproof_wire::service::Family;
 use serde_json::{Value, json};
 
@@ -92,7 +92,7 @@ pub(super) fn wanted(
     spec: Option<ServiceSpec>,
     config: &RotateConfig,
     fleet: Option<String>,
-) -> DesiredSlices {
+) -> SliceSpec {
     let spec = spec.unwrap_or_default();
     let ips = spec.cluster_ips.or(spec.cluster_ip.map(|ip| vec![ip]));
     let ips = ips.into_iter().flatten().filter_map(|ip| ip.parse().ok());
@@ -102,7 +102,7 @@ pub(super) fn wanted(
         let protocol = protocol(port.protocol.as_deref());
         (port.name.unwrap_or_default(), protocol)
     };
-    DesiredSlices {
+    SliceSpec {
         service: config.service.name.to_string(),
         families: families.filter(|family| held.contains(family)).collect(),
         ports: spec.ports.into_iter().flatten().map(port).collect(),
@@ -111,7 +111,7 @@ pub(super) fn wanted(
     }
 }
 
-pub(super) fn slice(wanted: &DesiredSlices, family: Family, generation: u16) -> EndpointSlice {
+pub(super) fn slice(wanted: &SliceSpec, family: Family, generation: u16) -> EndpointSlice {
     let port = |(name, protocol): &(String, Protocol)| EndpointPort {
         name: Some(name.clone()),
         port: Some(i32::from(generation)),
@@ -142,14 +142,14 @@ pub(super) fn slice(wanted: &DesiredSlices, family: Family, generation: u16) -> 
 }
 
 /// Annotation with the count of nodes; only the slice of the first family has it.
-fn counts(wanted: &DesiredSlices, family: Family) -> Option<BTreeMap<String, String>> {
+fn counts(wanted: &SliceSpec, family: Family) -> Option<BTreeMap<String, String>> {
     let has = wanted.families.first() == Some(&family);
     let fleet = wanted.fleet.clone().filter(|_| has)?;
     Some(BTreeMap::from([(FLEET.to_owned(), fleet)]))
 }
 
 /// Patch that changes only the count, if the slice is still at this version.
-pub(super) fn count_patch(wanted: &DesiredSlices, family: Family, version: &str) -> Value {
+pub(super) fn count_patch(wanted: &SliceSpec, family: Family, version: &str) -> Value {
     json!({ "metadata": { "resourceVersion": version, "annotations": counts(wanted, family) } })
 }
 

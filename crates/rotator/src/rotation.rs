@@ -129,7 +129,7 @@ impl Candidate {
 
 /// Desired slices, derived from the Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DesiredSlices {
+pub struct SliceSpec {
     /// The Service's name: the prefix of the slices' names.
     pub service: String,
     /// Families of its cluster IPs.
@@ -164,8 +164,8 @@ pub struct SliceSeen {
 
 impl SliceSeen {
     /// The slice's generation, if the slice is as desired.
-    fn generation(&self, wanted: &DesiredSlices, family: Family) -> Option<u16> {
-        let echo = wanted.echo[family as usize].to_string();
+    fn generation(&self, spec: &SliceSpec, family: Family) -> Option<u16> {
+        let echo = spec.echo[family as usize].to_string();
         let generation = self.ports.first()?.2;
         let has = |(name, protocol): &(String, Protocol)| {
             let port = (name.clone(), *protocol, generation);
@@ -174,8 +174,8 @@ impl SliceSeen {
         let sound = self.family == Some(family)
             && self.is_labelled
             && self.endpoints == (vec![echo], true)
-            && self.ports.len() == wanted.ports.len()
-            && wanted.ports.iter().all(has)
+            && self.ports.len() == spec.ports.len()
+            && spec.ports.iter().all(has)
             && is_generation(generation);
         sound.then_some(generation)
     }
@@ -260,19 +260,13 @@ impl Rotation {
     }
 
     /// Plans the writes of a leader, for the slices and the number of nodes as just read.
-    pub fn plan(
-        &mut self,
-        wanted: &DesiredSlices,
-        slices: &[SliceSeen],
-        nodes: u32,
-        now: Mono,
-    ) -> Plan {
+    pub fn plan(&mut self, spec: &SliceSpec, slices: &[SliceSeen], nodes: u32, now: Mono) -> Plan {
         let ours = |family| {
-            let name = slice_name(&wanted.service, family);
+            let name = slice_name(&spec.service, family);
             slices.iter().find(move |slice| slice.name == name)
         };
-        let of = |family: Family| ours(family).and_then(|slice| slice.generation(wanted, family));
-        let held = wanted.families.iter().filter_map(|family| of(*family));
+        let of = |family: Family| ours(family).and_then(|slice| slice.generation(spec, family));
+        let held = spec.families.iter().filter_map(|family| of(*family));
         // If a generation was written to one family only, the other family follows.
         let newest = held.chain(self.generation).reduce(newer_generation);
         let current = newest.unwrap_or(FIRST_GENERATION);
@@ -300,16 +294,16 @@ impl Rotation {
                     generation,
                 });
             }
-            let counts = wanted.families.first() == Some(&family) && wanted.fleet.is_some();
-            let differs = counts && slice.fleet != wanted.fleet;
+            let counts = spec.families.first() == Some(&family) && spec.fleet.is_some();
+            let differs = counts && slice.fleet != spec.fleet;
             differs.then_some(Write::Count { family, version })
         };
         // The slice of a family that the Service lacks is not foreign: both slices are shipped, whatever
         // the cluster supports.
-        let names = Family::ALL.map(|family| slice_name(&wanted.service, family));
+        let names = Family::ALL.map(|family| slice_name(&spec.service, family));
         let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {
-            writes: wanted.families.iter().filter_map(write).collect(),
+            writes: spec.families.iter().filter_map(write).collect(),
             rotates,
             foreign_slices: slices
                 .iter()

@@ -17,8 +17,8 @@ fn lease(holder: Option<&str>, version: u32) -> LeaseSeen {
     }
 }
 
-fn wanted() -> DesiredSlices {
-    DesiredSlices {
+fn wanted() -> SliceSpec {
+    SliceSpec {
         service: "sentinel".to_owned(),
         families: Family::ALL.to_vec(),
         ports: vec![
@@ -226,7 +226,7 @@ fn an_address_type_cannot_be_changed() {
 #[test]
 fn the_count_of_nodes_is_kept_in_the_first_slice() {
     let counted = |fleet: Option<&str>, held: Option<&str>| {
-        let wanted = DesiredSlices {
+        let wanted = SliceSpec {
             fleet: fleet.map(str::to_owned),
             ..wanted()
         };

@@ -11,7 +11,7 @@ use pathproof_report::condition::Status;
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::rotation::{
-    DesiredSlices, INTERVAL, LEASE, Rotation, SliceSeen, Write, slice_name,
+    INTERVAL, LEASE, Rotation, SliceSeen, SliceSpec, Write, slice_name,
 };
 use pathproof_wire::service::Family;
 
@@ -239,9 +239,9 @@ impl Run {
     }
 }
 
-fn wanted(fleet: Option<String>) -> DesiredSlices {
+fn wanted(fleet: Option<String>) -> SliceSpec {
     let echo = [ECHO, "2001:2::2"].map(|ip| ip.parse().expect("an address"));
-    DesiredSlices {
+    SliceSpec {
         service: SENTINEL.to_owned(),
         families: vec![Family::V4],
         ports: vec![("tcp".to_owned(), Protocol::Tcp)],
