@@ -31,7 +31,7 @@ const EQUIVALENT: [&str; 2] = [
 ];
 
 /// Packages to build for each mutation. Without optimization that takes 10 s in place of a minute.
-const UNOPTIMIZED: [&str; 3] = ["pathproof-judge", "pathproof-node", "pathproof-report"];
+const UNOPTIMIZED: [&str; 2] = ["pathproof-judge", "pathproof-node"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
