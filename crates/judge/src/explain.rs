@@ -6,6 +6,7 @@ mod accusation;
 mod lanes;
 mod remedies;
 mod stages;
+mod texts;
 
 use std::cmp::Reverse;
 
@@ -339,53 +340,36 @@ impl Words<'_> {
     }
 
     fn unknown(&self, evidence: &Evidence) -> String {
-        let age = HumanDuration(self.limits.proof_age);
         let said = match evidence {
             Evidence::Sentinel { said } => said.as_deref(),
             _ => None,
         };
-        let text = match (self.finding.rule, evidence) {
-            (Rule::NotSampled, Evidence::Read { at: Some(at) }) => format!(
-                "the agent has not read the observer for {}: it was stopped or got no CPU time",
-                self.ago(*at)
-            ),
-            (Rule::NotSampled, _) => "the agent has not read the observer yet".to_owned(),
+        match (self.finding.rule, evidence) {
+            (Rule::NotSampled, Evidence::Read { at: Some(at) }) => {
+                return format!(
+                    "the agent has not read the observer for {}: it was stopped or got no CPU time",
+                    self.ago(*at)
+                );
+            }
             (Rule::ObserverBlind, Evidence::Unseen { loss: Some(loss) }) => {
-                format!("nothing is observed: {loss}")
+                return format!("nothing is observed: {loss}");
             }
-            (Rule::ObserverBlind, _) => {
-                "nothing is observed: the observer is not attached to any interface".to_owned()
-            }
-            (Rule::ViewNotSynced, _) => {
-                "the cluster view is not complete yet: the Services and endpoints are not all known"
-                    .to_owned()
-            }
-            (Rule::NothingExpected, _) => "no Service has a TCP frontend on this node".to_owned(),
-            (Rule::EvidenceTooOld, _) => {
-                format!(
-                    "connections failed more than {age} ago, and no new connection was \
-                     observed since"
-                )
-            }
-            // The agent may be younger than the proof age.
-            (Rule::Inconclusive, _) => {
-                "new connections were observed lately, but none with a conclusive outcome"
-                    .to_owned()
-            }
-            (Rule::NothingProven, _) => format!(
-                "no connection or probe succeeded within {} after boot",
-                HumanDuration(self.limits.boot_deadline)
-            ),
             (Rule::SentinelAltered, _) => {
                 let how = said.map_or(String::new(), |how| format!(": {how}"));
                 return format!("the sentinel's Service or EndpointSlices were changed{how}");
             }
-            // The agent may be younger than the proof age.
-            _ if !self.has_evidence => {
-                "no new connection to a Service succeeded or failed yet".to_owned()
-            }
-            _ => format!("no new connection to a Service within {age}"),
+            _ => {}
+        }
+        // The agent may be younger than the proof age.
+        let idle = match self.has_evidence {
+            true => "quiet",
+            false => "no_evidence",
         };
+        let mut of_rule = texts::all("unknown", self.finding.rule.name());
+        let text = of_rule
+            .next()
+            .unwrap_or_else(|| texts::one("unknown", idle));
+        let text = texts::with_limits(text, self.limits);
         match said {
             Some(off) => format!("{text}; {}", lanes::off(off)),
             None => text,
@@ -437,31 +421,7 @@ fn listed(names: &Named) -> String {
 }
 
 pub fn cause(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Leaked => "leaked, left the node untranslated",
-        Cause::Refused => "refused by the node itself",
-        Cause::Misrouted => "misrouted, sent to an address that is no endpoint",
-        Cause::Lost => "lost, arrived and were not forwarded",
-        Cause::Stale => "stale, sent to an endpoint that was removed",
-        Cause::AnswerNotDelivered => "unheard, the answers do not reach the clients",
-        Cause::NoData => "no data, connected but no data came back",
-        Cause::ForwardingOff => "forwarding off, the kernel does not forward",
-        Cause::NotMasqueraded => "not masqueraded, forwarded with the client's own address",
-        Cause::AnswerLost => "answer lost, entered the node and did not reach the client",
-        Cause::ConntrackFull => "conntrack full, the kernel drops new connections",
-        Cause::Overlay => "overlay, other nodes do not answer",
-        Cause::Mtu => "mtu, large packets are lost between nodes",
-        Cause::Cni => "cni, pods have no network",
-        Cause::ProgramMissing => "program missing, Cilium's program is not attached to an uplink",
-        Cause::NoRoute => "no route, the kernel has none to the pods of this node or back",
-        Cause::ReversePath => "reverse path, the kernel's filter drops what these clients send",
-        Cause::NoNeighbour => {
-            "no neighbour, the pods of this node do not answer ARP or neighbour discovery"
-        }
-        Cause::BridgeFilter => {
-            "bridge filter, answers between pods behind one bridge are not translated back"
-        }
-    }
+    texts::one("cause", cause.name())
 }
 
 /// A name from metrics or `/verdict`, with spaces: for example `no data`.

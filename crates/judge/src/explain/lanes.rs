@@ -8,7 +8,7 @@ use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::Family;
 use pathproof_witness::probes::VoidReason;
 
-use super::{Words, client, from_clients, label, listed};
+use super::{Words, client, from_clients, label, listed, texts};
 use crate::verdict::finding::{
     ConcurrentFailures, Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule,
     VoidCause,
@@ -116,32 +116,7 @@ fn void(cause: &VoidCause) -> String {
 
 /// Why a probe is void, by the reason alone.
 fn void_reason(reason: VoidReason) -> &'static str {
-    match reason {
-        VoidReason::NotSent => "the probe could not be sent",
-        VoidReason::SentLate => "the probe was sent too late because the agent got no CPU time",
-        VoidReason::EndedLate => {
-            "the probe was evaluated too late because the agent got no CPU time"
-        }
-        VoidReason::ControlFailed => {
-            "the control probe, which bypasses the datapath, failed: the sentinel's interfaces are \
-             damaged or the agent got no CPU time"
-        }
-        VoidReason::NotArrived => {
-            "the probe did not enter the node: the sentinel's client interfaces are damaged"
-        }
-        VoidReason::NotEchoed => {
-            "the echo did not answer the probe: the sentinel's server interfaces are damaged"
-        }
-        VoidReason::Damaged => "the sentinel's interfaces were damaged a moment ago",
-        VoidReason::Unsettled => "the sentinel changed a moment ago",
-        VoidReason::FrontendConflict => {
-            "another Service uses the address that the probe dials, or did at the last probe that \
-             passed"
-        }
-        VoidReason::NotLocal => {
-            "the probe left the node: it dialled an address of the Node object that this node does not have"
-        }
-    }
+    texts::one("void", reason.name())
 }
 
 /// Example: `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
@@ -161,24 +136,14 @@ fn name(family: Family, path: ProbePath, transport: Transport) -> String {
 
 /// Predicate of a sentence about probes that failed in this way.
 fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
-    match cause {
-        ProbeCause::Leaked => "left the node untranslated (leaked)",
-        ProbeCause::Refused => "were refused by the node itself (refused)",
-        ProbeCause::Unreachable => "were answered by an ICMP error (unreachable)",
-        ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
-        ProbeCause::Stale => "were sent to an endpoint that was removed (stale)",
-        ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
-        // Packets that the node itself sends never arrive at it.
-        ProbeCause::LostBeforeLeaving if path == ProbePath::Host => {
-            "were sent and did not leave for the endpoint (lost)"
-        }
-        ProbeCause::LostBeforeLeaving => "arrived and were not forwarded (lost)",
-        ProbeCause::NoData => "connected, but no data came back (no data)",
-        ProbeCause::AnswerLost => {
-            "were answered, but the answer did not reach the client (answer lost)"
-        }
-        ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
-        ProbeCause::ConntrackFull => "were dropped (conntrack full)",
+    texts::one("happened", name_on(cause, path))
+}
+
+/// Name of a cause in the texts. Packets that the node itself sends never arrive at it.
+fn name_on(cause: ProbeCause, path: ProbePath) -> &'static str {
+    match (cause, path) {
+        (ProbeCause::LostBeforeLeaving, ProbePath::Host) => "lost_from_host",
+        _ => cause.name(),
     }
 }
 
@@ -188,37 +153,14 @@ fn means(family: Family, lane: &FailedLane) -> String {
         Some(client) => format!(" {preposition} {client}"),
         None => String::new(),
     };
-    let (from, to) = (client("from"), client("to"));
-    let text = match lane.cause {
-        ProbeCause::Leaked => "the Service's rules are missing or empty",
-        ProbeCause::Refused if lane.local => "no rule translates the frontend's address",
-        ProbeCause::Refused => {
-            return format!(
-                "a REJECT rule resets traffic{from}, or no rule translates the frontend's address"
-            );
-        }
-        ProbeCause::Unreachable => {
-            return format!("a REJECT rule stops traffic{from}, or a route is missing");
-        }
-        ProbeCause::Misrouted => "the rule for the endpoint is wrong",
-        ProbeCause::Stale => "the rules are out of date",
-        ProbeCause::ForwardingOff => forwarding_off(family),
-        ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
-            "a filter in OUTPUT drops them, or the route to the sentinel's endpoint is missing"
-        }
-        ProbeCause::LostBeforeLeaving => {
-            return format!("the FORWARD policy or a filter drops traffic{from}");
-        }
-        ProbeCause::NoData => {
-            "packets of new connections are dropped after the handshake, perhaps as INVALID"
-        }
-        ProbeCause::AnswerLost => {
-            return format!("a filter drops traffic{to}, or the route back is missing");
-        }
-        ProbeCause::NotMasqueraded => "the masquerade rule is missing",
-        ProbeCause::ConntrackFull => "the kernel's conntrack table is full",
+    let name = match lane.cause {
+        ProbeCause::ForwardingOff => return forwarding_off(family).to_owned(),
+        ProbeCause::Refused if lane.local => "refused_by_node",
+        cause => name_on(cause, lane.path),
     };
-    text.to_owned()
+    texts::one("means", name)
+        .replace("{from}", &client("from"))
+        .replace("{to}", &client("to"))
 }
 
 /// Example: `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules are

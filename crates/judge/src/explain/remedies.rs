@@ -1,10 +1,10 @@
-//! Next steps by cause. docs/operations.md has a heading for each cause, with the same commands.
+//! Next steps by cause, the same as in docs/operations.md, which has a heading for each.
 
 use pathproof_facts::cause::{Cause, ProbeCause, State, Why};
 use pathproof_wire::service::Family;
 use serde::Serialize;
 
-use super::is_explained;
+use super::{is_explained, texts};
 use crate::verdict::{LaneState, Verdict};
 
 /// Page with the full description.
@@ -55,29 +55,10 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     of_why.into_iter().chain(of_causes).collect()
 }
 
-/// All next steps. Each section has a cause or a reason for Unknown as its heading.
-const REMEDIES: &str = include_str!("remedies.txt");
-
-/// Commands for IPv4 and advice of a section.
-fn entry(subject: &str) -> (Vec<&'static str>, String) {
-    let mut sections = REMEDIES.split("\n# ");
-    let found = sections.find_map(|section| section.strip_prefix(subject)?.strip_prefix('\n'));
-    let (mut commands, mut advice) = (Vec::new(), Vec::new());
-    let lines = found.unwrap_or_default().lines();
-    for line in lines.filter(|line| !line.is_empty()) {
-        match line.strip_prefix("$ ") {
-            Some(command) => commands.push(command),
-            None => advice.push(line),
-        }
-    }
-    (commands, advice.join(" "))
-}
-
 /// The next steps for a cause in these families.
 fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
-    let (entries, advice) = entry(cause.name());
     let mut commands = Vec::new();
-    for command in entries {
+    for command in texts::all("command", cause.name()) {
         for family in families {
             let command = in_family(command, *family);
             if !commands.contains(&command) {
@@ -85,9 +66,10 @@ fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
             }
         }
     }
+    let advice = texts::one("advice", cause.name());
     let advice = match families {
-        [family] => in_family(&advice, *family),
-        _ => advice,
+        [family] => in_family(advice, *family),
+        _ => advice.to_owned(),
     };
     Remedy {
         subject: cause.name().to_owned(),
@@ -121,15 +103,13 @@ pub fn of_why(why: Why) -> Remedy {
     Remedy {
         subject: why.name().to_owned(),
         commands: Vec::new(),
-        advice: entry(why.name()).1,
+        advice: texts::one("why", why.name()).to_owned(),
         page: format!("{PAGE}#when-nothing-is-known"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use rstest::rstest;
 
     use super::*;
@@ -146,7 +126,7 @@ mod tests {
             let heading = format!("### {}", cause.name());
             let section = page.split_once(&format!("{heading}\n"));
             assert!(section.is_some(), "docs/operations.md lacks {heading:?}");
-            for command in entry(cause.name()).0 {
+            for command in texts::all("command", cause.name()) {
                 assert!(
                     page.contains(command),
                     "docs/operations.md lacks {command:?}"
@@ -156,19 +136,6 @@ mod tests {
         // Every cause of a probe leads to a heading.
         for cause in ProbeCause::ALL {
             assert!(Cause::ALL.contains(&looked_into(cause)));
-        }
-    }
-
-    #[test]
-    fn every_cause_and_reason_has_its_section_and_no_other_has() {
-        let headings = REMEDIES.split("\n# ").skip(1);
-        let headings: Vec<&str> = headings.filter_map(|text| text.lines().next()).collect();
-        let names = Cause::ALL.into_iter().map(Cause::name);
-        let names: BTreeSet<&str> = names.chain(Why::ALL.map(Why::name)).collect();
-        assert_eq!(BTreeSet::from_iter(headings.iter().copied()), names);
-        assert_eq!(headings.len(), names.len(), "{headings:?}");
-        for name in names {
-            assert!(!entry(name).1.is_empty(), "{name}");
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::limits::ACTIVE;
-use pathproof_facts::names;
 use pathproof_facts::owners::DatapathOwners;
 use pathproof_facts::time::{Mono, ns};
 use pathproof_facts::trace::{ProbePath, Transport};
+use pathproof_facts::{named, names};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
 use pathproof_witness::probes::VoidReason;
@@ -310,34 +310,32 @@ pub enum Scope {
     Host,
 }
 
-/// Criterion that failed connections lack to accuse the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MissingCriterion {
-    /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
-    Referee,
-    /// The sentinel's probes began to fail at another time; policies may deny the connections.
-    Filtered,
-    /// Other Services use the addresses that probes dial, and policies may deny the connections.
-    #[serde(rename = "claimed")]
-    SentinelConflict,
-    /// No probe represents pods' connections, and policies may deny those connections.
-    #[serde(rename = "aside")]
-    Unprobed,
-    /// No pod of this node is among the clients, and a policy may deny the others.
-    Pod,
-    /// No failing Service worked before.
-    New,
-    /// Too few Services fail.
-    Services,
-    /// All Services are in one namespace, and others are in use.
-    Namespaces,
-    /// Too few endpoints behind the Services.
-    Endpoints,
-    /// Too few clients.
-    Sources,
-    /// The failures have not lasted long enough, or stopped too early.
-    Time,
+named! {
+    /// Criterion that failed connections lack to accuse the node.
+    pub enum MissingCriterion {
+        /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
+        Referee = "referee",
+        /// The sentinel's probes began to fail at another time; policies may deny the connections.
+        Filtered = "filtered",
+        /// Other Services use the addresses that probes dial, and policies may deny the connections.
+        SentinelConflict = "claimed",
+        /// No probe represents pods' connections, and policies may deny those connections.
+        Unprobed = "aside",
+        /// No pod of this node is among the clients, and a policy may deny the others.
+        Pod = "pod",
+        /// No failing Service worked before.
+        New = "new",
+        /// Too few Services fail.
+        Services = "services",
+        /// All Services are in one namespace, and others are in use.
+        Namespaces = "namespaces",
+        /// Too few endpoints behind the Services.
+        Endpoints = "endpoints",
+        /// Too few clients.
+        Sources = "sources",
+        /// The failures have not lasted long enough, or stopped too early.
+        Time = "time",
+    }
 }
 
 /// Names of Services, limited to what fits into a sentence.
