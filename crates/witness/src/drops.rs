@@ -162,42 +162,12 @@ impl DropLedger {
     }
 }
 
-/// A short explanation of the most frequent reasons. The names are those of Linux 5.17 to 6.18.
+/// A short explanation of a reason, if it is frequent.
 pub fn meaning(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "NETFILTER_DROP" => "a rule of a packet filter (nftables, iptables) drops it",
-        "IP_RPFILTER" => "the route to its source is through another interface (rp_filter)",
-        "IP_OUTNOROUTES" | "IP_INNOROUTES" => "there is no route to its destination",
-        "IP_INADDRERRORS" | "IP_INVALID_DEST" | "IPV6DISABLED" => {
-            "the kernel does not forward it: check net.ipv4.ip_forward and net.ipv6.conf.all.forwarding"
-        }
-        "IP_LOCALNET" | "IP_LOCAL_SOURCE" => "its source is an address of this node",
-        "IP_INVALID_SOURCE" => "its source address is not valid there",
-        "IP_INHDR" => "its IP header is not valid, or its TTL expired",
-        "IP_CSUM" | "TCP_CSUM" | "UDP_CSUM" | "SKB_CSUM" | "ICMP_CSUM" => {
-            "its checksum is wrong: check checksum offload of the interface (ethtool -K)"
-        }
-        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" | "NEIGH_CREATEFAIL" | "NEIGH_DEAD" => {
-            "the next hop does not answer ARP or neighbour discovery"
-        }
-        "PKT_TOO_BIG" | "PKT_TOO_SMALL" => "its size does not fit: check the MTU of the path",
-        BY_TC_OUT | BY_TC => "a tc filter or BPF program drops it (tc filter show)",
-        "QDISC_DROP" | "QDISC_OVERLIMIT" | "QDISC_CONGESTED" => {
-            "a queue of the interface drops it (tc -s qdisc)"
-        }
-        "CPU_BACKLOG" => "the queue of a CPU is full (net.core.netdev_max_backlog)",
-        "FULL_RING" => "the ring of the device is full",
-        "XDP" => "an XDP program drops it",
-        "BPF_CGROUP_EGRESS" => "a BPF program of a cgroup drops it",
-        "SOCKET_FILTER" => "a filter of the socket drops it",
-        "NO_SOCKET" => "the node took the packet for itself",
-        "XFRM_POLICY" => "an IPsec policy forbids it",
-        "DEV_READY" | "DEV_HDR" => "the interface is down, or does not accept such packets",
-        "NOMEM" => "the kernel has no memory for it",
-        "OTHERHOST" => "it is addressed to another machine's MAC address",
-        NOT_SPECIFIED => "this kernel gives no reason",
-        _ => return None,
-    })
+    let lines = include_str!("drops/meanings.txt").lines();
+    let mut meanings = lines.filter_map(|line| line.split_once(": "));
+    let has = |names: &str| names.split(' ').any(|name| name == reason);
+    meanings.find_map(|(names, text)| has(names).then_some(text))
 }
 
 #[cfg(test)]

@@ -107,3 +107,16 @@ fn memory_is_bounded() {
         assert_eq!(drops.shown.dropped.len(), KEPT);
     }
 }
+
+#[test]
+fn frequent_reasons_are_explained() {
+    let no_route = Some("there is no route to its destination");
+    assert_eq!(meaning("IP_OUTNOROUTES"), no_route);
+    assert_eq!(meaning("IP_INNOROUTES"), no_route);
+    for known in [NOT_SPECIFIED, BY_TC, BY_TC_OUT] {
+        assert!(meaning(known).is_some(), "{known}");
+    }
+    for unknown in ["", "#", "ROUTES", "A_NEW_REASON"] {
+        assert_eq!(meaning(unknown), None, "{unknown}");
+    }
+}
