@@ -18,7 +18,6 @@ mod tests;
 use std::time::Duration;
 
 pub(crate) use applicability::ProbeApplicability;
-use lane::LaneMemory;
 pub use lane::{LaneLedger, Run};
 pub use outcome::{KernelFacts, ProbeOutcome, VoidReason, classify};
 use pathproof_facts::cause::ProbeCause;
@@ -127,7 +126,7 @@ pub struct Damage {
 /// The part that outlives the agent: lanes that worked, and confirmed runs of failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelMemory {
-    lanes: Vec<LaneMemory>,
+    lanes: Vec<(Lane, LaneLedger)>,
     view: SentinelView,
     owners: [Ownership; FAMILIES],
     lags: [Lags; FAMILIES],
@@ -152,8 +151,7 @@ impl SentinelLedger {
         ledger.lags = memory.lags;
         ledger.away = memory.away;
         ledger.applicability.managed = memory.managed;
-        for remembered in memory.lanes {
-            let (lane, known) = remembered.restore();
+        for (lane, known) in memory.lanes {
             ledger.lanes[place(lane)] = known;
         }
         ledger
@@ -161,7 +159,7 @@ impl SentinelLedger {
 
     /// State to store for [`SentinelLedger::restore`].
     pub fn memory(&self) -> SentinelMemory {
-        let remembered = |lane| LaneMemory::of(lane, self.lane(lane), &self.limits);
+        let remembered = |lane| Some((lane, self.lane(lane).memory(&self.limits)?));
         SentinelMemory {
             lanes: all_lanes().filter_map(remembered).collect(),
             view: self.view.clone(),

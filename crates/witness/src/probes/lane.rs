@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::outcome::{ProbeOutcome, VoidReason};
 use super::{SentinelLedger, lanes_of, place};
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneLedger {
     /// Whether a probe passed in this boot of the node, with the present sentinel and owner.
     pub armed: bool,
@@ -212,6 +212,24 @@ impl LaneLedger {
         self.never = [0; PROBE_CAUSES];
     }
 
+    /// The part of an armed lane that outlives the agent: a run of failures only if it is confirmed. Other
+    /// lanes have none.
+    pub(super) fn memory(&self, limits: &Limits) -> Option<Self> {
+        let run = self.run.clone().filter(|run| run.is_confirmed(limits));
+        self.armed.then(|| Self {
+            armed: true,
+            frontend: self.frontend,
+            in_conflict: self.in_conflict,
+            last_pass: self.last_pass,
+            last_failure: run.as_ref().map(|run| run.last),
+            last_counted: self.last_counted,
+            masquerade_seen: self.masquerade_seen,
+            freshness: self.freshness.clone(),
+            run,
+            ..Self::default()
+        })
+    }
+
     /// Whether this agent or the previous one ever probed it.
     pub fn is_known(&self) -> bool {
         self.armed || self.last.is_some()
@@ -244,55 +262,6 @@ fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
         before = at;
         Some(delay)
     })
-}
-
-/// The part of a lane that outlives the agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LaneMemory {
-    #[serde(flatten)]
-    lane: Lane,
-    last_pass: Option<Mono>,
-    last_counted: Option<Mono>,
-    frontend: Option<SocketAddr>,
-    #[serde(default, rename = "claimed")]
-    in_conflict: bool,
-    masquerade_seen: bool,
-    freshness: Freshness,
-    /// The run of failures, if it is confirmed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    run: Option<Run>,
-}
-
-impl LaneMemory {
-    /// Memory of an armed lane; other lanes have none.
-    pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
-        ledger.armed.then(|| Self {
-            lane,
-            last_pass: ledger.last_pass,
-            last_counted: ledger.last_counted,
-            frontend: ledger.frontend,
-            in_conflict: ledger.in_conflict,
-            masquerade_seen: ledger.masquerade_seen,
-            freshness: ledger.freshness.clone(),
-            run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
-        })
-    }
-
-    pub(super) fn restore(self) -> (Lane, LaneLedger) {
-        let ledger = LaneLedger {
-            armed: true,
-            last_pass: self.last_pass,
-            last_failure: self.run.as_ref().map(|run| run.last),
-            last_counted: self.last_counted,
-            frontend: self.frontend,
-            in_conflict: self.in_conflict,
-            masquerade_seen: self.masquerade_seen,
-            freshness: self.freshness,
-            run: self.run,
-            ..LaneLedger::default()
-        };
-        (self.lane, ledger)
-    }
 }
 
 /// Lag of the datapath behind the API, measured by the sentinel's generations.
