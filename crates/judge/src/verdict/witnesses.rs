@@ -5,11 +5,11 @@
 //!
 //! Nothing here decides; [`decision`](super::decision) does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pathproof_facts::cause::{Cause, FAILURES, Failure};
+use pathproof_facts::cause::{FAILURES, Failure};
 use pathproof_facts::limits::HELD;
 use pathproof_facts::owners::Owner;
 use pathproof_facts::time::Mono;
@@ -17,7 +17,7 @@ use pathproof_facts::trace::ProbePath;
 use pathproof_wire::service::SourceClass;
 use pathproof_witness::ledger::{FailingService, READ_WITHIN, commonest};
 
-use super::case::Case;
+use super::case::{Case, Grounds};
 use super::counted::CountedFamilies;
 use super::finding::{ConcurrentFailures, Evidence, MissingCriterion, Named, Scope};
 use super::lanes::{Failing, MAIN};
@@ -79,13 +79,10 @@ impl<'a> Group<'a> {
     }
 
     pub(super) fn failures(&self) -> [u64; FAILURES] {
-        let mut sum = [0; FAILURES];
-        for service in &self.services {
-            for (sum, n) in sum.iter_mut().zip(service.failing.failures()) {
-                *sum += n;
-            }
-        }
-        sum
+        sum(self
+            .services
+            .iter()
+            .map(|service| service.failing.failures()))
     }
 
     /// Whether there are more failures than a few unrelated ones.
@@ -276,13 +273,7 @@ impl<'a> Case<'a> {
             });
         };
         let all = || [Some(pods), scoped(Scope::Outside)].into_iter().flatten();
-        let failures = all().fold([0; FAILURES], |mut sum, group| {
-            sum.iter_mut()
-                .zip(group.failures())
-                .for_each(|(sum, n)| *sum += n);
-            sum
-        });
-        let may_be_denied = commonest(&failures) != Some(Failure::Leaked);
+        let may_be_denied = commonest(&sum(all().map(Group::failures))) != Some(Failure::Leaked);
         let services: BTreeSet<&str> = all().flat_map(Group::objects).collect();
         let namespaces: BTreeSet<&str> = (all().flat_map(|group| &group.services))
             .map(|service| service.failing.namespace())
@@ -316,7 +307,7 @@ impl<'a> Case<'a> {
     where
         'a: 'g,
     {
-        let mut of_service: std::collections::BTreeMap<&str, u32> = Default::default();
+        let mut of_service: BTreeMap<&str, u32> = BTreeMap::new();
         for service in groups.flat_map(|group| &group.services) {
             let endpoints = of_service.entry(&service.failing.object).or_default();
             *endpoints = service.failing.endpoints.max(*endpoints);
@@ -371,21 +362,11 @@ impl<'a> Case<'a> {
         &self,
         groups: &[Group<'a>],
         lacking: Option<MissingCriterion>,
-    ) -> Option<(Option<Cause>, Evidence)> {
-        let services = groups.iter().flat_map(|group| &group.services);
-        let labels: BTreeSet<&str> = services
-            .map(|service| service.failing.label.as_str())
-            .collect();
-        let mut failures = [0; FAILURES];
-        for group in groups {
-            failures
-                .iter_mut()
-                .zip(group.failures())
-                .for_each(|(sum, n)| *sum += n);
-        }
+    ) -> Option<Grounds> {
+        let failures = sum(groups.iter().map(Group::failures));
         let cause = self.ledger.cause(commonest(&failures)?, self.now);
         let evidence = Evidence::Connections {
-            services: Named::of(labels.into_iter()),
+            services: named(groups),
             since: groups.iter().map(|group| group.since).min()?,
             lacking,
             clients: groups.iter().map(|group| group.scope).collect(),
@@ -394,20 +375,17 @@ impl<'a> Case<'a> {
         };
         Some((Some(cause), evidence))
     }
+
     /// Evidence of groups that fail beside probes, each scope once.
     pub(super) fn beside(&self, mut groups: Vec<Group<'a>>) -> Option<ConcurrentFailures> {
         groups.sort_by_key(|group| (group.scope, group.since));
         groups.dedup_by_key(|group| group.scope);
-        let services = groups.iter().flat_map(|group| &group.services);
-        let labels: BTreeSet<&str> = services
-            .map(|service| service.failing.label.as_str())
-            .collect();
         let classes: Vec<SourceClass> = groups.iter().map(|group| group.scope.class()).collect();
         let others = (SourceClass::ALL.into_iter().zip(self.evidence.forwarded))
             .filter(|(class, _)| !classes.contains(class));
         let since = groups.iter().map(|group| group.since).min()?;
         Some(ConcurrentFailures {
-            services: Named::of(labels.into_iter()),
+            services: named(&groups),
             failures: groups.iter().flat_map(Group::failures).sum(),
             since,
             last_success: groups.iter().filter_map(|group| group.last_success).max(),
@@ -415,4 +393,18 @@ impl<'a> Case<'a> {
             clients: groups.iter().map(|group| group.scope).collect(),
         })
     }
+}
+
+/// Sum of failures by kind.
+fn sum(failures: impl Iterator<Item = [u64; FAILURES]>) -> [u64; FAILURES] {
+    failures.fold([0; FAILURES], |sum, more| {
+        std::array::from_fn(|kind| sum[kind] + more[kind])
+    })
+}
+
+/// Names of the groups' Services, each once.
+fn named(groups: &[Group<'_>]) -> Named {
+    let services = groups.iter().flat_map(|group| &group.services);
+    let labels = services.map(|service| service.failing.label.as_str());
+    Named::of(labels.collect::<BTreeSet<_>>().into_iter())
 }
