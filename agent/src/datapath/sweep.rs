@@ -188,7 +188,6 @@ impl Arrivals {
         let mut back = Vec::new();
         // Connections whose data was not forwarded, at most 64; by key, since a sweep may see an entry twice.
         let mut lost_data = HashMap::new();
-        self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
             // Each connection is used twice: in the first sweep after its arrival (`is_new`), and in the
             // first one after its loss window (`is_told`).

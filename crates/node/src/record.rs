@@ -131,9 +131,8 @@ impl Segment {
         let counted = sample.counts.iter().map(|delta| delta.service);
         let sighted = sample.sightings.iter().map(|sighting| sighting.service);
         let sent = sample.peers.services();
-        let proven = sample.successes.iter().map(|success| success.service);
         let lost = sample.lost_data.iter().map(|lost| lost.service);
-        let named = counted.chain(sighted).chain(sent).chain(proven).chain(lost);
+        let named = counted.chain(sighted).chain(sent).chain(lost);
         let ids: BTreeSet<u32> = named.chain(followed).collect();
         let mut services = Vec::new();
         for id in ids {

@@ -237,7 +237,6 @@ impl Kernel {
     /// Removes finished entries and returns failed connections.
     fn sweep(&mut self, now: u64) -> Vec<(PendingKey, Pending, Failed)> {
         let (mut failures, mut over) = (Vec::new(), Vec::new());
-        self.successes.begin();
         let pending = &mut self.evidence.get_mut().pending;
         for (key, (fields, state)) in pending.iter() {
             let age = now.saturating_sub(fields.arrived_ns);

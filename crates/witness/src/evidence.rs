@@ -20,7 +20,7 @@ use pathproof_facts::cause::Failure;
 use pathproof_facts::limits::CATCH_UP;
 use pathproof_facts::time::Mono;
 use pathproof_wire::evidence::OUTCOMES;
-use pathproof_wire::service::{FAMILIES, FrontendKind, SOURCE_CLASSES, SourceClass};
+use pathproof_wire::service::{FAMILIES, SOURCE_CLASSES, SourceClass};
 pub use pending_reports::{PendingReports, came_back, count, ip_of, socket_of};
 use serde::{Deserialize, Serialize};
 pub use successes::{Place, Success, Successes};
@@ -97,9 +97,6 @@ pub struct Sighting {
     pub service: u32,
     #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
-    /// Kind of the address that the connection dialled.
-    #[serde(with = "pathproof_facts::names::KindName")]
-    pub kind: FrontendKind,
     pub failure: Failure,
     pub client: IpAddr,
     /// Port of the client; 0 in recordings of agents that did not store it.

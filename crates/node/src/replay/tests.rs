@@ -378,9 +378,7 @@ fn successes_are_recorded() {
         at: ms(3_601_000),
         answered: Some(ms(3_600_900)),
         data_answered: Some((ms(3_600_900), "192.0.2.7".parse().unwrap())),
-        service: 7,
         client: Some(([192, 0, 2, 7].into(), 3)),
-        count: 3,
     };
     let sample = KernelSample {
         successes: vec![success],

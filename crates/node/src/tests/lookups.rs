@@ -34,9 +34,7 @@ fn served(device: u32) -> Scene {
         at: ms(0),
         answered: None,
         data_answered: None,
-        service: 0,
         client: Some((ip("10.1.0.7"), device)),
-        count: 1,
     };
     let effects = scene.sample(KernelSample {
         successes: vec![served],

@@ -20,7 +20,7 @@ use pathproof_judge::verdict::CountedFamilies;
 use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::probe::Stage;
-use pathproof_wire::service::{Family, FrontendKind, SourceClass};
+use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::coverage::ObserverStart;
 use pathproof_witness::evidence::{CountDelta, Sighting};
 use pathproof_witness::probes::ProbeOutcome;
@@ -306,7 +306,6 @@ impl Scene {
             arrived: ms(self.now),
             service: self.id("web"),
             class: SourceClass::Pod,
-            kind: FrontendKind::ClusterIp,
             failure,
             client: ip("10.1.0.7"),
             client_port: 0,

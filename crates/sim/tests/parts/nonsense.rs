@@ -30,8 +30,8 @@ use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::evidence::{FAULTS, OUTCOMES};
 use pathproof_wire::probe::STAGES;
 use pathproof_wire::service::{
-    EndpointKey, EndpointValue, FAMILIES, Family, FrontendKey, FrontendKind, FrontendValue,
-    SOURCE_CLASSES, SourceClass,
+    EndpointKey, EndpointValue, FAMILIES, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
+    SourceClass,
 };
 use pathproof_witness::coverage::{Hook, Hooks, ObserverStart};
 use pathproof_witness::evidence::{CountDelta, Sighting};
@@ -209,7 +209,6 @@ prop_compose! {
         times in (time(), time(), maybe_time()),
         service in prop_oneof![0..8_u32, any::<u32>()],
         class in classes(),
-        kind in any::<u8>().prop_map(FrontendKind::from_byte),
         failure in select(&Failure::ALL[..]),
         ends in (addresses(), sockets(), prop::option::of(sockets())),
         device: u32,
@@ -220,7 +219,6 @@ prop_compose! {
             arrived: times.1,
             service,
             class,
-            kind,
             failure,
             client: ends.0,
             client_port: ends.1.port(),

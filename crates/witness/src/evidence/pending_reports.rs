@@ -14,7 +14,7 @@ use pathproof_wire::abi::LOSS_WINDOW_NS;
 use pathproof_wire::evidence::{
     Anomaly, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag, state,
 };
-use pathproof_wire::service::{Address, Family, FrontendKind, Port, SourceClass, frontend_flag};
+use pathproof_wire::service::{Address, Family, Port, SourceClass, frontend_flag};
 use pathproof_wire::transition::Failed;
 
 use super::{CountDelta, Sighting};
@@ -58,7 +58,6 @@ impl PendingReports {
                 service: pending.service,
                 device: pending.device,
                 class: pending.class,
-                kind: pending.kind,
                 client: pending.client,
                 client_port: pending.client_port,
                 frontend: pending.frontend,
@@ -139,7 +138,6 @@ fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
         arrived: Mono(anomaly.arrived_ns),
         service: anomaly.service,
         class: SourceClass::from_index(u32::from(anomaly.class)),
-        kind: FrontendKind::from_byte(anomaly.kind),
         failure,
         client: ip_of(&anomaly.client),
         client_port: u16::from_be_bytes(anomaly.client_port),

@@ -47,14 +47,9 @@ pub struct Success {
     /// Arrival and client of the latest one with data both ways, if its data was watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_answered: Option<(Mono, IpAddr)>,
-    /// Id of the Service port of the connection in `at`.
-    pub service: u32,
-    /// Client of that connection, and index of the interface by which it dialled.
+    /// Client of the connection in `at`, and index of the interface by which it dialled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<(IpAddr, u32)>,
-    /// Number of successes that arrived after `at` of the previous entry. A connection does not count if a
-    /// connection that arrived later has already succeeded.
-    pub count: u32,
 }
 
 /// The key that separates successes.
@@ -69,11 +64,7 @@ struct Latest {
     at: Mono,
     answered: Option<Mono>,
     data_answered: Option<(Mono, IpAddr)>,
-    service: u32,
     client: Option<(IpAddr, u32)>,
-    /// Arrival of the latest connection when the entry was last taken.
-    taken: Mono,
-    count: u32,
     has_moved: bool,
 }
 
@@ -87,11 +78,8 @@ impl Successes {
         let arrived = Mono(pending.arrived_ns);
         let is_answered = pending.state & state::ANSWER_OUT != 0;
         let latest = self.0.entry(need).or_default();
-        if arrived > latest.taken {
-            latest.count = latest.count.saturating_add(1);
-        }
         if arrived > latest.at {
-            (latest.at, latest.service) = (arrived, pending.service);
+            latest.at = arrived;
             latest.client = Some((ip_of(&pending.client), pending.device));
             latest.has_moved = true;
         }
@@ -108,13 +96,6 @@ impl Successes {
         }
     }
 
-    /// Starts another pass over all connections, even if the previous one failed.
-    pub fn begin(&mut self) {
-        for latest in self.0.values_mut() {
-            latest.count = 0;
-        }
-    }
-
     /// Returns the entries that changed since the previous call.
     pub fn take(&mut self) -> Vec<Success> {
         let moved = self.0.iter_mut().filter(|(_, latest)| latest.has_moved);
@@ -127,11 +108,8 @@ impl Successes {
                 at: latest.at,
                 answered: latest.answered,
                 data_answered: latest.data_answered,
-                service: latest.service,
                 client: latest.client,
-                count: latest.count,
             };
-            latest.taken = latest.at;
             latest.has_moved = false;
             success
         });
@@ -187,7 +165,6 @@ mod tests {
             note: peer,
             kind: FrontendKind::NodePort as u8,
             class: SourceClass::External as u8,
-            service: 100 + at as u32,
             ..Pending::default()
         }
     }
@@ -234,27 +211,22 @@ mod tests {
     fn an_entry_is_taken_when_it_moved() {
         let mut successes = Successes::default();
         let mut take = |all: &[(u64, u32)]| {
-            // A pass that fails.
-            successes.begin();
-            for (at, state) in all.iter().take(1) {
-                successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));
-            }
-            successes.begin();
-            for (at, state) in all {
+            // After a pass that fails, connections are added again.
+            for (at, state) in all.iter().take(1).chain(all) {
                 successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));
             }
             let taken = successes.take().into_iter();
-            let taken = taken.map(|one| (one.at.0, one.answered, one.service, one.count));
+            let taken = taken.map(|one| (one.at.0, one.answered));
             taken.collect::<Vec<_>>()
         };
         let answered = |at| Some(Mono(at));
         assert_eq!(
             take(&[(5, OUT), (3, OUT), (6, DELIVERED)]),
-            [(6, answered(5), 106, 3)]
+            [(6, answered(5))]
         );
         assert_eq!(take(&[(5, OUT), (3, OUT), (6, DELIVERED)]), []);
-        assert_eq!(take(&[(6, OUT)]), [(6, answered(6), 106, 0)]);
-        assert_eq!(take(&[(6, OUT), (9, OUT)]), [(9, answered(9), 109, 1)]);
+        assert_eq!(take(&[(6, OUT)]), [(6, answered(6))]);
+        assert_eq!(take(&[(6, OUT), (9, OUT)]), [(9, answered(9))]);
         assert_eq!(take(&[]), []);
     }
 

@@ -9,7 +9,7 @@ use pathproof_facts::cause::{FAILURES, Failure};
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
-use pathproof_wire::service::{FrontendKind, SourceClass};
+use pathproof_wire::service::SourceClass;
 use proptest::prelude::*;
 
 use super::family::SOURCES_KEPT;
@@ -166,7 +166,6 @@ impl Event {
             arrived: at.minus(ms(lag)),
             service: self.service,
             class: self.class,
-            kind: FrontendKind::ClusterIp,
             failure,
             client: IpAddr::V4(Ipv4Addr::new(10, 244, 1, client)),
             client_port: 0,

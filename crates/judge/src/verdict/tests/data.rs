@@ -27,9 +27,7 @@ fn answered(world: &mut World, class: SourceClass, number: u8, at: u64) {
         at: ms(at),
         answered: Some(ms(at)),
         data_answered: Some((ms(at), client(number))),
-        service: WEB,
         client: None,
-        count: 1,
     });
 }
 

@@ -61,9 +61,7 @@ fn answer(at: u64) -> Success {
         at: ms(at),
         answered: Some(ms(at)),
         data_answered: None,
-        service: WEB,
         client: None,
-        count: 1,
     }
 }
 

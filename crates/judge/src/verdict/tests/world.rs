@@ -8,7 +8,7 @@ use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::time::Mono;
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
-use pathproof_wire::service::{Family, FrontendKind, SourceClass};
+use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::{CountDelta, ObserverHealth, Sample, Sighting};
 use pathproof_witness::ledger::Ledger;
 
@@ -336,7 +336,6 @@ pub(super) fn sighting(
         arrived: Mono(ms(at).0 - lag * 1_000_000),
         service,
         class,
-        kind: FrontendKind::ClusterIp,
         failure,
         client: IpAddr::V4(Ipv4Addr::new(10, 244, 1, client)),
         client_port: 0,
