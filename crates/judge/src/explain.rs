@@ -379,18 +379,10 @@ impl Words<'_> {
 
 /// Example: `from pods of this node and from clients outside `; empty if the clients are unknown.
 fn from_clients(clients: &[Scope]) -> String {
-    let client = |scope: &Scope| match scope {
-        Scope::Pods => "pods of this node",
-        Scope::PodProbe => "the pod probe",
-        Scope::Outside => "clients outside the node",
-        Scope::Host => "the node itself",
-    };
-    match clients {
-        [] => String::new(),
-        all => format!(
-            "from {} ",
-            all.iter().map(client).collect::<Vec<_>>().join(" and ")
-        ),
+    let client = |scope: &Scope| texts::one("clients", scope.name());
+    match clients.iter().map(client).collect::<Vec<_>>().join(" and ") {
+        none if none.is_empty() => none,
+        all => format!("from {all} "),
     }
 }
 

@@ -43,12 +43,7 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
 /// Explanations that probes and connections eliminate together.
 fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
     let clients = beside.map_or(&[][..], |failures| &failures.clients);
-    let policy_for = |scope: &Scope| match scope {
-        Scope::Pods => "a NetworkPolicy for pods",
-        Scope::PodProbe => "a policy for the pod probe",
-        Scope::Outside => "a firewall before the node",
-        Scope::Host => "a filter on the node's own connections",
-    };
+    let policy_for = |scope: &Scope| texts::one("policy", scope.name());
     let mut policies: Vec<&str> = clients.iter().map(policy_for).collect();
     if policies.is_empty() {
         policies.push("a NetworkPolicy");

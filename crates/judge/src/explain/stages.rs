@@ -4,6 +4,7 @@ use pathproof_facts::cause::ProbeCause;
 use pathproof_facts::named;
 use pathproof_facts::trace::ProbePath;
 
+use super::texts;
 use crate::verdict::LaneView;
 
 named! {
@@ -122,22 +123,15 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
 
 /// The sentence for a probe that did not reach this stage.
 fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
-    let text = match (stage, cause) {
-        (Stage::Data, _) => "data sent after the handshake did not come back",
-        (Stage::Masqueraded, _) => "the echo saw the client's own address",
-        (Stage::Translated, ProbeCause::Leaked) if uplinks.is_empty() => {
-            "left untranslated through an uplink"
-        }
-        (Stage::Translated, ProbeCause::Leaked) => {
+    let name = match (stage, cause) {
+        (Stage::Translated, ProbeCause::Leaked) if !uplinks.is_empty() => {
             return format!("left untranslated through {}", uplinks.join(" or "));
         }
-        (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself with an RST",
-        (Stage::Translated, ProbeCause::Unreachable) => "was refused by an ICMP error",
-        (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
-        (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that was removed",
-        (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
-        (Stage::Translated, ProbeCause::ConntrackFull) => "dropped by the kernel",
-        _ => return format!("not observed{at}"),
+        (Stage::Translated, cause) => cause.name(),
+        (stage, _) => stage.name(),
     };
-    text.to_owned()
+    match texts::all("missed", name).next() {
+        Some(text) => text.to_owned(),
+        None => format!("not observed{at}"),
+    }
 }

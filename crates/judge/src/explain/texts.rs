@@ -52,8 +52,9 @@ mod tests {
     use pathproof_facts::cause::{Cause, ProbeCause, Why};
     use pathproof_witness::probes::VoidReason;
 
+    use super::super::Stage;
     use super::*;
-    use crate::verdict::finding::{MissingCriterion, Rule};
+    use crate::verdict::finding::{MissingCriterion, Rule, Scope};
 
     /// The names of each kind in the file.
     fn names() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
@@ -92,6 +93,8 @@ mod tests {
                 with(&accusing, &["beside_connections", "table_full"]),
             ),
             ("eliminated", with(&accusing, &["table_full"])),
+            ("clients", Scope::ALL.map(Scope::name).to_vec()),
+            ("policy", Scope::ALL.map(Scope::name).to_vec()),
             (
                 "lacking",
                 MissingCriterion::ALL.map(MissingCriterion::name).to_vec(),
@@ -105,6 +108,9 @@ mod tests {
         // Some causes have no command.
         let commands = names.remove("command").expect("commands");
         assert!(commands.is_subset(&causes().into_iter().collect()));
+        let missed = names.remove("missed").expect("missed stages");
+        let stages = Stage::ALL.map(Stage::name).to_vec();
+        assert!(missed.is_subset(&with(&probe_causes(), &stages).into_iter().collect()));
         // The others are quiet nodes, or have evidence with a sentence.
         let mut unknown = names.remove("unknown").expect("reasons for Unknown");
         assert!(unknown.remove("quiet") && unknown.remove("no_evidence"));

@@ -295,19 +295,19 @@ fn outside() -> Scope {
     Scope::Outside
 }
 
-/// Clients whose connections have the same innocent explanations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Pods of this node.
-    Pods,
-    /// The pod probe of this node.
-    PodProbe,
-    /// Clients outside the node.
-    Outside,
-    /// Processes of the node itself. Their successes are not observed, so failures show only missing rules,
-    /// and only if nobody else uses the node.
-    Host,
+named! {
+    /// Clients whose connections have the same innocent explanations.
+    pub enum Scope {
+        /// Pods of this node.
+        Pods = "pods",
+        /// The pod probe of this node.
+        PodProbe = "pod_probe",
+        /// Clients outside the node.
+        Outside = "outside",
+        /// Processes of the node itself. Their successes are not observed, so failures show only missing
+        /// rules, and only if nobody else uses the node.
+        Host = "host",
+    }
 }
 
 named! {
