@@ -94,15 +94,12 @@ pub struct Brake {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrakeMemory {
     /// The last count and when it was received; `None` if it was already old when this agent started.
-    #[serde(default)]
     counted: Option<(Published, Option<Mono>)>,
     /// The current failure, if the answer would be 503.
     failing: Option<Failing>,
-    #[serde(default)]
     ended: Option<Mono>,
     over: Option<Mono>,
     /// When the API server was last unreachable.
-    #[serde(default)]
     away: Option<Mono>,
 }
 

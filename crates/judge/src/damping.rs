@@ -39,10 +39,8 @@ pub struct DampingMemory {
     /// Since when each family has been sound without interruption.
     sound_since: [Option<Mono>; SLOTS],
     /// Since when each family's answer has been undecided without interruption.
-    #[serde(default)]
     undecided_since: [Option<Mono>; SLOTS],
     /// Whether each family's answer had been undecided for a long time when its 503 began.
-    #[serde(default)]
     doubtful_before: [bool; SLOTS],
     /// Earliest end of the 503.
     held_until: Option<Mono>,

@@ -1,6 +1,5 @@
 //! The wait after a boot: a Starting node refuses new connections until something gets through. The wait
-//! ends at most two minutes after boot. After that, `served` no longer changes: recordings of older agents
-//! lack it, and a replay compares the judge's state.
+//! ends at most two minutes after boot. After that, `served` no longer changes.
 
 use pathproof_facts::cause::State;
 use pathproof_judge::verdict::Rule;
@@ -9,7 +8,6 @@ use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 use pathproof_witness::coverage::Hooks;
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
-use crate::effect::PersistedState;
 use crate::event::ViewFacts;
 
 /// Families in which this node stays Starting until the pod probe's first connection. A family does
@@ -62,14 +60,6 @@ pub(super) fn still_waits(
         State::Broken | State::Stale => waited,
         State::Proven => false,
     }
-}
-
-/// The flags `waits` and `served` as a former agent stored them. For state of older agents, which lacks the
-/// flags, they are derived from the verdict.
-pub(super) fn persisted(known: &PersistedState) -> [bool; 2] {
-    let state = known.verdict.state;
-    let told = [state == State::Starting, has_served(state)];
-    known.boot.unwrap_or(told)
 }
 
 /// Whether a node in this state accepts new connections, or would accept them without its fault.

@@ -132,21 +132,15 @@ pub struct PersistedState {
     pub verdict: LastVerdict,
     /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
-    /// Name of that Node; empty if an older agent did not store it.
-    #[serde(default)]
+    /// Name of that Node.
     pub node: String,
-    #[serde(default)]
     pub brake: BrakeMemory,
     /// The switches as last read.
-    #[serde(default)]
     pub switches: Switches,
-    /// When this was written; the start of the boot if an older agent did not store it.
-    #[serde(default)]
+    /// When this was written.
     pub written: Mono,
     /// Whether the node still waited for the end of its boot, and whether it was ever more than Starting.
-    /// Older agents did not store this, so for them it is derived from the verdict.
-    #[serde(default)]
-    pub boot: Option<[bool; 2]>,
+    pub boot: [bool; 2],
 }
 
 /// The effects of one event, in order.

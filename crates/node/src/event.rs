@@ -134,7 +134,6 @@ pub struct ViewFacts {
     pub sentinel: Sentinel,
     /// Families in which the pod probe has a ready pod on another node, and no other Service uses its
     /// frontends: after a boot, connections of this node's pod are expected too.
-    #[serde(default)]
     pub pods_expected: [bool; FAMILIES],
     /// How the cluster already uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
@@ -206,7 +205,6 @@ pub struct KernelSample {
     /// Connections from outside, by family, that were forwarded and not answered within the loss
     /// window. The endpoint itself may be at fault, so these connections count only while probes
     /// fail because their source is not masqueraded.
-    #[serde(default)]
     pub unanswered: [u32; FAMILIES],
     /// Connections to other nodes.
     #[serde(default, skip_serializing_if = "PeerSample::is_empty")]

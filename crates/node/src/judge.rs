@@ -56,23 +56,17 @@ pub struct Judge {
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
-    #[serde(default)]
     pub(super) drops: DropLedger,
-    #[serde(default)]
     pub(super) lookups: Lookups,
     damping: Damping,
-    #[serde(default)]
     pub brake: Brake,
     /// Annotations that require audit mode.
-    #[serde(default)]
     pub switches: Switches,
     /// Summary of the last verdict. Before the first verdict it is the summary that a former agent stored.
     pub last: Option<LastVerdict>,
     /// The node was more than Starting in this boot, so it does not return to Starting.
-    #[serde(default)]
     served: bool,
     /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the wait.
-    #[serde(default)]
     waits: bool,
     /// Status codes of the last answers.
     statuses: [u16; 2],
@@ -104,7 +98,7 @@ impl Judge {
         limits.service_stagger = brake.stagger();
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
-        let [waits, served] = known.map_or([true, false], boot::persisted);
+        let [waits, served] = known.map_or([true, false], |known| known.boot);
         let (ledger, damping, eligibility) = match start.persisted {
             None => (
                 Ledger::new(limits),
@@ -483,7 +477,7 @@ impl Judge {
                 eligibility: self.eligibility.clone(),
                 node: self.settings.node.clone(),
                 written: self.now,
-                boot: Some([self.waits, self.served]),
+                boot: [self.waits, self.served],
             },
         ))));
     }

@@ -62,13 +62,11 @@ pub struct Settings {
     pub unknown_policy: UnknownPolicy,
     /// Whether a broken datapath changes the answers.
     pub enforcement: Enforcement,
-    /// Families that count for the answers. Recordings of older agents lack this field: all families count.
-    #[serde(default = "CountedFamilies::of_older_agents")]
+    /// Families that count for the answers.
     pub families: CountedFamilies,
     /// The first hold-down of a flapping node.
     pub flap_dwell: Duration,
     /// Maximum share of nodes that may be out of service together, in percent; `None` turns the brake off.
-    #[serde(default)]
     pub fleet_brake: Option<u32>,
     /// Source ranges of load balancers' probes.
     #[serde(skip)]

@@ -36,7 +36,6 @@ pub(super) type EndpointsHere = BTreeSet<(Arc<str>, IpAddr)>;
 pub(super) struct Lookups {
     asked: Option<Mono>,
     /// Families in which a client was looked up.
-    #[serde(default)]
     read: [bool; FAMILIES],
     clients: Vec<Client>,
     /// When the last of their lost connections arrived.

@@ -28,13 +28,10 @@ pub struct Hooks {
     /// Number of interfaces that the configuration excludes, or whose headers the observer cannot parse.
     pub left_out: u64,
     /// Number of pods' interfaces that are not observed because of other programs' qdiscs.
-    #[serde(default)]
     pub unseen: u64,
     /// Number of `unseen` interfaces that are new and will be observed in a moment.
-    #[serde(default)]
     pub new: u64,
     /// Why BPF links or maps are no longer pinned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_pinned: Option<String>,
 }
 

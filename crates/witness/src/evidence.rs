@@ -150,7 +150,6 @@ pub struct ObserverHealth {
     pub lost_suspended: bool,
     /// Endpoints of this node may be behind interfaces that are not observed. Whether the node refused a
     /// connection or an endpoint did is then unknown, so refused ones do not count.
-    #[serde(default)]
     pub refused_suspended: bool,
     /// Endpoints or first SYNs are not known for certain, so misrouted and stale ones do not count.
     pub misrouted_suspended: bool,

@@ -50,10 +50,8 @@ pub struct Ledger {
     families: [FamilyLedger; FAMILIES],
     pub tracks: BTreeMap<u32, Track>,
     /// Services that worked for pods.
-    #[serde(default)]
     pub worked: ServicesSeenWorking,
     /// Services that worked for clients outside the node.
-    #[serde(default)]
     pub worked_outside: ServicesSeenWorking,
     /// Services whose connections of the node itself leaked, while nobody else used their family.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -62,15 +60,12 @@ pub struct Ledger {
     #[serde(default, rename = "outside")]
     pub external_failures: ExternalServiceFailures,
     /// Devices that lead to this node's endpoints.
-    #[serde(default)]
     pub endpoint_devices: EndpointDevices,
     /// When routes were first read, if some were missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     missed_since: Option<Mono>,
     /// Number of times that there was no room for a failing Service.
     pub untracked: u64,
     /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
-    #[serde(default)]
     pub unjudged: [u64; FAILURES],
     /// Whether the datapath follows changes of endpoints; `None` in recordings that lack it.
     pub programming: Option<ProgrammingSeen>,
@@ -82,7 +77,6 @@ pub struct Ledger {
     /// Time of the last sample, restored or not. Every success before it would have been observed.
     seen: Option<Mono>,
     /// Connections to other nodes.
-    #[serde(default)]
     pub peers: PeerLedger,
     /// Results of probes, separate from all of the above.
     pub sentinel: SentinelLedger,
@@ -98,11 +92,8 @@ pub struct LedgerMemory {
     #[serde(default)]
     sentinel: SentinelMemory,
     /// Services that worked for pods, and for clients outside.
-    #[serde(default)]
     worked: [ServicesSeenWorking; 2],
-    #[serde(default)]
     endpoint_devices: EndpointDevices,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     missed_since: Option<Mono>,
 }
 

@@ -55,7 +55,6 @@ pub struct SentinelView {
     pub changed_at: Mono,
     /// Families in which the sentinel has a cluster IP but the node has no address: the proxy may have no
     /// rules there.
-    #[serde(default)]
     pub unaddressed: [bool; FAMILIES],
 }
 
@@ -74,7 +73,6 @@ pub struct SentinelLedger {
     pub view: SentinelView,
     owners: [Ownership; FAMILIES],
     /// Families whose owners this agent has read.
-    #[serde(default = "has_seen")]
     has_seen_owners: [bool; FAMILIES],
     damage: Option<Damage>,
     /// Start of the last check that found the sentinel's parts sound.
@@ -89,7 +87,6 @@ pub struct SentinelLedger {
     /// When the source of the cluster view became unreachable.
     away: Option<Mono>,
     /// The kernel's connection table, which must have room for probes.
-    #[serde(default)]
     pub conntrack: Conntrack,
     /// Effect of the datapath's topology on probes.
     #[serde(rename = "bearing")]
@@ -110,11 +107,6 @@ struct Ownership {
     since: Option<Mono>,
     /// When another owner disarmed the lanes; `None` once a lane other than the host lane works again.
     disarmed: Option<Mono>,
-}
-
-/// Default for older recordings: they begin while the agent runs, so it has already read the owners.
-fn has_seen() -> [bool; FAMILIES] {
-    [true; FAMILIES]
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

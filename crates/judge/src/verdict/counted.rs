@@ -29,13 +29,6 @@ pub enum CountedFamilies {
     All,
 }
 
-impl CountedFamilies {
-    /// Setting for recordings of older agents, which counted every family.
-    pub fn of_older_agents() -> Self {
-        Self::All
-    }
-}
-
 /// Turns the accusations of families that do not count into findings.
 pub(super) fn set_aside(
     families: &mut [FamilyVerdict],

@@ -107,7 +107,6 @@ pub enum Evidence {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
         /// Number of failed connections; 0 if they were not counted.
-        #[serde(default)]
         failures: u64,
         /// When a connection of these clients last succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,7 +129,7 @@ pub enum Evidence {
     Routes {
         connections: u32,
         since: Mono,
-        /// Clients whose Services fail at the same time; empty in recordings of older agents.
+        /// Clients whose Services fail at the same time.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
     },
@@ -138,8 +137,6 @@ pub enum Evidence {
     Obstacle {
         failures: u32,
         since: Mono,
-        /// Their clients; clients outside in recordings of older agents.
-        #[serde(default = "outside")]
         clients: Scope,
     },
     /// Connections to an endpoint that left.
@@ -150,7 +147,7 @@ pub enum Evidence {
         age: Duration,
         /// Address of the endpoint that left.
         destination: Option<SocketAddr>,
-        /// Clients of the connections; empty in recordings of older agents.
+        /// Clients of the connections.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
     },
@@ -289,10 +286,6 @@ pub struct ConcurrentFailures {
     /// Connections of other clients have succeeded since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub others_succeed: bool,
-}
-
-fn outside() -> Scope {
-    Scope::Outside
 }
 
 named! {

@@ -30,7 +30,6 @@ pub struct FamilyLedger {
     pub proofs: [Option<Mono>; SOURCE_CLASSES],
     /// Last proof by source class among connections that the node had to forward: not to endpoints that are
     /// the node itself.
-    #[serde(default)]
     pub forwarded: [Option<Mono>; SOURCE_CLASSES],
     /// Last failure by source class, except connections whose answer was not delivered.
     pub failures: [Option<Mono>; SOURCE_CLASSES],
@@ -43,7 +42,6 @@ pub struct FamilyLedger {
     /// When a new connection last arrived.
     pub arrival: Option<Mono>,
     /// When a user last dialled a Service, by TCP or UDP and with any outcome.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<Mono>,
     /// Failures since the last success.
     pub streak: Option<Streak>,
@@ -53,18 +51,15 @@ pub struct FamilyLedger {
     /// First and last time in a run of connections from outside that were forwarded and not answered.
     pub unanswered: Option<(Mono, Mono)>,
     /// Connections that left by an uplink for endpoints of this node.
-    #[serde(default)]
     pub routes: WrongRoutes,
     /// Arrival of the last connection that an endpoint of another node answered.
     pub remote: Option<Mono>,
-    #[serde(default)]
     pub obstacle: ObstacleLedger,
     /// Clients that were served, with the interface by which they dialled, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served: Vec<Client>,
     /// By class of clients: whether lookups for served clients showed that packets pass. Otherwise lookups
     /// for the class mean nothing.
-    #[serde(default)]
     pub open_ways: Classes,
 }
 
@@ -171,7 +166,6 @@ pub struct Streak {
     /// The last failure.
     pub last: Mono,
     /// By label (`namespace/name:port`).
-    #[serde(default)]
     pub labels: BTreeSet<String>,
     /// By [`Failure`].
     pub(crate) failures: [u64; FAILURES],

@@ -13,7 +13,7 @@ use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Lane, ProbeTrace, Transport};
 use pathproof_wire::probe::{STAGES, Stage};
 use pathproof_wire::service::Family;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::outcome::{ProbeOutcome, VoidReason};
 use super::{SentinelLedger, lanes_of, place};
@@ -38,7 +38,6 @@ pub struct LaneLedger {
     /// Failures that count, since the last pass.
     pub run: Option<Run>,
     /// Failures by cause while the lane is not armed: why it never worked.
-    #[serde(deserialize_with = "as_far_as_known")]
     pub(crate) never: [u32; PROBE_CAUSES],
     /// Outcome of the last probe, and when it ended.
     pub last: Option<(Mono, ProbeOutcome)>,
@@ -244,13 +243,6 @@ impl LaneLedger {
         let is_most = |cause: &ProbeCause| self.never[*cause as usize] == most;
         ProbeCause::ALL.into_iter().find(is_most)
     }
-}
-
-/// Reads counts by cause. Recordings of older agents, which had fewer causes, contain fewer counts.
-fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
-    let known = Vec::<u32>::deserialize(from)?;
-    let count = |cause: usize| known.get(cause).copied().unwrap_or(0);
-    Ok(std::array::from_fn(count))
 }
 
 /// Delays from stage to stage; the first delay starts when the probe is sent.
