@@ -99,9 +99,7 @@ impl Drain {
     pub fn new(ranges: ProbeRanges) -> Self {
         Self {
             ranges,
-            view: DrainView::default(),
-            begun: None,
-            counts: false,
+            ..Self::default()
         }
     }
 

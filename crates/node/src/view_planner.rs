@@ -55,6 +55,7 @@ struct Searched {
 }
 
 /// The view, and the plan for the maps that follows from it.
+#[derive(Default)]
 pub(super) struct ViewPlanner {
     rule: Option<SentinelRule>,
     pub(super) view: ClusterView,
@@ -90,22 +91,8 @@ impl ViewPlanner {
         Self {
             planner: planner(rule.as_ref(), &own_ports),
             rule,
-            view: ClusterView::new(),
-            sentinel_conflicts: SentinelConflicts::default(),
-            health_ports: HealthPorts::default(),
-            silent_since: None,
-            programming: Programming::default(),
             own_ports,
-            conflicts: 0,
-            conflicts_begun: 0,
-            state: ViewState::default(),
-            successor: Successor::None,
-            unread_maps: false,
-            adopting: false,
-            searched: None,
-            here: None,
-            sockets: false,
-            pods_seen: [None; FAMILIES],
+            ..Self::default()
         }
     }
 
