@@ -20,7 +20,7 @@ use pathproof_report::{self as report, BUSIEST_SHOWN, Report, SCHEMA, UDP_SHOWN}
 use pathproof_wire::abi::ABI_VERSION;
 use pathproof_wire::evidence::{FAULTS, Fault};
 use pathproof_witness::coverage::Hooks;
-use pathproof_witness::evidence::Sighting;
+use pathproof_witness::evidence::FailedConnection;
 use tokio::sync::{mpsc, watch};
 
 use super::changes::Changes;
@@ -447,7 +447,7 @@ impl Agent {
         }
     }
 
-    fn sighting(&self, sighting: &Sighting) -> report::SightingReport {
+    fn sighting(&self, sighting: &FailedConnection) -> report::SightingReport {
         let service = self.node.planner().service(sighting.service);
         let service = service.map(|info| info.label());
         let observer = self.observer.as_ref();

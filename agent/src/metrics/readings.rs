@@ -9,7 +9,7 @@ use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbePath;
-use pathproof_judge::brake::Held;
+use pathproof_judge::brake::BrakeReason;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::verdict::{FamilyVerdict, LaneView};
 use pathproof_report::{AnswerReport, Report};
@@ -71,8 +71,8 @@ pub(super) fn checks(turn: &Snapshot, to: &mut Samples<'_>, holds: fn(&AnswerRep
 }
 
 pub(super) fn brake(turn: &Snapshot, to: &mut Samples<'_>) {
-    let held = turn.report.answers.held.map(Held::name);
-    to.by_label(Held::NAMES.map(|name| (name, f64::from(held == Some(name)))));
+    let held = turn.report.answers.held.map(BrakeReason::name);
+    to.by_label(BrakeReason::NAMES.map(|name| (name, f64::from(held == Some(name)))));
 }
 
 pub(super) fn eligibility(report: &Report) -> Option<f64> {

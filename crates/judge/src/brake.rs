@@ -37,7 +37,7 @@ const SILENT: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum BrakeReason {
     /// Too many other nodes are unsound.
     Fleet(Count),
     /// The cause is uncertain, and the count of other nodes may still arrive.
@@ -46,7 +46,7 @@ pub enum Held {
     Uncounted,
 }
 
-impl Held {
+impl BrakeReason {
     pub const NAMES: [&str; 3] = ["fleet", "waiting", "uncounted"];
 
     pub fn name(self) -> &'static str {
@@ -58,7 +58,7 @@ impl Held {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for BrakeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fleet(Count { unsound, nodes }) => {
@@ -96,7 +96,7 @@ pub struct BrakeMemory {
     /// The last count and when it was received; `None` if it was already old when this agent started.
     counted: Option<(Published, Option<Mono>)>,
     /// The current failure, if the answer would be 503.
-    failing: Option<Failing>,
+    failing: Option<CurrentFailure>,
     ended: Option<Mono>,
     over: Option<Mono>,
     /// When the API server was last unreachable.
@@ -104,7 +104,7 @@ pub struct BrakeMemory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Failing {
+struct CurrentFailure {
     since: Mono,
     /// Whether the sentinel named a cause that only a faulty datapath has.
     certain: bool,
@@ -114,7 +114,7 @@ struct Failing {
     settled: bool,
 }
 
-impl Failing {
+impl CurrentFailure {
     /// Number of unsound nodes besides this one. This node is in the count once the count has grown, or after
     /// [`COUNTED`]: if other nodes recovered in that time, the count does not grow.
     fn others(&self, count: Count, now: Mono) -> u32 {
@@ -160,7 +160,7 @@ impl Brake {
 
     /// Whether a 503 for the datapath is held back, and why. Call it with every answer. `certain`:
     /// the sentinel names a cause that only a faulty datapath has.
-    pub fn step(&mut self, fails: bool, certain: bool, now: Mono) -> Option<Held> {
+    pub fn step(&mut self, fails: bool, certain: bool, now: Mono) -> Option<BrakeReason> {
         let percent = self.percent?;
         if !fails {
             let memory = &mut self.memory;
@@ -175,27 +175,27 @@ impl Brake {
         // must not release all nodes at once.
         let heard = came.filter(|at| now.since(*at) <= SILENT);
         if heard.is_none() && self.memory.over.is_none() {
-            return (!failing.certain).then_some(Held::Uncounted);
+            return (!failing.certain).then_some(BrakeReason::Uncounted);
         }
         if count.is_over(percent, failing.others(count, now)) {
             self.memory.over = Some(now);
         }
         let settled = self.settle(came, now);
         if self.memory.over.is_some() && !settled {
-            return Some(Held::Fleet(count));
+            return Some(BrakeReason::Fleet(count));
         }
         // A count that arrived after the failure shows that other nodes are counted too.
         let counted = came > Some(failing.since) && !self.catches_up(now);
         let waits = now.since(failing.since) < self.wait || !counted;
-        (waits && !failing.certain && !settled).then_some(Held::Waiting)
+        (waits && !failing.certain && !settled).then_some(BrakeReason::Waiting)
     }
 
     /// Whether the 503 of Services that fail alone on a healthy node is held back. While too many
     /// other nodes fail, load balancers need this one for every Service.
-    pub fn hold_services(&self, fail: bool) -> Option<Held> {
+    pub fn hold_services(&self, fail: bool) -> Option<BrakeReason> {
         let (Published { count, .. }, _) = self.memory.counted?;
         let is_over = count.is_over(self.percent?, count.unsound);
-        (fail && is_over).then_some(Held::Fleet(count))
+        (fail && is_over).then_some(BrakeReason::Fleet(count))
     }
 
     /// This node's delay of a 503 whose cause may be a policy, if the brake is on.
@@ -216,12 +216,12 @@ impl Brake {
         self.silent || away.is_some_and(|at| now.since(at) <= CATCH_UP)
     }
 
-    fn fail(&mut self, certain: bool, now: Mono) -> Failing {
+    fn fail(&mut self, certain: bool, now: Mono) -> CurrentFailure {
         let memory = &mut self.memory;
         // The count may still include this node's last failure.
         let still = memory.ended.is_some_and(|at| now.since(at) <= RECOUNTED);
         let unsound = memory.counted.map_or(0, |(last, _)| last.count.unsound);
-        let failing = memory.failing.get_or_insert(Failing {
+        let failing = memory.failing.get_or_insert(CurrentFailure {
             since: now,
             certain,
             before: unsound.saturating_sub(still.into()),

@@ -20,7 +20,7 @@ use pathproof_wire::service::SourceClass;
 use pathproof_witness::conntrack::Table;
 use pathproof_witness::drops;
 pub use remedies::{Remedy, next, of_why};
-pub use stages::{Interfaces, Stage, Step, steps};
+pub use stages::{Interfaces, ShownStage, Step, steps};
 
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope, Uncounted};
 use crate::verdict::{FamilyVerdict, Verdict};

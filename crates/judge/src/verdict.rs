@@ -35,7 +35,7 @@ use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::evidence::CoverageLoss;
 use pathproof_witness::ledger::Ledger;
 pub use report::{
-    Coverage, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
+    CoverageReport, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
     ServiceTrouble, StageDelays, Verdict,
 };
 
@@ -139,13 +139,13 @@ fn worst(families: &[FamilyVerdict]) -> Finding {
     worst.map_or_else(nothing, |family| family.finding.clone())
 }
 
-fn coverage(ledger: &Ledger) -> Coverage {
+fn coverage(ledger: &Ledger) -> CoverageReport {
     let observer = &ledger.observer;
     let loss = |loss: &CoverageLoss| Loss {
         loss: loss.clone(),
         sentence: loss.to_string(),
     };
-    Coverage {
+    CoverageReport {
         attached: observer.attached,
         wanted: observer.wanted,
         sampled: ledger.sampled,

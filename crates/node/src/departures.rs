@@ -6,7 +6,7 @@ use pathproof_facts::cause::Failure;
 use pathproof_facts::node_context::address;
 use pathproof_plan::Planner;
 use pathproof_wire::evidence::Outcome;
-use pathproof_witness::evidence::{CountDelta, Sighting};
+use pathproof_witness::evidence::{CountDelta, FailedConnection};
 
 use crate::event::KernelSample;
 
@@ -47,6 +47,6 @@ pub(crate) fn date(sample: &mut KernelSample, planner: &Planner) {
 }
 
 /// Whether a connection went to no endpoint, rather than to one of this node by an uplink.
-fn is_misrouted(sighting: &Sighting) -> bool {
+fn is_misrouted(sighting: &FailedConnection) -> bool {
     sighting.failure == Failure::Misrouted && !sighting.misdelivered
 }

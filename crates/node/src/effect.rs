@@ -11,7 +11,7 @@ use pathproof_facts::switches::{AuditBy, Enforcement, Switches};
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbeTrace;
 use pathproof_judge::answer::Answer;
-use pathproof_judge::brake::{BrakeMemory, Held};
+use pathproof_judge::brake::{BrakeMemory, BrakeReason};
 use pathproof_judge::damping::DampingMemory;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::health_ports::PortTable;
@@ -164,7 +164,7 @@ pub struct Answers {
     /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
     pub audit: Option<AuditBy>,
     /// Why the fleet brake holds back a 503.
-    pub held: Option<Held>,
+    pub held: Option<BrakeReason>,
     /// Services that fail on this node for clients outside while the node itself works; their
     /// health check node ports answer 503.
     pub broken_services: UnservedServices,

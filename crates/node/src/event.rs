@@ -18,7 +18,7 @@ use pathproof_witness::conntrack::Table;
 use pathproof_witness::coverage::Hooks;
 use pathproof_witness::drops::{DropCount, DropWatch};
 use pathproof_witness::evidence::{
-    CountDelta, EndpointRoutes, Lookup, LostData, ProgrammingSeen, Sighting, Success,
+    CountDelta, EndpointRoutes, FailedConnection, Lookup, LostData, ProgrammingSeen, Success,
 };
 use pathproof_witness::peers::PeerSample;
 use pathproof_witness::topology::TopologyFacts;
@@ -191,7 +191,7 @@ pub struct KernelSample {
     /// Services whose counts changed.
     pub counts: Vec<CountDelta>,
     /// Single failed connections.
-    pub sightings: Vec<Sighting>,
+    pub sightings: Vec<FailedConnection>,
     /// When a connection was last proven, by family and source class.
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Fault counts of the programs since they were loaded.

@@ -20,7 +20,7 @@ use pathproof_judge::verdict::{CountedFamilies, Inputs, LastVerdict, Verdict, ve
 use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::coverage::Coverage;
 use pathproof_witness::drops::DropLedger;
-use pathproof_witness::evidence::{CountDelta, Sample, Sighting};
+use pathproof_witness::evidence::{CountDelta, FailedConnection, Sample};
 use pathproof_witness::ledger::Ledger;
 use pathproof_witness::peers::PeerLedger;
 use pathproof_witness::topology::{self, DatapathTopology};
@@ -78,7 +78,7 @@ pub struct Judge {
     /// Keeps the agent not ready while the verdict fails, if it began to fail when this agent started.
     pub gate: UpgradeGate,
     /// The latest single failures, newest first.
-    pub sightings: VecDeque<Sighting>,
+    pub sightings: VecDeque<FailedConnection>,
 }
 
 impl Judge {
@@ -484,7 +484,7 @@ impl Judge {
 }
 
 /// How long the rules kept a removed endpoint, if a new connection went to it.
-fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
+fn stale(sighting: &FailedConnection, directory: &dyn Directory) -> Option<Effect> {
     let of_rules = sighting.failure == Failure::Stale && !sighting.is_direct();
     let age = sighting.age().filter(|_| of_rules)?;
     let family = directory.service(sighting.service)?.family;

@@ -44,14 +44,14 @@ pub(crate) enum Line<E, J> {
     },
     At(Mono, E),
     /// Verdict and answers after the preceding event, if it changed them.
-    Judged(Outcome),
+    Judged(RecordedResult),
 }
 
 pub(crate) type EventLine<'a> = Line<&'a Event, ()>;
 
 /// The result that a replay must reproduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct RecordedResult {
     verdict: LastVerdict,
     healthz: u16,
     livez: u16,
@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
     would_fail: bool,
 }
 
-impl Outcome {
+impl RecordedResult {
     pub(crate) fn of(update: &VerdictUpdate) -> Self {
         Self {
             verdict: LastVerdict::of(&update.verdict),
@@ -72,13 +72,13 @@ impl Outcome {
 
 #[derive(Debug, Default)]
 pub struct Recorder {
-    parts: VecDeque<Segment>,
-    outcome: Option<Outcome>,
+    parts: VecDeque<RecordedPart>,
+    outcome: Option<RecordedResult>,
 }
 
 /// A part, complete or in progress.
 #[derive(Debug, Default)]
-struct Segment {
+struct RecordedPart {
     began: Mono,
     /// Gzip members.
     chunks: Vec<Vec<u8>>,
@@ -88,7 +88,7 @@ struct Segment {
     services: BTreeMap<u32, ServiceInfo>,
 }
 
-impl Segment {
+impl RecordedPart {
     fn begin(judge: &impl Serialize, now: Mono) -> Self {
         let mut segment = Self {
             began: now,
@@ -175,7 +175,7 @@ impl Recorder {
 
     /// Records the result. Returns whether /healthz changed, or would have changed when enforcing.
     pub(crate) fn record_update(&mut self, update: &VerdictUpdate) -> bool {
-        let outcome = Outcome::of(update);
+        let outcome = RecordedResult::of(update);
         let before = self.outcome.replace(outcome);
         if before == Some(outcome) {
             return false;
@@ -183,7 +183,7 @@ impl Recorder {
         if let Some(part) = self.parts.back_mut() {
             part.write(&EventLine::Judged(outcome));
         }
-        let shown = |outcome: Outcome| (outcome.healthz, outcome.would_fail);
+        let shown = |outcome: RecordedResult| (outcome.healthz, outcome.would_fail);
         before.is_some_and(|before| shown(before) != shown(outcome))
     }
 
@@ -196,12 +196,12 @@ impl Recorder {
         while self.size() > RING - PART_SIZE - CHUNK {
             self.parts.pop_front();
         }
-        self.parts.push_back(Segment::begin(judge, now));
+        self.parts.push_back(RecordedPart::begin(judge, now));
     }
 
     /// Compressed size in bytes.
     pub fn size(&self) -> usize {
-        self.parts.iter().map(Segment::size).sum()
+        self.parts.iter().map(RecordedPart::size).sum()
     }
 
     pub fn file(&self) -> Vec<u8> {

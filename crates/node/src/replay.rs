@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::effect::{Effect, VerdictUpdate};
 use crate::event::Event;
-use crate::record::{Line, Outcome, VERSION};
+use crate::record::{Line, RecordedResult, VERSION};
 use crate::{Judge, Node};
 
 mod redact;
@@ -59,7 +59,7 @@ pub struct Replayed {
     pub differs: Option<Wall>,
     /// The node at the end of the recording.
     pub last: Node,
-    outcome: Option<Outcome>,
+    outcome: Option<RecordedResult>,
 }
 
 #[derive(Clone, Debug)]
@@ -141,7 +141,7 @@ impl Replayed {
                 | Effect::Measure(_)
                 | Effect::Log(_) => continue,
             };
-            let outcome = Outcome::of(&update);
+            let outcome = RecordedResult::of(&update);
             let moment = Moment {
                 at: wall,
                 update: *update,

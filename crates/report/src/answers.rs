@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pathproof_facts::fleet_report::Count;
 use pathproof_facts::switches::AuditBy;
 use pathproof_judge::answer::Answer;
-use pathproof_judge::brake::Held;
+use pathproof_judge::brake::BrakeReason;
 use pathproof_node::{Judge, effect};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct AnswersReport {
     /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
     pub audit: Option<AuditBy>,
     /// Why the fleet brake holds back a 503.
-    pub held: Option<Held>,
+    pub held: Option<BrakeReason>,
     /// Services (`namespace/name`) that fail on this node for clients outside while the node itself
     /// works; their health check node ports answer 503.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

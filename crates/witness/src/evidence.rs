@@ -34,7 +34,7 @@ pub struct Sample {
     pub counts: Vec<CountDelta>,
     /// Single failures. The kernel limits its reports: some undelivered answers are missing here, and some
     /// other failures lack what only a report contains (destination, ICMP).
-    pub anomalies: Vec<Sighting>,
+    pub anomalies: Vec<FailedConnection>,
     /// When a connection was last proven, by `Family` and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Number of connections from outside that were forwarded and not answered, by `Family`.
@@ -88,7 +88,7 @@ pub struct CountDelta {
 
 /// A connection that was not handled as expected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Sighting {
+pub struct FailedConnection {
     /// When the failure was seen or, if nothing was seen, when the connection's SYN arrived.
     pub at: Mono,
     /// When its SYN arrived.
@@ -119,7 +119,7 @@ pub struct Sighting {
     pub left_since: Option<Mono>,
 }
 
-impl Sighting {
+impl FailedConnection {
     /// Time from the endpoint's departure to the connection.
     pub fn age(&self) -> Option<Duration> {
         self.left_since.map(|left| self.arrived.since(left))

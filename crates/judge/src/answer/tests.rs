@@ -11,7 +11,7 @@ use rstest::rstest;
 use super::*;
 use crate::damping::Damping;
 use crate::verdict::finding::{MissingCriterion, Named};
-use crate::verdict::report::{Coverage, PathView};
+use crate::verdict::report::{CoverageReport, PathView};
 use crate::verdict::{Decision, Evidence, Finding, Rule};
 
 const BEHAVIOUR: &str = include_str!(concat!(
@@ -96,7 +96,7 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         families,
         services: Vec::new(),
         services_omitted: 0,
-        coverage: Coverage::default(),
+        coverage: CoverageReport::default(),
         conntrack: Default::default(),
         drops: Default::default(),
     }

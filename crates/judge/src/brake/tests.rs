@@ -47,7 +47,7 @@ fn brake(counted: Option<Count>) -> Brake {
 fn one_node_in_five_may_go(#[case] others: u32, #[case] nodes: u32, #[case] held: bool) {
     let mut brake = brake(of(others, nodes));
     let found = brake.step(true, true, s(1));
-    let expected = held.then(|| Held::Fleet(of(others, nodes).unwrap()));
+    let expected = held.then(|| BrakeReason::Fleet(of(others, nodes).unwrap()));
     assert_eq!(found, expected);
     count(&mut brake, of(others + 1, nodes), s(2));
     let counted = brake.step(true, true, s(2));
@@ -64,7 +64,7 @@ fn services_may_fail_alone_while_few_nodes_fail(
     #[case] counted: Option<Count>,
     #[case] held: bool,
 ) {
-    let expected = counted.filter(|_| held).map(Held::Fleet);
+    let expected = counted.filter(|_| held).map(BrakeReason::Fleet);
     assert_eq!(brake(counted).hold_services(true), expected);
     assert_eq!(brake(counted).hold_services(false), None);
     let mut off = Brake::restore(None, "node", BrakeMemory::default());
@@ -108,7 +108,7 @@ fn a_503_from_before_the_others_stays(#[case] counts: &[u64], #[case] held: bool
 fn the_first_counts_after_an_outage_settle_nothing() {
     for certain in [true, false] {
         let mut brake = brake(of(0, 200));
-        let free = (!certain).then_some(Held::Waiting);
+        let free = (!certain).then_some(BrakeReason::Waiting);
         brake.source(true, s(1));
         assert_eq!(brake.step(true, certain, s(2)), free);
         assert_eq!(brake.step(true, certain, s(300)), free);
@@ -134,7 +134,7 @@ fn an_outage_releases_no_held_node() {
     let later = s(3 + SILENT.as_secs());
     assert!(matches!(
         brake.step(true, true, later),
-        Some(Held::Fleet(_))
+        Some(BrakeReason::Fleet(_))
     ));
     assert_eq!(brake.step(false, false, later), None);
     assert_eq!(
@@ -185,7 +185,7 @@ fn an_uncertain_cause_waits() {
     let waiting = |wait: u64, counts: &[u64], at: u64| {
         let mut brake = brake(of(0, 200));
         brake.wait = Duration::from_secs(wait);
-        assert_eq!(brake.step(true, false, s(1)), Some(Held::Waiting));
+        assert_eq!(brake.step(true, false, s(1)), Some(BrakeReason::Waiting));
         counts
             .iter()
             .for_each(|at| count(&mut brake, of(1, 200), s(*at)));
@@ -200,7 +200,7 @@ fn an_uncertain_cause_waits() {
         "it came as the 503 began: without this node"
     );
     let mut brake = brake(of(0, 200));
-    assert_eq!(brake.step(true, false, s(7)), Some(Held::Waiting));
+    assert_eq!(brake.step(true, false, s(7)), Some(BrakeReason::Waiting));
     assert_eq!(brake.step(true, true, s(8)), None, "now it is certain");
     assert_eq!(brake.step(true, false, s(9)), None, "and stays so");
 }
@@ -208,8 +208,11 @@ fn an_uncertain_cause_waits() {
 /// The rotator ended, lost its Lease, or cannot reach the API server.
 #[rstest]
 #[case::certain(true, None)]
-#[case::uncertain(false, Some(Held::Uncounted))]
-fn an_old_count_no_longer_holds_a_node_back(#[case] certain: bool, #[case] held: Option<Held>) {
+#[case::uncertain(false, Some(BrakeReason::Uncounted))]
+fn an_old_count_no_longer_holds_a_node_back(
+    #[case] certain: bool,
+    #[case] held: Option<BrakeReason>,
+) {
     let mut silent = brake(of(100, 200));
     let at = s(SILENT.as_secs() + 1);
     assert_eq!(silent.step(true, certain, at), held);
@@ -217,7 +220,7 @@ fn an_old_count_no_longer_holds_a_node_back(#[case] certain: bool, #[case] held:
     count(&mut heard, of(100, 200), s(600));
     assert!(matches!(
         heard.step(true, certain, at),
-        Some(Held::Fleet(_))
+        Some(BrakeReason::Fleet(_))
     ));
 }
 
@@ -240,7 +243,10 @@ fn a_count_that_was_known_is_no_sign_of_life() {
     again.record(old, wall(late), late);
     assert_eq!(again.step(true, true, late), None);
     count(&mut again, of(100, 200), late);
-    assert!(matches!(again.step(true, true, late), Some(Held::Fleet(_))));
+    assert!(matches!(
+        again.step(true, true, late),
+        Some(BrakeReason::Fleet(_))
+    ));
 }
 
 /// When the node fails again, the fleet's count may still include its previous failure.

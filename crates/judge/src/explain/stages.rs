@@ -8,7 +8,7 @@ use super::texts;
 use crate::verdict::LaneView;
 
 named! {
-    pub enum Stage {
+    pub enum ShownStage {
         Sent = "sent",
         /// The probe entered the node.
         Arrived = "arrived",
@@ -30,7 +30,7 @@ named! {
 /// A stage that a lane's last probe reached, or the first one that it did not reach.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
-    pub stage: Stage,
+    pub stage: ShownStage,
     pub reached: bool,
     /// Nanoseconds since the probe was sent, if the stage has a time stamp.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,11 +54,11 @@ pub struct Interfaces<'a> {
 pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
     let delays = &lane.delays;
     let mut stages = vec![
-        (Stage::Arrived, delays.arrived),
-        (Stage::Translated, delays.translated),
-        (Stage::Echoed, delays.echoed),
-        (Stage::Returned, delays.returned),
-        (Stage::Collected, delays.collected),
+        (ShownStage::Arrived, delays.arrived),
+        (ShownStage::Translated, delays.translated),
+        (ShownStage::Echoed, delays.echoed),
+        (ShownStage::Returned, delays.returned),
+        (ShownStage::Collected, delays.collected),
     ];
     if lane.path == ProbePath::Host {
         stages.remove(0);
@@ -72,11 +72,11 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
     let reached = last.map_or(0, |last| last + 1);
     let missing = match (stages.get(reached), cause) {
         (Some((stage, _)), _) => Some(*stage),
-        (None, ProbeCause::NotMasqueraded) => Some(Stage::Masqueraded),
-        (None, ProbeCause::NoData) => Some(Stage::Data),
+        (None, ProbeCause::NotMasqueraded) => Some(ShownStage::Masqueraded),
+        (None, ProbeCause::NoData) => Some(ShownStage::Data),
         (None, _) => None,
     };
-    let step = |stage: Stage, reached: bool, after_ns: Option<u64>| {
+    let step = |stage: ShownStage, reached: bool, after_ns: Option<u64>| {
         let (index, came) = words(stage, lane.path);
         let device = interfaces
             .sentinel
@@ -95,7 +95,7 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
             sentence,
         }
     };
-    let mut steps = vec![step(Stage::Sent, true, None)];
+    let mut steps = vec![step(ShownStage::Sent, true, None)];
     let mut after = 0;
     for (stage, delay) in &stages[..reached] {
         after += delay.unwrap_or_default();
@@ -106,28 +106,28 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
 }
 
 /// Index of a stage's interface, and the sentence for a probe that reached the stage.
-fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
+fn words(stage: ShownStage, path: ProbePath) -> (Option<usize>, &'static str) {
     let host = path == ProbePath::Host;
     match stage {
-        Stage::Sent if host => (None, "dialled by the node itself"),
-        Stage::Sent => (Some(0), "sent{at}"),
-        Stage::Arrived => (Some(1), "entered the node{at}"),
-        Stage::Translated => (Some(2), "left for the endpoint{at}, translated"),
-        Stage::Echoed => (Some(3), "reached the echo{at} and was answered"),
-        Stage::Returned => (Some(2), "the answer entered the node{at}"),
-        Stage::Collected => ((!host).then_some(0), "the answer was received{at}"),
-        Stage::Data => (None, "data came back"),
-        Stage::Masqueraded => (Some(3), "the echo saw an address of the node{at}"),
+        ShownStage::Sent if host => (None, "dialled by the node itself"),
+        ShownStage::Sent => (Some(0), "sent{at}"),
+        ShownStage::Arrived => (Some(1), "entered the node{at}"),
+        ShownStage::Translated => (Some(2), "left for the endpoint{at}, translated"),
+        ShownStage::Echoed => (Some(3), "reached the echo{at} and was answered"),
+        ShownStage::Returned => (Some(2), "the answer entered the node{at}"),
+        ShownStage::Collected => ((!host).then_some(0), "the answer was received{at}"),
+        ShownStage::Data => (None, "data came back"),
+        ShownStage::Masqueraded => (Some(3), "the echo saw an address of the node{at}"),
     }
 }
 
 /// The sentence for a probe that did not reach this stage.
-fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
+fn missed(stage: ShownStage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
     let name = match (stage, cause) {
-        (Stage::Translated, ProbeCause::Leaked) if !uplinks.is_empty() => {
+        (ShownStage::Translated, ProbeCause::Leaked) if !uplinks.is_empty() => {
             return format!("left untranslated through {}", uplinks.join(" or "));
         }
-        (Stage::Translated, cause) => cause.name(),
+        (ShownStage::Translated, cause) => cause.name(),
         (stage, _) => stage.name(),
     };
     match texts::all("missed", name).next() {

@@ -52,7 +52,7 @@ mod tests {
     use pathproof_facts::cause::{Cause, ProbeCause, Why};
     use pathproof_witness::probes::VoidReason;
 
-    use super::super::Stage;
+    use super::super::ShownStage;
     use super::*;
     use crate::verdict::finding::{MissingCriterion, Rule, Scope};
 
@@ -109,7 +109,7 @@ mod tests {
         let commands = names.remove("command").expect("commands");
         assert!(commands.is_subset(&causes().into_iter().collect()));
         let missed = names.remove("missed").expect("missed stages");
-        let stages = Stage::ALL.map(Stage::name).to_vec();
+        let stages = ShownStage::ALL.map(ShownStage::name).to_vec();
         assert!(missed.is_subset(&with(&probe_causes(), &stages).into_iter().collect()));
         // The others are quiet nodes, or have evidence with a sentence.
         let mut unknown = names.remove("unknown").expect("reasons for Unknown");

@@ -50,7 +50,7 @@ pub struct Verdict {
     pub services: Vec<ServiceTrouble>,
     /// Number of further Services in trouble.
     pub services_omitted: u32,
-    pub coverage: Coverage,
+    pub coverage: CoverageReport,
     #[serde(default)]
     pub conntrack: Conntrack,
     /// The kernel's reasons for dropping packets. They only explain, and accuse nobody.
@@ -202,7 +202,7 @@ pub struct ServiceTrouble {
 
 /// Coverage of the node's traffic by the observer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Coverage {
+pub struct CoverageReport {
     /// Devices with a hook in both directions.
     pub attached: u32,
     /// Devices that should have hooks in both directions.

@@ -3,7 +3,7 @@
 use pathproof_facts::cause::{Cause, Failure, ProbeCause, State};
 use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::trace::ProbePath;
-use pathproof_judge::brake::Held;
+use pathproof_judge::brake::BrakeReason;
 use pathproof_wire::evidence::Outcome;
 use pathproof_witness::conntrack::Table;
 use pathproof_witness::probes::ProbeOutcome;
@@ -96,7 +96,7 @@ fn a_full_table_waits_for_the_count_of_other_nodes() {
     assert_eq!(effects.state(), State::Broken);
     assert_eq!(effects.statuses(), [200, 200]);
     let answers = &effects.verdict_update().answers;
-    assert_eq!(answers.held.map(Held::name), Some("waiting"));
+    assert_eq!(answers.held.map(BrakeReason::name), Some("waiting"));
 }
 
 /// The first loss requests a read of the table. The next loss then has the cause.

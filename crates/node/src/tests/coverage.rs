@@ -2,7 +2,7 @@
 
 use pathproof_facts::cause::{State, Why};
 use pathproof_judge::answer::UnknownPolicy;
-use pathproof_judge::verdict::Coverage;
+use pathproof_judge::verdict::CoverageReport;
 use pathproof_wire::evidence::{FAULTS, Fault};
 use pathproof_witness::coverage::{Hook, Hooks, ObserverStart};
 use pathproof_witness::evidence::CoverageLoss;
@@ -18,11 +18,11 @@ fn suspended(scene: &mut Scene) -> [bool; 2] {
     [coverage.lost_suspended, coverage.misrouted_suspended]
 }
 
-fn coverage(scene: &mut Scene) -> Coverage {
+fn coverage(scene: &mut Scene) -> CoverageReport {
     scene.idle().verdict_update().verdict.coverage.clone()
 }
 
-fn has(coverage: &Coverage, loss: &CoverageLoss) -> bool {
+fn has(coverage: &CoverageReport, loss: &CoverageLoss) -> bool {
     coverage.losses.iter().any(|one| one.loss == *loss)
 }
 
@@ -151,7 +151,7 @@ fn a_full_map_names_who_filled_it() {
         top_talker: Some(top_talker),
         ..faults(Fault::PendingFull, 5)
     };
-    let by = |coverage: &Coverage| {
+    let by = |coverage: &CoverageReport| {
         let full = coverage
             .losses
             .iter()

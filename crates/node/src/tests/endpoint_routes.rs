@@ -8,7 +8,7 @@ use pathproof_facts::cause::{Cause, Failure};
 use pathproof_facts::cluster::{Change, ObjectName, Protocol};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::{
-    Client, EndpointRoute, EndpointRoutes, EndpointsAsked, Lookup, Sighting, Way,
+    Client, EndpointRoute, EndpointRoutes, EndpointsAsked, FailedConnection, Lookup, Way,
 };
 use rstest::rstest;
 
@@ -118,7 +118,7 @@ fn an_endpoint_is_looked_up_until_a_pods_device_leads_to_it() {
 fn an_endpoint_whose_route_was_missing(#[case] is_back: bool, #[case] expected: usize) {
     let mut scene = Scene::probed();
     scene.view(pod_probe(true).into());
-    let missed = Sighting {
+    let missed = FailedConnection {
         misdelivered: true,
         destination: Some(SocketAddr::new(ip(POD), 19_257)),
         ..scene.later(250).sighting(Failure::Misrouted)

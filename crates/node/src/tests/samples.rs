@@ -175,17 +175,17 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
 }
 
 #[rstest]
-#[case::of_another_failure(|sighting: &mut pathproof_witness::evidence::Sighting| sighting.failure = Failure::Misrouted)]
-#[case::nowhere(|sighting: &mut pathproof_witness::evidence::Sighting| sighting.destination = None)]
-#[case::an_endpoint_that_is_there(|sighting: &mut pathproof_witness::evidence::Sighting| {
+#[case::of_another_failure(|sighting: &mut pathproof_witness::evidence::FailedConnection| sighting.failure = Failure::Misrouted)]
+#[case::nowhere(|sighting: &mut pathproof_witness::evidence::FailedConnection| sighting.destination = None)]
+#[case::an_endpoint_that_is_there(|sighting: &mut pathproof_witness::evidence::FailedConnection| {
     sighting.destination = Some(SocketAddr::new(ip("10.2.0.1"), 8080));
 })]
-#[case::another_port(|sighting: &mut pathproof_witness::evidence::Sighting| {
+#[case::another_port(|sighting: &mut pathproof_witness::evidence::FailedConnection| {
     sighting.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8081));
 })]
-#[case::another_service(|sighting: &mut pathproof_witness::evidence::Sighting| sighting.service = 31)]
+#[case::another_service(|sighting: &mut pathproof_witness::evidence::FailedConnection| sighting.service = 31)]
 fn connections_that_cannot_be_dated_have_no_age(
-    #[case] edit: fn(&mut pathproof_witness::evidence::Sighting),
+    #[case] edit: fn(&mut pathproof_witness::evidence::FailedConnection),
 ) {
     let mut scene = Scene::probed();
     let to = left(&mut scene);

@@ -22,7 +22,7 @@ use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::probe::Stage;
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::coverage::ObserverStart;
-use pathproof_witness::evidence::{CountDelta, Sighting};
+use pathproof_witness::evidence::{CountDelta, FailedConnection};
 use pathproof_witness::probes::ProbeOutcome;
 use pathproof_witness::testing::traces::{passed, stuck, tcp};
 use pathproof_witness::topology;
@@ -292,7 +292,7 @@ impl Scene {
         })
     }
 
-    pub(super) fn sighted(&mut self, sighting: Sighting) -> Effects {
+    pub(super) fn sighted(&mut self, sighting: FailedConnection) -> Effects {
         self.sample(KernelSample {
             sightings: vec![sighting],
             ..KernelSample::default()
@@ -300,8 +300,8 @@ impl Scene {
     }
 
     /// A pod's connection to `web` that failed just now.
-    pub(super) fn sighting(&self, failure: Failure) -> Sighting {
-        Sighting {
+    pub(super) fn sighting(&self, failure: Failure) -> FailedConnection {
+        FailedConnection {
             at: ms(self.now),
             arrived: ms(self.now),
             service: self.id("web"),
@@ -324,7 +324,7 @@ impl Scene {
         id_of(&self.node, service)
     }
 
-    pub(super) fn latest(&self) -> &Sighting {
+    pub(super) fn latest(&self) -> &FailedConnection {
         let mut kept = self.node.judge().sightings.iter();
         kept.next().expect("one was seen")
     }

@@ -8,7 +8,7 @@ use pathproof_facts::owners::{DatapathOwners, Owner};
 use pathproof_facts::testing::{assert_words, in_json};
 use pathproof_facts::trace::{ProbePath, Transport};
 use pathproof_judge::eligibility::Eligibility;
-use pathproof_judge::explain::{Stage, path_label};
+use pathproof_judge::explain::{ShownStage, path_label};
 use pathproof_judge::verdict::finding::{Evidence, Finding, Rule};
 use pathproof_judge::verdict::{LaneState, PathState};
 use pathproof_wire::service::{Family, SourceClass};
@@ -99,14 +99,14 @@ fn every_name_is_what_is_documented() {
     table(out, "states of paths", &paths, in_json);
     table(out, "void", &VoidReason::ALL, in_json);
     let stages = [
-        Stage::Sent,
-        Stage::Arrived,
-        Stage::Translated,
-        Stage::Echoed,
-        Stage::Returned,
-        Stage::Collected,
-        Stage::Data,
-        Stage::Masqueraded,
+        ShownStage::Sent,
+        ShownStage::Arrived,
+        ShownStage::Translated,
+        ShownStage::Echoed,
+        ShownStage::Returned,
+        ShownStage::Collected,
+        ShownStage::Data,
+        ShownStage::Masqueraded,
     ];
     table(out, "stages", &stages, |stage| {
         one_name(stage, stage.name())

@@ -34,7 +34,7 @@ use pathproof_wire::service::{
     SourceClass,
 };
 use pathproof_witness::coverage::{Hook, Hooks, ObserverStart};
-use pathproof_witness::evidence::{CountDelta, Sighting};
+use pathproof_witness::evidence::{CountDelta, FailedConnection};
 use pathproof_witness::topology;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -213,8 +213,8 @@ prop_compose! {
         ends in (addresses(), sockets(), prop::option::of(sockets())),
         device: u32,
         flags: [bool; 3],
-    ) -> Sighting {
-        Sighting {
+    ) -> FailedConnection {
+        FailedConnection {
             at: times.0,
             arrived: times.1,
             service,

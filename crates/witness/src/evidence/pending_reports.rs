@@ -17,7 +17,7 @@ use pathproof_wire::evidence::{
 use pathproof_wire::service::{Address, Family, Port, SourceClass, frontend_flag};
 use pathproof_wire::transition::Failed;
 
-use super::{CountDelta, Sighting};
+use super::{CountDelta, FailedConnection};
 
 /// Time after which a report is forgotten: the outcome of its connection is known by then, or never will
 /// be.
@@ -25,12 +25,12 @@ const KEPT: Duration = Duration::from_nanos(3 * LOSS_WINDOW_NS);
 
 /// Reports of connections whose loss window is still open.
 #[derive(Clone, Debug, Default)]
-pub struct PendingReports(BTreeMap<PendingKey, Sighting>);
+pub struct PendingReports(BTreeMap<PendingKey, FailedConnection>);
 
 impl PendingReports {
     /// Stores a report. The report of an answer that was not delivered needs no confirmation, and is returned
     /// instead.
-    pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
+    pub fn report(&mut self, anomaly: &Anomaly) -> Option<FailedConnection> {
         let sighting = sighting(anomaly)?;
         if sighting.failure == Failure::AnswerNotDelivered {
             return Some(sighting);
@@ -44,7 +44,12 @@ impl PendingReports {
     }
 
     /// Returns the failure of a connection. Its report, if there is one, contains where its SYN went.
-    pub fn failed(&mut self, key: &PendingKey, pending: &Pending, failed: Failed) -> Sighting {
+    pub fn failed(
+        &mut self,
+        key: &PendingKey,
+        pending: &Pending,
+        failed: Failed,
+    ) -> FailedConnection {
         let failure = Failure::from(failed);
         let reported = self.0.remove(key).filter(|known| known.failure == failure);
         let mut sighting = reported.unwrap_or_else(|| {
@@ -117,7 +122,7 @@ pub fn count(deltas: &mut Vec<CountDelta>, pending: &Pending, failed: Failed) {
     delta.counts[outcome as usize] += 1;
 }
 
-fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
+fn sighting(anomaly: &Anomaly) -> Option<FailedConnection> {
     let failure = match Outcome::from_byte(anomaly.outcome)? {
         Outcome::Refused => Failure::Refused,
         Outcome::Leaked => Failure::Leaked,
@@ -130,10 +135,10 @@ fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
 }
 
 /// Converts a report. `pathproof-node` adds when the endpoint of a stale connection left its slice.
-fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
+fn of_failure(failure: Failure, anomaly: &Anomaly) -> FailedConnection {
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
-    Sighting {
+    FailedConnection {
         at: Mono(anomaly.at_ns),
         arrived: Mono(anomaly.arrived_ns),
         service: anomaly.service,

@@ -18,7 +18,7 @@ use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 use super::family::{Entry, Streak};
 use super::seen_working::NewFailures;
 use super::{Ledger, SERVICES_TRACKED, ServicesSeenWorking, Track};
-use crate::evidence::{Client, CountDelta, Place, Sample, Sighting};
+use crate::evidence::{Client, CountDelta, FailedConnection, Place, Sample};
 use crate::peers::PeerSample;
 
 /// A failed connection is reported this long after it arrived, or with the next sample if that is later.
@@ -48,7 +48,7 @@ impl Ledger {
         if let Some(before) = before {
             self.close_gap(before, at);
         }
-        let mut look = Look {
+        let mut look = SampleContext {
             at,
             // After a gap the ring buffer holds old failures. A run must not start at the time of those.
             floor: if gap { at } else { at.minus(sample_gap) },
@@ -192,7 +192,7 @@ impl Ledger {
     }
 
     /// Must precede failures, because a proof ends earlier runs of failures.
-    fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut Look) {
+    fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut SampleContext) {
         look.proven = Family::ALL.map(|family| {
             let ledger = &mut self.families[family as usize];
             let known = ledger.last_proof();
@@ -294,7 +294,7 @@ impl Ledger {
         }
     }
 
-    fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, look: &Look) {
+    fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, look: &SampleContext) {
         if is_disputed(info, look.at) {
             return;
         }
@@ -401,7 +401,12 @@ impl Ledger {
         info.since.is_some_and(is_old) && self.family(info.family).used.is_none_or(unused)
     }
 
-    fn absorb_sighting(&mut self, sighting: &Sighting, info: &ServiceInfo, look: &Look) {
+    fn absorb_sighting(
+        &mut self,
+        sighting: &FailedConnection,
+        info: &ServiceInfo,
+        look: &SampleContext,
+    ) {
         if is_disputed(info, look.at) {
             return;
         }
@@ -540,7 +545,7 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
-struct Look {
+struct SampleContext {
     at: Mono,
     /// Earliest start of a run of failures that begins in this sample.
     floor: Mono,

@@ -33,11 +33,11 @@ const FORGIVEN: Duration = Duration::from_secs(900);
 
 /// Failures by the id of the Service port and family.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ExternalServiceFailures(BTreeMap<u32, Run>);
+pub struct ExternalServiceFailures(BTreeMap<u32, PortRun>);
 
 /// Failures of one Service port since its last proof.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Run {
+struct PortRun {
     service: ObjectName,
     #[serde(with = "pathproof_facts::names::FamilyName")]
     family: Family,
@@ -70,7 +70,7 @@ impl ExternalServiceFailures {
         if self.0.len() >= KEPT && !self.0.contains_key(&id) && !self.make_room(at) {
             return;
         }
-        let run = self.0.entry(id).or_insert_with(|| Run {
+        let run = self.0.entry(id).or_insert_with(|| PortRun {
             service: info.name.clone(),
             family: info.family,
             first: at,
@@ -140,7 +140,7 @@ impl ExternalServiceFailures {
     /// Removes the run that is not on hold, last failed before `at`, and is the oldest. Returns whether there
     /// was one.
     fn make_room(&mut self, at: Mono) -> bool {
-        let is_idle = |run: &Run| run.last < at && run.until.is_none_or(|until| until <= at);
+        let is_idle = |run: &PortRun| run.last < at && run.until.is_none_or(|until| until <= at);
         let idle = self.0.iter().filter(|(_, run)| is_idle(run));
         let oldest = idle.min_by_key(|(_, run)| (run.times > 0, run.last));
         let oldest = oldest.map(|(id, _)| *id);
@@ -176,7 +176,7 @@ impl ExternalServiceFailures {
     }
 }
 
-impl Run {
+impl PortRun {
     fn is_of(&self, info: &ServiceInfo) -> bool {
         (&self.service, self.family) == (&info.name, info.family)
     }

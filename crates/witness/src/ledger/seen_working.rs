@@ -54,12 +54,12 @@ struct Known {
     never: bool,
     /// Failures since the last success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    failing: Option<Failing>,
+    failing: Option<ServiceFailures>,
 }
 
 /// Failed connections of one Service port and class of clients since its last success.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failing {
+pub struct ServiceFailures {
     /// `namespace/name`, and `:port` where the port has a name.
     pub label: String,
     /// `namespace/name`.
@@ -84,7 +84,7 @@ pub struct Failing {
     pub clients: Vec<IpAddr>,
 }
 
-impl Failing {
+impl ServiceFailures {
     /// Failures by kind: the greater of the two numbers of each.
     pub fn failures(&self) -> [u64; FAILURES] {
         let mut failures = self.counted;
@@ -121,7 +121,7 @@ pub(crate) struct NewFailures {
 /// A Service that worked and now fails.
 #[derive(Clone, Copy, Debug)]
 pub struct FailingService<'a> {
-    pub failing: &'a Failing,
+    pub failing: &'a ServiceFailures,
     /// When it last worked.
     pub worked: Mono,
     /// Number of successful connections before.
@@ -176,7 +176,7 @@ impl ServicesSeenWorking {
     ) {
         let late = |at: Mono| new.noticed.since(at) > FIRST_ENDPOINTS;
         let (service, namespace) = hashes(info);
-        let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;
+        let goes_on = |failing: &ServiceFailures| new.noticed.since(failing.last) <= pause;
         if never && self.0.len() >= KEPT {
             let stays = |known: &Known| !known.never || known.failing.as_ref().is_some_and(goes_on);
             self.0.retain(|_, known| stays(known));
@@ -205,12 +205,12 @@ impl ServicesSeenWorking {
             return;
         }
         known.failing.take_if(|failing| !goes_on(failing));
-        let failing = known.failing.get_or_insert_with(|| Failing {
+        let failing = known.failing.get_or_insert_with(|| ServiceFailures {
             label: info.label(),
             object: info.name.to_string(),
             since: new.since,
             last: new.noticed,
-            ..Failing::default()
+            ..ServiceFailures::default()
         });
         failing.endpoints = info.endpoints;
         failing.since = failing.since.min(new.since);
@@ -248,7 +248,7 @@ impl ServicesSeenWorking {
     /// Forgets all failures except those of `families` that lasted for at least `lasted`.
     pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
         for known in self.0.values_mut() {
-            let stays = |failing: &Failing| {
+            let stays = |failing: &ServiceFailures| {
                 families[known.family as usize] && failing.last.since(failing.since) >= lasted
             };
             known.failing.take_if(|failing| !stays(failing));

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::family::commonest;
 use super::source_ports::SourcePorts;
-use crate::evidence::Sighting;
+use crate::evidence::FailedConnection;
 
 /// Maximum number of connections to endpoints that left, per Service port and source class.
 const STALE_KEPT: usize = 16;
@@ -41,7 +41,7 @@ pub struct Track {
     certain: [(Failure, Window, Option<Mono>); 2],
     /// Refused and lost connections by class of clients, since the last success of that class.
     #[serde(default, rename = "doubtful_by_class")]
-    doubtful: [Option<Run>; SOURCE_CLASSES],
+    doubtful: [Option<DoubtfulRun>; SOURCE_CLASSES],
     /// Connections to endpoints that left: of pods, then of all other clients.
     stale: [VecDeque<StaleConnection>; 2],
     /// Source ports that dialled endpoints that left: of pods, then of all other clients.
@@ -54,7 +54,7 @@ pub struct Track {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Run {
+struct DoubtfulRun {
     first: Mono,
     last: Mono,
     n: u32,
@@ -93,7 +93,7 @@ pub struct Example {
 }
 
 impl Example {
-    fn of(sighting: &Sighting) -> Self {
+    fn of(sighting: &FailedConnection) -> Self {
         Self {
             client: sighting.client,
             frontend: sighting.frontend,
@@ -158,7 +158,7 @@ impl Track {
             Failure::Refused | Failure::Lost => {
                 let (first, last) = (at, at);
                 let run = &mut self.doubtful[class as usize];
-                let run = run.get_or_insert(Run { first, last, n: 0 });
+                let run = run.get_or_insert(DoubtfulRun { first, last, n: 0 });
                 run.last = run.last.max(at);
                 run.n = run.n.saturating_add(n);
             }
@@ -168,7 +168,7 @@ impl Track {
     }
 
     /// Records a connection to the address of an endpoint that left. The counters contain it as well.
-    pub(crate) fn dial(&mut self, sighting: &Sighting, at: Mono) {
+    pub(crate) fn dial(&mut self, sighting: &FailedConnection, at: Mono) {
         let (window, last) = &mut self.dialled;
         window.add(at, 1);
         *last = (*last).max(Some(at));
@@ -176,7 +176,7 @@ impl Track {
     }
 
     /// Records the addresses of a failure, which the counters contain as well.
-    pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) {
+    pub(crate) fn sight(&mut self, sighting: &FailedConnection, at: Mono) {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
         self.example = Some(Example::of(sighting));
@@ -256,7 +256,7 @@ impl Track {
         if among.iter().sum::<u64>() >= u64::from(limits.service_failures) {
             return commonest(&among);
         }
-        let lasts = |run: &Run| {
+        let lasts = |run: &DoubtfulRun| {
             let long = run.last.since(run.first) >= limits.service_spread;
             run.n >= limits.service_failures && long && now.since(run.last) <= WINDOW
         };

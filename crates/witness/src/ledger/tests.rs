@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use super::family::SOURCES_KEPT;
 use super::service::Window;
 use super::*;
-use crate::evidence::{CountDelta, Sample, Sighting};
+use crate::evidence::{CountDelta, FailedConnection, Sample};
 
 mod model;
 
@@ -70,7 +70,7 @@ enum Fate {
 
 /// One sample: its distance from the last one, and the events before it.
 #[derive(Clone, Debug)]
-struct Look {
+struct TestSample {
     after: u64,
     events: Vec<Event>,
     blind: bool,
@@ -94,12 +94,12 @@ fn any_event() -> impl Strategy<Value = Event> {
     })
 }
 
-fn any_look() -> impl Strategy<Value = Look> {
+fn any_look() -> impl Strategy<Value = TestSample> {
     let after = prop_oneof![16 => 1_u64..500, 1 => 500_u64..60_000];
     let rarely = || prop::bool::weighted(0.05);
     let events = prop::collection::vec(any_event(), 0..4);
     (after, events, rarely(), rarely(), rarely()).prop_map(
-        |(after, events, blind, lost_suspended, misrouted_suspended)| Look {
+        |(after, events, blind, lost_suspended, misrouted_suspended)| TestSample {
             after,
             events,
             blind,
@@ -109,7 +109,7 @@ fn any_look() -> impl Strategy<Value = Look> {
     )
 }
 
-impl Look {
+impl TestSample {
     /// The sample that the kernel gives at `at`. `proofs` holds its times of last proofs. The time of a proof
     /// may be reported one sample later than its count.
     fn sample(&self, at: Mono, proofs: &mut [[Option<Mono>; 3]; FAMILIES]) -> Sample {
@@ -159,9 +159,9 @@ impl Event {
         }
     }
 
-    fn sighting(&self, failure: Failure, client: u8, at: Mono) -> Sighting {
+    fn sighting(&self, failure: Failure, client: u8, at: Mono) -> FailedConnection {
         let lag = if failure == Failure::Lost { 1_000 } else { 0 };
-        Sighting {
+        FailedConnection {
             at,
             arrived: at.minus(ms(lag)),
             service: self.service,

@@ -9,7 +9,7 @@ use pathproof_facts::limits::Limits;
 use pathproof_facts::time::Mono;
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{Family, SourceClass};
-use pathproof_witness::evidence::{CountDelta, ObserverHealth, Sample, Sighting};
+use pathproof_witness::evidence::{CountDelta, FailedConnection, ObserverHealth, Sample};
 use pathproof_witness::ledger::Ledger;
 
 use crate::eligibility::Eligibility;
@@ -220,7 +220,7 @@ impl World {
         at: u64,
     ) -> &mut Self {
         let seen = to_left(service, class, client, age, at);
-        self.sight(Sighting {
+        self.sight(FailedConnection {
             frontend: seen.destination.expect("a destination"),
             ..seen
         })
@@ -232,7 +232,7 @@ impl World {
         self
     }
 
-    pub(super) fn sight(&mut self, sighting: Sighting) -> &mut Self {
+    pub(super) fn sight(&mut self, sighting: FailedConnection) -> &mut Self {
         self.next.anomalies.push(sighting);
         self
     }
@@ -315,8 +315,8 @@ pub(super) fn attached() -> ObserverHealth {
 }
 
 /// A connection to an endpoint that left `age` ms earlier.
-fn to_left(service: u32, class: SourceClass, client: u8, age: u64, at: u64) -> Sighting {
-    Sighting {
+fn to_left(service: u32, class: SourceClass, client: u8, age: u64, at: u64) -> FailedConnection {
+    FailedConnection {
         left_since: Some(Mono(ms(at).0.saturating_sub(age * 1_000_000))),
         destination: Some(SocketAddr::from(([10, 244, 0, 5], 8080))),
         ..sighting(service, class, client, Failure::Stale, at)
@@ -329,9 +329,9 @@ pub(super) fn sighting(
     client: u8,
     failure: Failure,
     at: u64,
-) -> Sighting {
+) -> FailedConnection {
     let lag = if failure == Failure::Lost { 1_000 } else { 0 };
-    Sighting {
+    FailedConnection {
         at: ms(at),
         arrived: Mono(ms(at).0 - lag * 1_000_000),
         service,

@@ -175,7 +175,7 @@ fn write_anew(path: &str) {
                 write(Line::At(at, serde_json::to_value(&event).unwrap()));
                 for effect in node.step(event, at) {
                     if let Effect::Publish(update) = effect {
-                        let now = Outcome::of(&update);
+                        let now = RecordedResult::of(&update);
                         if outcome.replace(now) != Some(now) {
                             write(Line::Judged(now));
                         }

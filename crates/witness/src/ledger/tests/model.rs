@@ -146,7 +146,7 @@ impl Model {
         );
     }
 
-    fn sighting(&mut self, sample: &Sample, seen: &Sighting, gap: bool, names: &Names) {
+    fn sighting(&mut self, sample: &Sample, seen: &FailedConnection, gap: bool, names: &Names) {
         let Some(family) = real(names, seen.service) else {
             return;
         };
