@@ -71,12 +71,8 @@ struct Recheck {
     /// How the last answered read differs from the reports of the watches.
     differs: Option<String>,
     /// Number of reads in a row that differed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     differed: u32,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 impl Recheck {

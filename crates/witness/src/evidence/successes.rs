@@ -55,70 +55,41 @@ pub struct Success {
 /// The key that separates successes.
 type Need = (Family, SourceClass, FrontendKind, Place);
 
-/// The latest successes, and whether they were already taken.
+/// The latest successes, each with whether it changed since it was last taken.
 #[derive(Clone, Debug, Default)]
-pub struct Successes(BTreeMap<Need, Latest>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Latest {
-    at: Mono,
-    answered: Option<Mono>,
-    data_answered: Option<(Mono, IpAddr)>,
-    client: Option<(IpAddr, u32)>,
-    has_moved: bool,
-}
+pub struct Successes(BTreeMap<Need, (Success, bool)>);
 
 impl Successes {
     /// Adds a connection; repetitions do not matter. UDP entries must not be added: their `note` contains a
     /// time instead of a peer.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
-        let Some(need) = need(key, pending) else {
+        let Some(new) = success(key, pending) else {
             return;
         };
-        let arrived = Mono(pending.arrived_ns);
-        let is_answered = pending.state & state::ANSWER_OUT != 0;
-        let latest = self.0.entry(need).or_default();
-        if arrived > latest.at {
-            latest.at = arrived;
-            latest.client = Some((ip_of(&pending.client), pending.device));
-            latest.has_moved = true;
+        let need = (new.family, new.class, new.kind, new.place);
+        let (latest, has_moved) = self.0.entry(need).or_insert((new, true));
+        if new.at > latest.at {
+            (latest.at, latest.client, *has_moved) = (new.at, new.client, true);
         }
-        if is_answered && latest.answered < Some(arrived) {
-            latest.answered = Some(arrived);
-            latest.has_moved = true;
+        if new.answered > latest.answered {
+            (latest.answered, *has_moved) = (new.answered, true);
         }
-        // Data must be seen in both directions: a hook that misses the client's data could not show its loss.
-        let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
-        let has_data = pending.state & both == both;
-        if has_data && latest.data_answered.is_none_or(|(last, _)| last < arrived) {
-            latest.data_answered = Some((arrived, ip_of(&pending.client)));
-            latest.has_moved = true;
+        let time = |data: Option<(Mono, IpAddr)>| data.map(|(at, _)| at);
+        if time(new.data_answered) > time(latest.data_answered) {
+            (latest.data_answered, *has_moved) = (new.data_answered, true);
         }
     }
 
     /// Returns the entries that changed since the previous call.
     pub fn take(&mut self) -> Vec<Success> {
-        let moved = self.0.iter_mut().filter(|(_, latest)| latest.has_moved);
-        let taken = moved.map(|(&(family, class, kind, place), latest)| {
-            let success = Success {
-                family,
-                class,
-                kind,
-                place,
-                at: latest.at,
-                answered: latest.answered,
-                data_answered: latest.data_answered,
-                client: latest.client,
-            };
-            latest.has_moved = false;
-            success
-        });
-        taken.collect()
+        let all = self.0.values_mut();
+        all.filter_map(|(latest, has_moved)| std::mem::take(has_moved).then_some(*latest))
+            .collect()
     }
 }
 
-/// The key of a success; `None` for a connection that did not succeed or is no evidence.
-fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
+/// A connection as a success; `None` if it did not succeed or is no evidence.
+fn success(key: &PendingKey, pending: &Pending) -> Option<Success> {
     let has = |bits: u32| pending.state & bits != 0;
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     if is_probe || pending.is_direct() || has(state::ALIAS | state::AMBIGUOUS) {
@@ -140,12 +111,19 @@ fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
     if place != Place::Near && !has(state::ANSWER_OUT) {
         return None;
     }
-    Some((
-        Family::ALL[usize::from(key.family == Family::V6 as u32)],
-        SourceClass::from_index(pending.class.into()),
-        FrontendKind::from_byte(pending.kind),
+    let (at, client) = (Mono(pending.arrived_ns), ip_of(&pending.client));
+    // Data must be seen in both directions: a hook that misses the client's data could not show its loss.
+    let has_data = has(state::DATA_FORWARDED) && has(state::DATA_ANSWERED);
+    Some(Success {
+        family: Family::ALL[usize::from(key.family == Family::V6 as u32)],
+        class: SourceClass::from_index(pending.class.into()),
+        kind: FrontendKind::from_byte(pending.kind),
         place,
-    ))
+        at,
+        answered: has(state::ANSWER_OUT).then_some(at),
+        data_answered: has_data.then_some((at, client)),
+        client: Some((client, pending.device)),
+    })
 }
 
 #[cfg(test)]
