@@ -396,11 +396,7 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
 }
 
 fn client(path: SourceClass) -> &'static str {
-    match path {
-        SourceClass::Pod => "a pod of this node",
-        SourceClass::Host => "the node itself",
-        SourceClass::External => "outside the node",
-    }
+    texts::one("client", names::of_path(path))
 }
 
 /// Example: `a, b, c and 4 more`.

@@ -17,12 +17,7 @@ use crate::verdict::{LaneState, LaneView};
 
 /// Example: `off-cluster`.
 pub fn path_label(path: ProbePath) -> &'static str {
-    match path {
-        ProbePath::Pod => "pod",
-        ProbePath::OffCluster => "off-cluster",
-        ProbePath::NodePort => "node port",
-        ProbePath::Host => "host",
-    }
+    texts::one("path", path.name())
 }
 
 /// Example: `IPv4 node port udp`.
@@ -121,12 +116,7 @@ fn void_reason(reason: VoidReason) -> &'static str {
 
 /// Example: `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
 fn name(family: Family, path: ProbePath, transport: Transport) -> String {
-    let path = match path {
-        ProbePath::Pod => "cluster IPs from pods",
-        ProbePath::OffCluster => "cluster IPs",
-        ProbePath::NodePort => "node ports",
-        ProbePath::Host => "cluster IPs from the node itself",
-    };
+    let path = texts::one("dialled", path.name());
     let transport = match transport {
         Transport::Tcp => "",
         Transport::Udp => " (UDP)",
@@ -225,20 +215,14 @@ impl Words<'_> {
         Some(match &self.finding.evidence {
             Evidence::Probes { lanes, beside, .. } => self.probes(lanes, beside.as_ref()),
             Evidence::Probe { lane } => {
-                let others = match (self.finding.rule, lane.transport) {
-                    (Rule::DegradedFiltered, _) => {
-                        "probes from pods pass, so only the sentinel's address range is filtered"
-                    }
-                    (_, Transport::Udp) => "TCP probes pass",
-                    (_, Transport::Tcp) if lane.cause == ProbeCause::Misrouted => {
-                        "probes of other paths pass, so a Service or a pod's hostPort may use the \
-                         address that these dial"
-                    }
-                    (_, Transport::Tcp) if lane.path == ProbePath::NodePort => {
-                        "probes of cluster IPs pass, and no other client outside is refused"
-                    }
-                    (_, Transport::Tcp) => "probes from outside the node pass",
+                let name = match (self.finding.rule, lane.transport) {
+                    (Rule::DegradedFiltered, _) => "filtered",
+                    (_, Transport::Udp) => "udp",
+                    (_, Transport::Tcp) if lane.cause == ProbeCause::Misrouted => "misrouted",
+                    (_, Transport::Tcp) if lane.path == ProbePath::NodePort => "node_port",
+                    (_, Transport::Tcp) => "host",
                 };
+                let others = texts::one("others", name);
                 format!("{}; {others}", failing(family, lane))
             }
             Evidence::Contradicted { lane, path, at } => format!(

@@ -50,6 +50,9 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use pathproof_facts::cause::{Cause, ProbeCause, Why};
+    use pathproof_facts::names;
+    use pathproof_facts::trace::ProbePath;
+    use pathproof_wire::service::SourceClass;
     use pathproof_witness::probes::VoidReason;
 
     use super::super::ShownStage;
@@ -57,8 +60,8 @@ mod tests {
     use crate::verdict::finding::{MissingCriterion, Rule, Scope};
 
     /// The names of each kind in the file.
-    fn names() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-        let mut names: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    fn found() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+        let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for line in TEXTS.lines() {
             if line.is_empty() || line.starts_with("# ") {
                 continue;
@@ -66,15 +69,16 @@ mod tests {
             let (key, text) = line.split_once(": ").expect("kind, name and text");
             let (kind, name) = key.split_once(' ').expect("kind and name");
             assert!(!text.is_empty() && !name.contains(' '), "{line}");
-            names.entry(kind).or_default().insert(name);
+            found.entry(kind).or_default().insert(name);
         }
-        names
+        found
     }
 
     #[test]
     fn every_name_has_a_text_and_every_text_a_name() {
         let causes = || Cause::ALL.map(Cause::name).to_vec();
         let probe_causes = || ProbeCause::ALL.map(ProbeCause::name).to_vec();
+        let paths = || ProbePath::ALL.map(ProbePath::name).to_vec();
         let accusing = Rule::ALL.into_iter().filter(|rule| rule.state().fails());
         let accusing: Vec<&str> = accusing.map(Rule::name).collect();
         let with = |names: &[&'static str], more: &[&'static str]| [names, more].concat();
@@ -93,6 +97,13 @@ mod tests {
                 with(&accusing, &["beside_connections", "table_full"]),
             ),
             ("eliminated", with(&accusing, &["table_full"])),
+            ("client", SourceClass::ALL.map(names::of_path).to_vec()),
+            ("path", paths()),
+            ("dialled", paths()),
+            (
+                "others",
+                vec!["filtered", "host", "misrouted", "node_port", "udp"],
+            ),
             ("clients", Scope::ALL.map(Scope::name).to_vec()),
             ("policy", Scope::ALL.map(Scope::name).to_vec()),
             (
@@ -100,23 +111,23 @@ mod tests {
                 MissingCriterion::ALL.map(MissingCriterion::name).to_vec(),
             ),
         ];
-        let mut names = names();
+        let mut found = found();
         for (kind, expected) in expected {
             let expected: BTreeSet<&str> = expected.into_iter().collect();
-            assert_eq!(names.remove(kind), Some(expected), "{kind}");
+            assert_eq!(found.remove(kind), Some(expected), "{kind}");
         }
         // Some causes have no command.
-        let commands = names.remove("command").expect("commands");
+        let commands = found.remove("command").expect("commands");
         assert!(commands.is_subset(&causes().into_iter().collect()));
-        let missed = names.remove("missed").expect("missed stages");
+        let missed = found.remove("missed").expect("missed stages");
         let stages = ShownStage::ALL.map(ShownStage::name).to_vec();
         assert!(missed.is_subset(&with(&probe_causes(), &stages).into_iter().collect()));
         // The others are quiet nodes, or have evidence with a sentence.
-        let mut unknown = names.remove("unknown").expect("reasons for Unknown");
+        let mut unknown = found.remove("unknown").expect("reasons for Unknown");
         assert!(unknown.remove("quiet") && unknown.remove("no_evidence"));
         let reasons = Rule::ALL.into_iter().filter(|rule| rule.why().is_some());
         assert!(unknown.is_subset(&reasons.map(Rule::name).collect()));
-        assert!(names.is_empty(), "{names:?}");
+        assert!(found.is_empty(), "{found:?}");
     }
 
     #[test]
