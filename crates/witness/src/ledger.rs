@@ -67,7 +67,7 @@ pub struct Ledger {
     pub untracked: u64,
     /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
     pub unjudged: [u64; FAILURES],
-    /// Whether the datapath follows changes of endpoints; `None` in recordings that lack it.
+    /// Whether the datapath follows changes of endpoints; `None` if the sentinel is turned off.
     pub programming: Option<ProgrammingSeen>,
     pub observer: ObserverHealth,
     /// When the last sample was taken.

@@ -32,7 +32,7 @@ impl<'a> Case<'a> {
                 };
                 self.is_generation_late() || read.unmet.is_some_and(after)
             }
-            // Recordings of older agents do not contain these readings.
+            // Without a sentinel nobody reads whether endpoints are followed.
             None => true,
         };
         should && followed.is_none_or(|received| received <= left)

@@ -260,8 +260,8 @@ impl Ledger {
         }
     }
 
-    /// A successful connection to a pod of this node shows that routes to pods exist. In recordings of older
-    /// agents, which lack [`Place`], any forwarded connection shows it.
+    /// A successful connection to a pod of this node shows that routes to pods exist. If the sentinel is
+    /// turned off, any forwarded connection shows it.
     fn absorb_successes(&mut self, sample: &Sample) {
         for family in Family::ALL {
             let of_family = sample
@@ -545,6 +545,7 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
+/// What the parts of a sample have in common while they are absorbed.
 struct SampleContext {
     at: Mono,
     /// Earliest start of a run of failures that begins in this sample.
