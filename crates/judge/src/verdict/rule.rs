@@ -91,20 +91,62 @@ named! {
 }
 
 impl Rule {
-    /// State of a family or the node under this rule: its name begins with the state. All other rules give a
-    /// reason for [`State::Unknown`].
+    /// State of a family or the node under this rule.
     pub fn state(self) -> State {
-        let begins = |state: &State| self.name().starts_with(state.name());
-        let state = State::ALL.into_iter().find(begins);
-        state.unwrap_or(State::Unknown)
+        match self {
+            Rule::BrokenByProbes
+            | Rule::BrokenByTwoScopes
+            | Rule::BrokenByRules
+            | Rule::BrokenByRoutes
+            | Rule::BrokenByConnections
+            | Rule::BrokenByData
+            | Rule::BrokenByObstacle => State::Broken,
+            Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
+            Rule::DegradedServices
+            | Rule::DegradedByData
+            | Rule::DegradedAnswerNotDelivered
+            | Rule::DegradedByPeers
+            | Rule::DegradedByLargeTransfers
+            | Rule::DegradedByNode
+            | Rule::DegradedContradicted
+            | Rule::DegradedFiltered
+            | Rule::DegradedSecondaryPath
+            | Rule::DegradedByLag
+            | Rule::DegradedUncounted => State::Degraded,
+            Rule::SuspectByProbes | Rule::SuspectByConnections | Rule::SuspectByStale => {
+                State::Suspect
+            }
+            Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
+            Rule::StartingPods | Rule::Starting => State::Starting,
+            Rule::NotSampled
+            | Rule::ObserverBlind
+            | Rule::ViewNotSynced
+            | Rule::NothingExpected
+            | Rule::EvidenceTooOld
+            | Rule::SentinelAltered
+            | Rule::DatapathChanged
+            | Rule::NeverWorked
+            | Rule::NothingProven
+            | Rule::Inconclusive
+            | Rule::Idle => State::Unknown,
+        }
     }
 
-    /// Reason for [`State::Unknown`]. It has the name of the rule.
+    /// Reason for [`State::Unknown`].
     pub fn why(self) -> Option<Why> {
-        if self == Rule::NeverWorked {
-            return Some(Why::NothingProven);
-        }
-        Why::ALL.into_iter().find(|why| why.name() == self.name())
+        Some(match self {
+            Rule::NotSampled => Why::NotSampled,
+            Rule::ObserverBlind => Why::ObserverBlind,
+            Rule::ViewNotSynced => Why::ViewNotSynced,
+            Rule::NothingExpected => Why::NothingExpected,
+            Rule::EvidenceTooOld => Why::EvidenceTooOld,
+            Rule::SentinelAltered => Why::SentinelAltered,
+            Rule::DatapathChanged => Why::DatapathChanged,
+            Rule::NeverWorked | Rule::NothingProven => Why::NothingProven,
+            Rule::Inconclusive => Why::Inconclusive,
+            Rule::Idle => Why::Idle,
+            _ => return None,
+        })
     }
 }
 
