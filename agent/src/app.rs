@@ -43,7 +43,7 @@ use crate::http::bind::BindAddress;
 use crate::lifecycle::stall::Stall;
 use crate::lifecycle::starting::{self, Starting};
 use crate::lifecycle::watchdog::Watchdog;
-use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory};
+use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, keep_little_memory};
 use crate::metrics::Metrics;
 use crate::publish::{self, Client, Settings};
 use crate::sentinel::devices::{DeviceError, remove};
@@ -84,6 +84,7 @@ const UPGRADE: &str = "node became unhealthy after this agent started";
 /// The reason why it could not start. Later problems are reported in the log, in `/verdict` and in
 /// the metrics.
 pub async fn run(config: Config, confined: Confined, starting: Starting) -> Result<(), AppError> {
+    keep_little_memory();
     let mut shutdown = Shutdown::listen()?;
     let readiness = Readiness::default();
     readiness.set(VIEW, false);

@@ -168,6 +168,16 @@ impl Shutdown {
     }
 }
 
+/// Keeps little freed memory at the end of each thread's heap. After a large allocation, glibc keeps twice as
+/// much there, which [`give_back_memory`] returns only for the main thread. Call it at start.
+pub(crate) fn keep_little_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes numbers and sets a limit.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
+    }
+}
+
 /// Returns freed memory to the kernel: most memory is free after a large view was read (figures:
 /// docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at scale, so call it
 /// only after a large change. C libraries other than glibc return memory by themselves.

@@ -192,10 +192,16 @@ impl Brake {
 
     /// Whether the 503 of Services that fail alone on a healthy node is held back. While too many
     /// other nodes fail, load balancers need this one for every Service.
-    pub fn hold_services(&self, fail: bool) -> Option<BrakeReason> {
-        let (Published { count, .. }, _) = self.memory.counted?;
-        let is_over = count.is_over(self.percent?, count.unsound);
-        (fail && is_over).then_some(BrakeReason::Fleet(count))
+    pub fn hold_services(&self, fail: bool, now: Mono) -> Option<BrakeReason> {
+        let (Published { count, .. }, came) = self.memory.counted?;
+        let is_known = came.is_some_and(|at| now.since(at) <= SILENT);
+        // The count may still include this node's last failure.
+        let own = self
+            .memory
+            .ended
+            .is_some_and(|at| now.since(at) <= RECOUNTED);
+        let is_over = count.is_over(self.percent?, count.unsound.saturating_sub(own.into()));
+        (fail && is_known && is_over).then_some(BrakeReason::Fleet(count))
     }
 
     /// This node's delay of a 503 whose cause may be a policy, if the brake is on.

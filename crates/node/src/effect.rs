@@ -193,7 +193,9 @@ impl Answers {
     #[must_use]
     pub fn refused(&self) -> Self {
         let mut answers = self.clone();
-        if answers.audit.is_none() && answers.held.is_none() {
+        // Of a healthy node, the brake holds back only the 503 of Services.
+        let is_held = answers.held.is_some() && answers.livez.would_fail;
+        if answers.audit.is_none() && !is_held {
             answers.healthz = answers.healthz.refused();
             answers.livez = answers.livez.refused();
         }

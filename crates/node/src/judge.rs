@@ -415,7 +415,9 @@ impl Judge {
         let fails = !served.healthy && !unknown;
         let certain = verdict.finding.is_certain();
         let held = self.brake.step(fails, certain, verdict.at);
-        let held = held.or(self.brake.hold_services(!broken_services.is_empty()));
+        let held = held.or(self
+            .brake
+            .hold_services(!broken_services.is_empty(), verdict.at));
         let held = held.filter(|_| audit.is_none());
         let refuses = match (&audit, &held) {
             (Some(_), _) => Refuses::Nothing,

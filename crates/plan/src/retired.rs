@@ -1,7 +1,7 @@
 //! Deletes removed endpoints from the map, early if it has no room for all of them, and remembers them.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{Address, EndpointKey, Port};
@@ -12,23 +12,31 @@ use super::draft::Draft;
 /// Maximum number of endpoints that are remembered after they were deleted from the map.
 const REMEMBERED: usize = 4_096;
 
-/// Endpoints that were deleted from the map, the latest last, and when each left its slice. They have no
-/// Service, because a Service that is created again has the same frontends and another id.
+/// Endpoints that were deleted from the map, and when each left its slice. They have no Service, because a
+/// Service that is created again has the same frontends and another id.
 #[derive(Debug, Default)]
-pub(super) struct FormerEndpoints(VecDeque<(Address, Port, Mono)>);
+pub(super) struct FormerEndpoints {
+    left: BTreeMap<(Address, Port), Mono>,
+    /// The keys of `left`, in the order in which they were added.
+    order: VecDeque<(Address, Port)>,
+}
 
 impl FormerEndpoints {
     pub(super) fn left(&self, address: Address, port: Port) -> Option<Mono> {
-        let mut latest = self.0.iter().rev();
-        let found = latest.find(|former| (former.0, former.1) == (address, port));
-        found.map(|former| former.2)
+        self.left.get(&(address, port)).copied()
     }
 
-    fn remember(&mut self, key: &EndpointKey, left: Mono) {
-        if self.0.len() >= REMEMBERED {
-            self.0.pop_front();
+    fn remember(&mut self, endpoint: &EndpointKey, left: Mono) {
+        let key = (endpoint.address, endpoint.port);
+        if self.left.insert(key, left).is_some() {
+            return;
         }
-        self.0.push_back((key.address, key.port, left));
+        self.order.push_back(key);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.left.remove(&oldest);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use pathproof_facts::cluster::Change;
 use pathproof_facts::view::ClusterView;
 
 use super::*;
+use crate::lifecycle::keep_little_memory;
 
 /// A folder, its reader and the resulting view.
 struct World {
@@ -444,7 +445,8 @@ fn memory_of_a_large_file_is_returned() {
         let kib = line.split_whitespace().nth(1).unwrap();
         kib.parse::<u64>().unwrap()
     };
-    // After an allocation of this size, as for the eBPF object, glibc keeps twice as much free memory.
+    keep_little_memory();
+    // After an allocation of this size, as for the eBPF object, glibc would keep twice as much free memory.
     drop(std::hint::black_box(vec![1_u8; 31 << 20]));
     let mut world = World::new();
     let ports = (1..=65_535).map(|port| format!("- {{name: p{port}, port: {port}}}\n"));

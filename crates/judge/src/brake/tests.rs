@@ -65,11 +65,13 @@ fn services_may_fail_alone_while_few_nodes_fail(
     #[case] held: bool,
 ) {
     let expected = counted.filter(|_| held).map(BrakeReason::Fleet);
-    assert_eq!(brake(counted).hold_services(true), expected);
-    assert_eq!(brake(counted).hold_services(false), None);
+    assert_eq!(brake(counted).hold_services(true, s(0)), expected);
+    assert_eq!(brake(counted).hold_services(false, s(0)), None);
+    let silent = brake(counted).hold_services(true, s(901));
+    assert_eq!(silent, None, "the rotator is gone");
     let mut off = Brake::restore(None, "node", BrakeMemory::default());
     count(&mut off, counted, s(0));
-    assert_eq!(off.hold_services(true), None);
+    assert_eq!(off.hold_services(true, s(0)), None);
     assert_eq!(off.stagger(), Duration::ZERO);
 }
 

@@ -55,6 +55,7 @@ impl Ledger {
             before,
             proven: [false; FAMILIES],
             proven_outside: BTreeSet::new(),
+            maybe_reused: maybe_reused(sample),
         };
         // Real connections only: a connection to the sentinel is a probe, or comes from an unknown client.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
@@ -316,8 +317,13 @@ impl Ledger {
         }
         if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
         {
-            let certain =
-                |failure: &Failure| matches!(failure, Failure::Leaked | Failure::Misrouted);
+            // Misrouted clients may reuse the ports of old connections, which conntrack remembers. The kernel
+            // limits its reports, so this goes for those of the same sample without a report too.
+            let certain = |failure: &Failure| match failure {
+                Failure::Leaked => true,
+                Failure::Misrouted => !look.maybe_reused.contains(&delta.service),
+                _ => false,
+            };
             let failed = failures.iter().filter(|(failure, _)| certain(failure));
             let n = failed.fold(0_u32, |sum, (_, n)| sum.saturating_add(*n));
             if n > 0 {
@@ -556,4 +562,14 @@ struct SampleContext {
     proven: [bool; FAMILIES],
     /// Services with a proof by a client outside in this sample.
     proven_outside: BTreeSet<(ObjectName, Family)>,
+    /// Service ports with a misrouted connection from outside to an endpoint that was removed long ago.
+    maybe_reused: BTreeSet<u32>,
+}
+
+fn maybe_reused(sample: &Sample) -> BTreeSet<u32> {
+    let misrouted = sample.anomalies.iter().filter(|sighting| {
+        let is_outside = sighting.class == SourceClass::External;
+        is_outside && sighting.failure == Failure::Misrouted && sighting.left_since.is_some()
+    });
+    misrouted.map(|sighting| sighting.service).collect()
 }

@@ -101,7 +101,8 @@ impl ExternalServiceFailures {
                 run.n = run.n.saturating_add(n);
             }
         }
-        let stagger = match run.certain {
+        // After the first time, the nodes' hold times end at different moments.
+        let stagger = match run.certain || run.times > 0 {
             true => Duration::ZERO,
             false => limits.service_stagger,
         };
