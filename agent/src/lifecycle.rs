@@ -168,8 +168,8 @@ impl Shutdown {
     }
 }
 
-/// Keeps little freed memory at the end of each thread's heap. After a large allocation, glibc keeps twice as
-/// much there, which [`give_back_memory`] returns only for the main thread. Call it at start.
+/// Keeps at most 1 MiB of freed memory at the end of each thread's heap. After a large allocation, glibc keeps
+/// twice as much. Call it at start.
 pub(crate) fn keep_little_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes numbers and sets a limit.
@@ -180,13 +180,16 @@ pub(crate) fn keep_little_memory() {
 
 /// Returns freed memory to the kernel: most memory is free after a large view was read (figures:
 /// docs/internal/design/building.md#yaml-and-build-profiles). It takes milliseconds at scale, so call it
-/// only after a large change. C libraries other than glibc return memory by themselves.
+/// only after a large change. Of other threads' heaps, the end is not returned: a thread that freed much calls
+/// it too. C libraries other than glibc return memory by themselves.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number and affects only free memory.
     unsafe {
         libc::malloc_trim(0);
     }
+    // When this is freed, glibc returns the end of the calling thread's heap.
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(100 << 10)));
 }
 
 #[cfg(test)]

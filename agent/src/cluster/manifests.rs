@@ -234,13 +234,20 @@ impl Manifests {
         };
         let changed: Vec<_> = present.into_iter().filter(is_changed).collect();
         is_new |= !changed.is_empty();
+        let size = |stamp: &Option<Stamp>| stamp.map_or(0, |(content, ..)| content.2);
         for pair in changed.chunks(2) {
             let this = &*self;
             let mut read = Vec::new();
             thread::scope(|scope| {
                 let mut readers = Vec::new();
                 for (name, stamp) in pair {
-                    let reader = move || this.read(name, *stamp);
+                    let reader = move || {
+                        let file = this.read(name, *stamp);
+                        if size(stamp) > LARGE {
+                            give_back_memory();
+                        }
+                        file
+                    };
                     readers.push(thread::Builder::new().spawn_scoped(scope, reader));
                 }
                 for ((name, _), reader) in pair.iter().zip(readers) {
@@ -253,7 +260,6 @@ impl Manifests {
             });
             self.files.extend(read);
         }
-        let size = |stamp: &Option<Stamp>| stamp.map_or(0, |(content, ..)| content.2);
         if changed.iter().map(|(_, stamp)| size(stamp)).sum::<u64>() > LARGE {
             give_back_memory();
         }
