@@ -37,7 +37,7 @@ const MODULES: [(&str, &str); 27] = [
     ("http", "clock lifecycle metrics"),
     (
         "cli",
-        "args causes cluster config docs http input lifecycle state",
+        "args causes cluster config docs http input lifecycle metrics state",
     ),
     ("app", ALL),
     ("main", ALL),

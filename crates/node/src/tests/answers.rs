@@ -423,42 +423,6 @@ fn clients_sent_to_no_endpoint(#[case] to: &str, #[case] expected: bool) {
     assert_eq!(is_broken, expected);
 }
 
-/// Rules of long ago were restored. They lead the connections of every Service to endpoints that were removed,
-/// while the sentinel's rules are intact and the proxy follows later changes.
-#[test]
-fn restored_rules_accuse_the_node() {
-    let mut scene = Scene::probed();
-    scene.view(vec![
-        service("api", "10.96.0.9"),
-        slice("api", Protocol::Tcp, &["10.2.0.3"]),
-        slice("web", Protocol::Tcp, &["10.2.0.1"]),
-    ]);
-    for name in ["web", "api"] {
-        scene.later(250).counted(name, &FORWARDED);
-    }
-    scene.later(REST.as_millis() as u64).check();
-    for _ in 0..24 {
-        scene.rest(250);
-        let failed = ["web", "api"].map(|name| {
-            let mut seen = scene.sighting(Failure::Misrouted);
-            seen.service = scene.id(name);
-            seen.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8_080));
-            (
-                delta(seen.service, &[Outcome::Arrived, Outcome::Misrouted]),
-                seen,
-            )
-        });
-        let (counts, sightings) = failed.into_iter().unzip();
-        scene.sample(KernelSample {
-            counts,
-            sightings,
-            ..KernelSample::default()
-        });
-    }
-    assert!(scene.latest().left_since.is_some(), "to a removed endpoint");
-    assert_eq!(scene.state(), State::Broken);
-}
-
 /// A Service fails alone on a healthy node, while other nodes fail.
 #[rstest]
 #[case::few(FEW, false)]

@@ -6,6 +6,7 @@ use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::trace::ProbePath;
+use pathproof_plan::REST;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
@@ -241,4 +242,42 @@ fn what_is_stale_depends_on_the_usual_lag(#[case] age: u64, #[case] state: State
     }
     stale(&mut scene, to);
     assert_eq!(scene.idle().state(), state);
+}
+
+/// Rules of long ago were restored. They lead the connections of every Service to endpoints that were removed,
+/// while the sentinel's rules are intact and the proxy follows later changes.
+#[test]
+fn restored_rules_accuse_the_node() {
+    let mut scene = Scene::probed();
+    scene.view(vec![
+        service("api", "10.96.0.9"),
+        slice("api", Protocol::Tcp, &["10.2.0.3"]),
+        slice("web", Protocol::Tcp, &["10.2.0.1"]),
+    ]);
+    for name in ["web", "api"] {
+        scene
+            .later(250)
+            .counted(name, &[Outcome::Arrived, Outcome::Proven]);
+    }
+    scene.later(REST.as_millis() as u64).check();
+    for _ in 0..24 {
+        scene.rest(250);
+        let failed = ["web", "api"].map(|name| {
+            let mut seen = scene.sighting(Failure::Misrouted);
+            seen.service = scene.id(name);
+            seen.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8_080));
+            (
+                delta(seen.service, &[Outcome::Arrived, Outcome::Misrouted]),
+                seen,
+            )
+        });
+        let (counts, sightings) = failed.into_iter().unzip();
+        scene.sample(KernelSample {
+            counts,
+            sightings,
+            ..KernelSample::default()
+        });
+    }
+    assert!(scene.latest().left_since.is_some(), "to a removed endpoint");
+    assert_eq!(scene.state(), State::Broken);
 }
