@@ -53,10 +53,25 @@ fn install(refused: Vec<Refusal>, with: i32) -> Result<(), Refused> {
     Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
-/// Numbers of a call. An x86-64 kernel may also accept the call's number in the x32 ABI.
+/// Calls with another number in the x32 ABI (asm/unistd_x32.h). The others keep theirs.
+const RENUMBERED: [(c_long, i64); 9] = [
+    (libc::SYS_ioctl, 514),
+    (libc::SYS_execve, 520),
+    (libc::SYS_ptrace, 521),
+    (libc::SYS_rt_sigqueueinfo, 524),
+    (libc::SYS_kexec_load, 528),
+    (libc::SYS_rt_tgsigqueueinfo, 536),
+    (libc::SYS_process_vm_readv, 539),
+    (libc::SYS_process_vm_writev, 540),
+    (libc::SYS_execveat, 545),
+];
+
+/// Numbers of a call. An x86-64 kernel may also accept the call in the x32 ABI.
 fn numbers(call: c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
-    let second = cfg!(target_arch = "x86_64").then_some(call | X32);
+    let renumbered = RENUMBERED.iter().find(|(native, _)| *native == call);
+    let number = renumbered.map_or(call, |(_, number)| *number);
+    let second = cfg!(target_arch = "x86_64").then_some(number | X32);
     std::iter::once(call).chain(second)
 }
 

@@ -96,7 +96,9 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
         let mut all = Vec::new();
         while let Some(item) = items.next_element_seed(Bounded(&mut *self.0))? {
-            if self.spend(VALUE) {
+            // The first item takes room for four.
+            let room = if all.is_empty() { 4 * VALUE } else { VALUE };
+            if self.spend(room) {
                 all.push(item);
             }
         }

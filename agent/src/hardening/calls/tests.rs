@@ -64,6 +64,17 @@ fn what_agents_never_do_is_refused(#[case] number: c_long, #[case] arguments: [i
     assert_eq!(after, OURS, "it was {before} before");
 }
 
+/// Calls whose number in the x32 ABI is their own. The filter decides before the kernel looks for the ABI.
+#[cfg(target_arch = "x86_64")]
+#[rstest]
+#[case::a_program(520, [0; 4])]
+#[case::a_program_of_a_folder(545, [0; 4])]
+#[case::anothers_memory(540, [0; 4])]
+#[case::a_signal_by_a_socket(514, [-1, FIOSETOWN as i64, 0, 0])]
+fn numbers_of_the_x32_abi_are_refused(#[case] number: c_long, #[case] arguments: [i64; 4]) {
+    assert_eq!(filtered(0x4000_0000 | number, arguments), OURS);
+}
+
 #[rstest]
 #[case::reading_a_map(libc::SYS_bpf, [1, 0, 0, 0])]
 #[case::attaching_what_was_loaded(libc::SYS_bpf, [17, 0, 0, 0])]
