@@ -11,7 +11,8 @@ use crate::scene::{PATIENCE, PORT, Scene};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
-/// Time in which a fault shows once failed probes count, plus a second.
+/// How long to wait for a false verdict: the time in which real failures would change it once failed
+/// probes count, plus a second.
 const SHOWS: Duration = Duration::from_secs(3);
 
 impl Scene {
@@ -174,7 +175,8 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
         report["verdict"]["state"], "proven",
         "{claim:?}: {report:#}"
     );
-    // Lanes without a claim must still find a fault. Refused node ports alone would be no certain one.
+    // Probes of paths that the tenant did not claim must still find a fault. A claim of cluster IPs is
+    // excluded: it leaves node ports only, and refused node ports alone do not accuse the node.
     if is_judged_beside {
         break_and_mend(scene, &format!("{claim:?} claimed"));
         scene.wait_for("proven", 200, PATIENCE);

@@ -20,7 +20,8 @@ pub(crate) const SOUND: Codes = Codes {
     healthz: 200,
     livez: 200,
 };
-/// Number of rollouts that Kubernetes forgot in this run.
+/// Number of rollouts in this run that Kubernetes' controller stopped syncing (see
+/// [`Scene::wait_rolled_out`]).
 static TOUCHED: AtomicUsize = AtomicUsize::new(0);
 const LABEL: &str = "app.kubernetes.io%2Fcomponent%3Dagent";
 
@@ -37,7 +38,7 @@ impl Scene {
         Ok(Self { node })
     }
 
-    /// A proven node with deploy/base as shipped, which is in audit mode.
+    /// A node with deploy/base as shipped, which is in audit mode. Waits until its verdict is `proven`.
     pub(crate) fn shipped() -> Needed<Self> {
         let scene = Self::bare()?;
         scene.install_shipped();
@@ -50,7 +51,7 @@ impl Scene {
         self.install(&base::folder());
     }
 
-    /// A proven node with deploy/base, in enforce mode.
+    /// A node with deploy/base, in enforce mode. Waits until its verdict is `proven`.
     pub(crate) fn installed() -> Needed<Self> {
         let scene = Self::bare()?;
         let overlay = deploy::overlay_folder("beside-kube-proxy", &["enforce"]);
@@ -59,7 +60,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A proven node with the chart, in enforce mode.
+    /// A node with the chart, in enforce mode. Waits until its verdict is `proven`.
     pub(crate) fn with_chart() -> Needed<Self> {
         let scene = Self::bare()?;
         scene

@@ -135,8 +135,9 @@ fn a_frozen_agent_leaves_a_health_check_node_port_to_its_owner() {
     throughout(Duration::from_secs(1), || assert!(answers(Who::Pathproof)));
 }
 
-/// The thread that answers still runs, so the agent keeps the port. The node's state is unknown once the
-/// main loop has been silent for 10 s. The negative control is the first half of that time.
+/// The thread that answers still runs, so the agent keeps the port. Once the main loop has been silent for
+/// 10 s, the node's state is unknown, and the policy decides the answer. The negative control: no 503 in
+/// the first 5 s.
 #[rstest]
 #[case::closed("closed", 503)]
 #[case::open("open", 200)]

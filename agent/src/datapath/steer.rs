@@ -172,7 +172,7 @@ pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
     Ok(program)
 }
 
-/// Map of Services' health check node ports, which the program reads.
+/// Map of Services' health check node ports. The program reads it.
 pub struct ServicePorts {
     map: Array<MapData, u64>,
     words: BTreeMap<u32, u64>,
@@ -220,7 +220,7 @@ impl Pulse {
     }
 }
 
-/// Map of other listeners at the port, which the program reads.
+/// Map of the addresses at which other processes listen on the port. The program reads it.
 pub struct Owners {
     map: HashMap<MapData, Address, u32>,
     port: u16,

@@ -9,7 +9,7 @@ use pathproof_facts::time::Mono;
 
 use super::{Heartbeat, STALLED_AFTER};
 
-/// A gap between two runs of the answering thread that is longer than this was a pause.
+/// If the answering thread does not run for longer than this, the whole process was paused.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Clones share their state.

@@ -115,7 +115,7 @@ impl Drain {
         }
     }
 
-    /// Whether to start a count of open connections now. There is one at a time.
+    /// Whether to start a count of open connections now. Only one count runs at a time.
     pub fn counts_open(&mut self, now: Mono) -> bool {
         let due = |at: Mono| now.since(at) >= open::PAUSE;
         let begins = self.view.since.is_some() && !self.counts && self.begun.is_none_or(due);

@@ -72,7 +72,8 @@ pub enum SentinelEffect {
     Retarget,
     /// Check the sentinel's devices and programs now, unless a successor has them.
     Check,
-    /// Read the sentinel uncached. The answer is `Event::Reread`.
+    /// Read the sentinel's objects from the API server, because the watches may be late. The answer is
+    /// `Event::Reread`.
     Reread,
 }
 
@@ -193,7 +194,7 @@ impl Answers {
     #[must_use]
     pub fn refused(&self) -> Self {
         let mut answers = self.clone();
-        // Of a healthy node, the brake holds back only the 503 of Services.
+        // If the node is healthy, the brake holds back only the 503 of its Services' health check node ports.
         let is_held = answers.held.is_some() && answers.livez.would_fail;
         if answers.audit.is_none() && !is_held {
             answers.healthz = answers.healthz.refused();

@@ -30,7 +30,7 @@ pub(super) struct Shortage {
 
 type ServiceKey = (ObjectName, Arc<str>, Protocol, Family);
 
-/// Free entries that are not used yet.
+/// Entries that were freed and are not in use again.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     pub(super) frontends: u64,
@@ -140,10 +140,10 @@ impl Planner {
         });
     }
 
-    /// Retries entries without room, as far as the plan frees room.
+    /// Adds entries that did not fit to the plan again, as many as fit into the room that it frees.
     pub(super) fn use_room(&mut self, view: &ClusterView, draft: &mut Draft) {
-        // A put of this plan may fail before a delete of this plan frees room. So freed room counts until
-        // the next plan, even while nothing is missing.
+        // A put of this plan may fail although a later delete of this plan frees room. Therefore freed room
+        // is remembered until the next plan, even while nothing is missing.
         if self.missing() == Missing::default() {
             self.shortage.room = Room::default();
         }

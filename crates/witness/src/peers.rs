@@ -258,8 +258,9 @@ impl FamilyPeers {
         }
     }
 
-    /// Records that a Service port's endpoints on this node do not answer. Silent nodes and an outage
-    /// that were found by dialling this port are forgotten.
+    /// Records that a Service port's endpoints on this node do not answer. So its backends may be at fault
+    /// rather than the network: nodes that seemed silent, and an outage, are forgotten if connections to
+    /// this port were part of the evidence.
     fn fall_silent_here(&mut self, service: u32, at: Mono) {
         let is_dialled = |unanswered: &Unanswered| unanswered.services.contains_key(&service);
         self.silent

@@ -72,7 +72,7 @@ pub struct SentinelLedger {
     lanes: [LaneLedger; LANES],
     pub view: SentinelView,
     owners: [Ownership; FAMILIES],
-    /// Families whose owners this agent has read.
+    /// Families for which this agent has read who owns the datapath.
     has_seen_owners: [bool; FAMILIES],
     damage: Option<Damage>,
     /// Start of the last check that found the sentinel's parts sound.

@@ -61,7 +61,7 @@ impl Lists {
         [("endpoints", &self.endpoints), ("ports", &self.ports)]
     }
 
-    /// An object with the lists that are there.
+    /// An object with those of the lists that are not absent.
     fn change(&self) -> Value {
         let mut change = json!({});
         for (field, value) in self.fields() {
@@ -189,7 +189,8 @@ fn services_in_protobuf(shop: &Shop) {
     }
 }
 
-/// Other policies restrict pathproof's accounts. They concern nobody else who writes the same kinds.
+/// The policies that restrict what pathproof's accounts write do not restrict other users, even if these
+/// write objects of the same kinds.
 fn writes_of_kinds_that_pathproofs_accounts_write(shop: &Shop) {
     let admin = &shop.admin;
     let conditions = json!({ "conditions": null });

@@ -1,5 +1,5 @@
-//! docs/internal/kernels.md: the results of the runs, kernel by kernel. It is written on demand; otherwise
-//! its features are compared with the results.
+//! docs/internal/kernels.md: the results of test runs on each kernel. A run writes the page only on request.
+//! Other runs check that the page still lists the features that they found.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ pub(super) fn write(found: &[KernelRun]) -> Result<()> {
     fs::write(run::root().join(PAGE), render(found, &date)).with_context(|| format!("write {PAGE}"))
 }
 
-/// Sentences about differences from the page.
+/// A sentence for each line that the results need and the page lacks.
 pub(super) fn differences(found: &[KernelRun]) -> Result<Vec<String>> {
     let page = fs::read_to_string(run::root().join(PAGE));
     let page = page.with_context(|| format!("read {PAGE}"))?;
@@ -129,7 +129,7 @@ fn find<'a>(found: &'a KernelRun, name: &str) -> Option<&'a Feature> {
     found.features.iter().find(|feature| feature.name == name)
 }
 
-/// Cost of a missing feature.
+/// For each feature, what does not work on a kernel without it.
 const COSTS: &str = "
     the verifier accepts the observer | nothing is observed: the verdict is Unknown
     the verifier accepts the sentinel | no probes: an idle node is Unknown
@@ -188,7 +188,7 @@ mod tests {
         assert!(page.contains("| TCX links | no |"), "{page}");
         assert!(page.contains("- 6.1-cloud: no TCX links: clsact"), "{page}");
         assert_eq!(missing(&page, &[found(false)]), Vec::<String>::new());
-        // Another date or package is not a difference; another feature is.
+        // The date and the package may differ from the page, but the features may not.
         let other = KernelRun {
             package: "linux-image-6.1.0-57-cloud-amd64".to_owned(),
             ..found(false)

@@ -189,7 +189,8 @@ mod tests {
         let fault = ("x\n```console\n$ cargo xtask tset\n```\n", 3);
         let twin = "```console\n$ cargo xtask test\nsaid\n```\n`cargo xtask tset`\n";
         fault_and_twin(commands_run, "docs/quickstart.md", fault, twin);
-        // These files lack README, which must show the command, and the functions that run the others.
+        // Missing here are README, which must show the command, and the files with the functions that
+        // run the other commands.
         let tree = [("xtask/src/commands.txt", ""), ("docs/install.md", twin)];
         let found = check(commands_run, &tree).join("\n");
         assert!(

@@ -62,7 +62,7 @@ pub enum ClientError {
 
 /// Creates a client, without a request to the server. Must be called within a tokio runtime.
 ///
-/// Of a kubeconfig the current context is used. `server` is a URL, `http` or `https`, and overrides the
+/// The current context of a kubeconfig is used. `server` is a URL, `http` or `https`, and overrides the
 /// kubeconfig's. Without a kubeconfig, `https` uses the mounted ServiceAccount if there is one, and `http` sends
 /// no credentials. With neither, the client is for access from within a cluster; then `state_dir` is the folder
 /// of the file with the API servers' addresses.
@@ -169,7 +169,7 @@ async fn kubeconfig(path: PathBuf) -> Result<Config, ClientError> {
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
         .map_err(fail)?;
-    // Set the path: kube rereads the authority only if it has the path of its file.
+    // Set the path of the CA file. Without it, kube would not read the file again after the CA is renewed.
     config.root_cert_file = authority;
     Ok(config)
 }

@@ -35,7 +35,7 @@ struct Course<S> {
     targets: SentinelAddresses,
     due: Mono,
     begun: Option<Mono>,
-    /// Start of the last round with lanes from outside the node.
+    /// Start of the last round with probes from outside the node.
     outside: Option<Mono>,
     pace: Pace,
     round: Round<S>,
@@ -200,7 +200,8 @@ impl<S: Socket> Course<S> {
         self.due = self.due.min(next);
     }
 
-    /// Whether a round that begins now has lanes from outside the node.
+    /// Whether a round that begins now includes the probes from outside the node. If so, its start is
+    /// recorded.
     fn begins_outside(&mut self, now: Mono) -> bool {
         let rests = |at: Mono| self.targets.outside_rests && now.since(at) < OUTSIDE_RESTS;
         let begins = !self.outside.is_some_and(rests);

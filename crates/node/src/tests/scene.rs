@@ -243,13 +243,13 @@ impl Scene {
         self.feed(Event::Trace(Box::new(trace)))
     }
 
-    /// A probe that was just sent leaks.
+    /// A probe that was just sent fails, because the node does not translate it ([`leaking`]).
     pub(super) fn leak(&mut self, path: ProbePath) -> Effects {
         self.probe(leaking(path, self.now))
     }
 
-    /// Both paths from outside leak for as many probes as confirm a fault, and the checks after the
-    /// first failure find no damage. Returns the effects of the last probe.
+    /// On both paths from outside, probes leak until the fault is confirmed. The checks after the first
+    /// failure find no damage. Returns the effects of the last probe.
     pub(super) fn fault(&mut self) -> Effects {
         self.leak(ProbePath::OffCluster);
         self.leak(ProbePath::NodePort);
@@ -262,7 +262,7 @@ impl Scene {
         self.later(250).leak(ProbePath::OffCluster)
     }
 
-    /// The first path leaks again, and a sample follows.
+    /// Another probe of the first path leaks, and a sample follows.
     pub(super) fn leak_and_sample(&mut self) -> Effects {
         self.leak(ProbePath::OffCluster);
         self.idle()

@@ -31,9 +31,10 @@ pub struct EndpointRoute {
 pub struct EndpointsAsked {
     /// Endpoints without a known device.
     pub endpoints: Vec<IpAddr>,
-    /// Endpoints with a known device that left the view.
+    /// Endpoints whose device is known, but which are no longer in the cluster view.
     pub left: Vec<IpAddr>,
-    /// Indexes of known devices of single pods.
+    /// Interface indexes of known devices that lead to a single pod. The agent checks whether they still
+    /// exist.
     pub devices: Vec<u32>,
 }
 
@@ -43,7 +44,7 @@ pub struct EndpointRoutes {
     pub routes: Vec<EndpointRoute>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<IpAddr>,
-    /// Indexes of devices.
+    /// Interface indexes of known devices that no longer exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<u32>,
 }

@@ -43,7 +43,8 @@ impl PendingReports {
         None
     }
 
-    /// Returns the failure of a connection. Its report, if there is one, contains where its SYN went.
+    /// Returns the details of a failed connection, from its report if there is one: only a report contains
+    /// the address to which the node translated the SYN.
     pub fn failed(
         &mut self,
         key: &PendingKey,

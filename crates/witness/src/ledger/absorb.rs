@@ -131,8 +131,9 @@ impl Ledger {
         self.leaked_from_host = ServicesSeenWorking::default();
     }
 
-    /// Ends all failures, since connections may have succeeded unseen. But while the kernel shows an
-    /// obstacle, failures that have lasted remain, because the obstacle prevents success.
+    /// Forgets all failures, since connections may have succeeded unseen. But if the kernel shows an obstacle
+    /// for a class of clients, such as a missing route, their connections cannot have succeeded. So failures
+    /// of Services for these clients stay, if they have lasted long enough.
     pub(super) fn end_failures(&mut self) {
         for family in &mut self.families {
             family.streak = None;
@@ -439,7 +440,8 @@ impl Ledger {
             _ => family.fail(sighting.class, at),
         }
         // Conntrack sends a client that reuses the port of an old connection to the old endpoint, whatever the
-        // rules are. So only the node's verdict counts these, while programming stands still.
+        // rules are. So a Service's failures do not include these. Only the node's verdict counts them, if
+        // programming has stalled.
         if sighting.failure == Failure::Stale {
             return;
         }
@@ -551,7 +553,7 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
-/// What the parts of a sample have in common while they are absorbed.
+/// Values that are needed to absorb each part of a sample.
 struct SampleContext {
     at: Mono,
     /// Earliest start of a run of failures that begins in this sample.

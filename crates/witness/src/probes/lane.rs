@@ -28,14 +28,14 @@ pub struct LaneLedger {
     #[serde(default, rename = "claimed")]
     pub in_conflict: bool,
     pub last_pass: Option<Mono>,
-    /// When a probe last failed, whether or not that counted.
+    /// When a probe last failed, even if the failure was void.
     pub last_failure: Option<Mono>,
-    /// When a failure last counted.
+    /// When a probe last failed and the failure was not void, so that it counts against the datapath.
     pub last_counted: Option<Mono>,
     /// Whether the echo received a probe with another source address than the client's since the lane was
     /// armed.
     pub(crate) masquerade_seen: bool,
-    /// Failures that count, since the last pass.
+    /// Failures since the last pass, without void ones.
     pub run: Option<Run>,
     /// Failures by cause while the lane is not armed: why it never worked.
     pub(crate) never: [u32; PROBE_CAUSES],
@@ -156,7 +156,8 @@ impl LaneLedger {
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
     }
 
-    /// Records a failure. `counts` is whether it may accuse; `local` is [`Run::local`].
+    /// Records a failure. `counts` is whether it counts against the datapath, or why it is void; `local` is
+    /// [`Run::local`].
     pub(super) fn fail(
         &mut self,
         trace: &ProbeTrace,
@@ -203,7 +204,7 @@ impl LaneLedger {
         self.run.take_if(|run| young(run));
     }
 
-    /// Requires a new pass before the lane counts.
+    /// Forgets that the lane worked: only a new pass arms it again.
     pub(super) fn disarm(&mut self) {
         self.armed = false;
         self.masquerade_seen = false;

@@ -68,7 +68,7 @@ pub(super) struct State {
     /// Delay of an answer.
     pub(super) delay: Duration,
     pub(super) control_is_dead: bool,
-    /// Stamps of control probes come without an event.
+    /// The kernel stamps control probes, but sends no event for them.
     pub(super) no_control_events: bool,
     pub(super) send_error: Option<i32>,
     pub(super) register_fails: bool,
@@ -221,7 +221,7 @@ impl Network for World {
         }
         let (seen, key) = parse(state.now, side, frame);
         state.frames.push(seen);
-        // A reset carries no token, so nothing answers it.
+        // A reset has no token, so `parse` returns no key for it, and nothing answers.
         key.into_iter().for_each(|key| state.answer(&seen, key));
         Ok(())
     }

@@ -167,7 +167,9 @@ fn the_host_path_does_not_stand_in_for_recreated_lanes() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// The state of the interfaces outlives the agent together with its lanes.
+/// The ledger stores its lanes together with whether Cilium manages the sentinel's interfaces. Otherwise the
+/// next agent would assume at first that probes do not represent users, and disarm the lanes when it finds
+/// that they do.
 #[test]
 fn a_restart_does_not_disarm_lanes_that_represent_users() {
     let mut world = World::with_sentinel();

@@ -1,4 +1,5 @@
-//! Endpoints' answers that the node does not forward. In that time SYNs still leave, but prove nothing.
+//! The node receives endpoints' answers but does not forward them. Meanwhile it still forwards SYNs to
+//! endpoints, but this does not prove that clients are served.
 
 use pathproof_facts::cause::Failure::Lost;
 use pathproof_facts::cause::State;
@@ -10,7 +11,7 @@ use super::probes::{change, restart};
 use super::scene::*;
 use super::world::*;
 
-/// A Service without forwarded connections: the node itself answers at its address.
+/// A Service whose connections are not forwarded, because a cache on the node answers at its address.
 const CACHED: u32 = CART;
 
 /// Another event at each sample while answers are lost.
@@ -97,11 +98,13 @@ fn lost_answers_stay_a_fault(#[case] side_event: SideEvent) {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// Pods reached the Service itself until the cache was installed.
+/// A Service's endpoints served pods until a cache on the node, such as NodeLocal DNSCache, took over its
+/// address. Answers of the cache do not show that the node forwards endpoints' answers.
 #[test]
 fn a_cache_answers_for_a_service_that_worked() {
     let mut world = healthy();
-    // A Service in the namespace of the failing ones: any other namespace in use would have to fail too.
+    // This Service is in the namespace of the failing ones. If another namespace were in use, it would have
+    // to fail too.
     world.prove(WEB_METRICS, Pod, 2_150).look(2_150);
     world.rounds(2_500, 33_000, &USUAL, |_| Fate::Pass);
     answered(&mut world, DB, 33_200);

@@ -21,13 +21,13 @@ const FAULT: u64 = 10_000;
 struct Fault {
     /// Device by which the other nodes were reached.
     usual: u32,
-    /// Devices by which connections leave, one after the other.
+    /// Devices by which the connections leave, in turn.
     by: &'static [u32],
-    /// Number of other nodes that they are sent to.
+    /// Number of other nodes that the connections are sent to.
     nodes: u16,
     services: &'static [u32],
     connections: u64,
-    /// Time after the first of them at which another node answers.
+    /// When another node answers, in ms after the first unanswered connection; `None` if none does.
     answer: Option<u64>,
 }
 
