@@ -1,4 +1,4 @@
-//! What the agent shows when something has no room: a full map of connections, and a full log.
+//! What the agent shows when its map of connections or its log is full.
 
 use std::fs;
 

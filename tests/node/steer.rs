@@ -71,9 +71,13 @@ pub(crate) enum Who {
     Nobody,
 }
 
-/// Sends one request from a namespace, and returns which process answered.
+/// Sends one request from a namespace, and returns which process answered within two seconds.
 pub(crate) fn who(from: &Namespace, address: SocketAddr) -> Who {
-    let asked = from.run(|| http::get(address, "/healthz", Duration::from_secs(2)));
+    who_within(from, address, Duration::from_secs(2))
+}
+
+pub(crate) fn who_within(from: &Namespace, address: SocketAddr, patience: Duration) -> Who {
+    let asked = from.run(|| http::get(address, "/healthz", patience));
     match asked {
         Ok(response) if response.body == OWNER => Who::Owner,
         Ok(response) if OURS.iter().any(|field| response.body.contains(field)) => Who::Pathproof,

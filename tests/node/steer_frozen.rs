@@ -8,10 +8,12 @@ use node_tests::prelude::*;
 use node_tests::stopped::StoppedThreads;
 use node_tests::throttle::{Limit, Throttle};
 
-use crate::steer::{Owner, Who, node_address, outside, who};
+use crate::steer::{Owner, Who, node_address, outside, who, who_within};
 
 /// Health check node port of web.
 const HEALTH_PORT: u16 = 30_999;
+/// How long a client waits for an agent that runs late.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The smallest quota that the kernel accepts, in its longest period. With busy processes in the group, no
 /// thread of the agent runs for seconds.
 const STARVED: Limit = Limit::Cpu {
@@ -36,11 +38,20 @@ fn shared() -> (Scene, Owner) {
 /// Sends a request to an agent that does not run, calls `wake` a second later, and returns the answer.
 fn answer_after(scene: &Scene, address: SocketAddr, wake: impl FnOnce()) -> Response {
     let client = scene.world.outside.clone();
-    let patience = Duration::from_secs(20);
-    let asked = thread::spawn(move || client.run(|| http::get(address, "/healthz", patience)));
+    let asked = thread::spawn(move || client.run(|| http::get(address, "/healthz", PATIENCE)));
     thread::sleep(Duration::from_secs(1));
     wake();
     asked.join().expect("a client").expect("an answer")
+}
+
+/// The agent takes the port again, and keeps it.
+fn assert_agent_returns(scene: &Scene) {
+    eventually("the agent answers again", || {
+        outside(scene) == [Who::Pathproof; 2]
+    });
+    throughout(Duration::from_secs(1), || {
+        assert_eq!(outside(scene), [Who::Pathproof; 2]);
+    });
 }
 
 #[rstest]
@@ -66,12 +77,7 @@ fn an_agent_in_a_frozen_group_leaves_the_port_to_its_owner(#[case] freezer: Limi
         assert_eq!(outside(&scene), [Who::Owner; 2]);
     });
     throttle.release().expect("thawed");
-    eventually("the agent answers again", || {
-        outside(&scene) == [Who::Pathproof; 2]
-    });
-    throughout(Duration::from_secs(1), || {
-        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
-    });
+    assert_agent_returns(&scene);
 }
 
 #[test]
@@ -82,12 +88,7 @@ fn an_agent_without_cpu_time_leaves_the_port_to_its_owner() {
     held.expect("a quota");
     eventually("the owner answers", || outside(&scene) == [Who::Owner; 2]);
     throttle.release().expect("no quota");
-    eventually("the agent answers again", || {
-        outside(&scene) == [Who::Pathproof; 2]
-    });
-    throughout(Duration::from_secs(1), || {
-        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
-    });
+    assert_agent_returns(&scene);
 }
 
 /// The negative control: the agent runs less often, but many times within the time that a heartbeat lasts.
@@ -97,15 +98,15 @@ fn an_agent_with_little_cpu_time_keeps_the_port() {
     let mut throttle = needs!(skip::needed(Throttle::new(SLOW)));
     let held = throttle.hold(scene.agent().pid(), scene.world.dir());
     held.expect("a quota");
-    let mut answered = 0;
     for _ in 0..10 {
-        let answers = outside(&scene);
-        // On a busy machine an answer may take longer than the client waits.
-        assert!(!answers.contains(&Who::Owner), "{answers:?}");
-        answered += usize::from(answers == [Who::Pathproof; 2]);
+        // On a busy machine an answer takes seconds, but it is the agent's.
+        let answers = Family::ALL.map(|family| {
+            let address = node_address(&scene, family);
+            who_within(&scene.world.outside, address, PATIENCE)
+        });
+        assert_eq!(answers, [Who::Pathproof; 2]);
         thread::sleep(Duration::from_millis(500));
     }
-    assert!(answered >= 5, "{answered}");
 }
 
 #[test]

@@ -115,7 +115,7 @@ pub struct FailedConnection {
     /// Its SYN left for an endpoint of this node, whose answer entered and was not forwarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answer_lost: bool,
-    /// For [`Failure::Stale`]: when the endpoint left its slice.
+    /// When the destination left its slice: of a stale connection, or of a misrouted one to a former endpoint.
     pub left_since: Option<Mono>,
 }
 

@@ -271,8 +271,8 @@ fn the_nodes_own_state_is_read() {
     );
 }
 
-/// The addresses are tried by the interfaces of default routes and of routes to large networks, which a VPN
-/// may have. The sentinel's own interfaces are left out.
+/// The agent looks for an owner of the addresses through each interface with a default route or a route to a
+/// large network, such as a VPN's, but not through the sentinel's own interfaces.
 #[test]
 fn every_way_to_the_addresses_is_found() {
     let node = Node::new();

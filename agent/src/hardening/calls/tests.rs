@@ -64,7 +64,8 @@ fn what_agents_never_do_is_refused(#[case] number: c_long, #[case] arguments: [i
     assert_eq!(after, OURS, "it was {before} before");
 }
 
-/// Calls whose number in the x32 ABI is their own. The filter decides before the kernel looks for the ABI.
+/// These calls have other numbers in the x32 ABI. The filter refuses them even where the kernel lacks that ABI,
+/// because it runs first.
 #[cfg(target_arch = "x86_64")]
 #[rstest]
 #[case::a_program(520, [0; 4])]

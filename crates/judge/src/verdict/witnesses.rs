@@ -1,7 +1,7 @@
 //! The failing witnesses of a family: groups of clients whose Services worked before. Each group is one
 //! [`Scope`]: pods of this node, the pod probe, or clients outside. An innocent cause that affects only one
-//! scope, such as a network policy for pods, does not explain failures in another scope. The node itself is a
-//! scope of its own, and cannot be seen to work ([`Case::host_group`]).
+//! scope, such as a network policy for pods, does not explain failures in another scope. The node's own
+//! processes are a fourth scope, whose successes are not observed ([`Case::host_group`]).
 //!
 //! Nothing here decides; [`decision`](super::decision) does.
 

@@ -151,7 +151,7 @@ fn devices_are_looked_up_at_once_when_interfaces_change() {
     assert_eq!(asked_by(scene.feed(Event::Hooks(fewer))), Some(known));
 }
 
-/// A bridge to the node's network looks like a bridge to pods while it has no default route.
+/// While a bridge has no default route, it cannot be told from a bridge to pods.
 #[test]
 fn endpoints_behind_a_new_uplink_are_forgotten() {
     let mut scene = Scene::new();

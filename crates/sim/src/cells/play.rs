@@ -13,8 +13,8 @@ use crate::{BEGIN, Dice, SimNode, ms};
 
 /// Time before the event, which is long enough for every lane and Service to work.
 const WARM: (Duration, Duration) = (ms(20_000), ms(22_000));
-/// Time before the event if the node's own processes are the only clients. Their failures count only for
-/// Services that are at least 2 min old.
+/// Time before the event on a node that only its own processes use. It is longer, because their failures
+/// count only for Services that are at least 2 min old.
 const WARM_FOR_HOST: (Duration, Duration) = (ms(124_000), ms(126_000));
 /// Duration of an innocent world.
 const INNOCENT: Duration = Duration::from_secs(60);

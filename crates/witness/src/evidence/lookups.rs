@@ -26,7 +26,7 @@ pub struct EndpointRoute {
     pub is_own: bool,
 }
 
-/// Endpoints of this node whose devices the agent should look up.
+/// Which devices of this node's endpoints the agent should look up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointsAsked {
     /// Endpoints without a known device.

@@ -55,7 +55,7 @@ impl Ledger {
             before,
             proven: [false; FAMILIES],
             proven_outside: BTreeSet::new(),
-            maybe_reused: maybe_reused(sample),
+            to_former_endpoints: to_former_endpoints(sample),
         };
         // Real connections only: a connection to the sentinel is a probe, or comes from an unknown client.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
@@ -322,7 +322,7 @@ impl Ledger {
             // limits its reports, so this goes for those of the same sample without a report too.
             let certain = |failure: &Failure| match failure {
                 Failure::Leaked => true,
-                Failure::Misrouted => !look.maybe_reused.contains(&delta.service),
+                Failure::Misrouted => !look.to_former_endpoints.contains(&delta.service),
                 _ => false,
             };
             let failed = failures.iter().filter(|(failure, _)| certain(failure));
@@ -564,11 +564,12 @@ struct SampleContext {
     proven: [bool; FAMILIES],
     /// Services with a proof by a client outside in this sample.
     proven_outside: BTreeSet<(ObjectName, Family)>,
-    /// Service ports with a misrouted connection from outside to an endpoint that was removed long ago.
-    maybe_reused: BTreeSet<u32>,
+    /// Service ports with a misrouted connection from outside to an endpoint that was removed long ago. Its
+    /// client may reuse the port of an old connection.
+    to_former_endpoints: BTreeSet<u32>,
 }
 
-fn maybe_reused(sample: &Sample) -> BTreeSet<u32> {
+fn to_former_endpoints(sample: &Sample) -> BTreeSet<u32> {
     let misrouted = sample.anomalies.iter().filter(|sighting| {
         let is_outside = sighting.class == SourceClass::External;
         is_outside && sighting.failure == Failure::Misrouted && sighting.left_since.is_some()

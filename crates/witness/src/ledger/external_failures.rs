@@ -1,10 +1,11 @@
 //! Services that fail for clients outside on this node, each judged independently. Their health check node
 //! ports answer accordingly.
 //!
-//! Connections that left untranslated or for no endpoint always count, since no policy causes either. A
-//! connection refused by RST may have been rejected by a policy, so each client counts once, and nodes differ
-//! in how long this must last. Lost connections may have been filtered, and ones that were refused by ICMP or
-//! went to an endpoint that left may follow an old conntrack entry. These do not count.
+//! Connections that left untranslated, or for an address that never was an endpoint, always count, since no
+//! policy causes either. A connection refused by RST may have been rejected by a policy, so each client counts
+//! once, and nodes differ in how long this must last. Two kinds do not count: lost connections, which may have
+//! been filtered, and those that were refused by ICMP or went to an endpoint that left, which may follow an old
+//! conntrack entry.
 //!
 //! Once a load balancer has left, no connection can show a repair. So the Service counts as broken only for a
 //! hold time, which doubles each time that it is broken again.
