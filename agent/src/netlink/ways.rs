@@ -1,6 +1,7 @@
 //! Looks up the kernel's paths between a client and the endpoints of this node: the routes in both
 //! directions, as for an incoming packet, and the neighbours. It sends and changes nothing.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::{fs, io};
@@ -28,8 +29,10 @@ const SILENT: u16 = libc::NUD_INCOMPLETE | libc::NUD_FAILED;
 
 /// Looks up the paths from these clients to the endpoints of this node.
 pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
+    // Finding the endpoints reads the whole cluster view, so do it once for all clients of a family.
+    let here = Family::ALL.map(|family| LazyCell::new(move || node.endpoints_here(family)));
     let lookup = |client: Client| {
-        let endpoints = node.endpoints_here(Family::of(&address(&client.address)));
+        let endpoints = &*here[Family::of(&address(&client.address)) as usize];
         let others = endpoints.iter().cycle().skip(1);
         let pairs = endpoints.iter().zip(others);
         // The kernel routes packets that come in by a port of a bridge as if they came in by the bridge.

@@ -195,12 +195,7 @@ impl Brake {
     pub fn hold_services(&self, fail: bool, now: Mono) -> Option<BrakeReason> {
         let (Published { count, .. }, came) = self.memory.counted?;
         let is_known = came.is_some_and(|at| now.since(at) <= SILENT);
-        // The count may still include this node's last failure.
-        let own = self
-            .memory
-            .ended
-            .is_some_and(|at| now.since(at) <= RECOUNTED);
-        let is_over = count.is_over(self.percent?, count.unsound.saturating_sub(own.into()));
+        let is_over = count.is_over(self.percent?, self.unsound_before(count, now));
         (fail && is_known && is_over).then_some(BrakeReason::Fleet(count))
     }
 
@@ -222,15 +217,20 @@ impl Brake {
         self.silent || away.is_some_and(|at| now.since(at) <= CATCH_UP)
     }
 
+    /// Unsound nodes in a count, without this node's last failure, which it may still include.
+    fn unsound_before(&self, count: Count, now: Mono) -> u32 {
+        let ended = self.memory.ended;
+        let still = ended.is_some_and(|at| now.since(at) <= RECOUNTED);
+        count.unsound.saturating_sub(still.into())
+    }
+
     fn fail(&mut self, certain: bool, now: Mono) -> CurrentFailure {
-        let memory = &mut self.memory;
-        // The count may still include this node's last failure.
-        let still = memory.ended.is_some_and(|at| now.since(at) <= RECOUNTED);
-        let unsound = memory.counted.map_or(0, |(last, _)| last.count.unsound);
-        let failing = memory.failing.get_or_insert(CurrentFailure {
+        let counted = self.memory.counted;
+        let before = counted.map_or(0, |(last, _)| self.unsound_before(last.count, now));
+        let failing = self.memory.failing.get_or_insert(CurrentFailure {
             since: now,
             certain,
-            before: unsound.saturating_sub(still.into()),
+            before,
             settled: false,
         });
         failing.certain |= certain;

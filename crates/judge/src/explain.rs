@@ -380,9 +380,12 @@ impl Words<'_> {
 /// Example: `from pods of this node and from clients outside `; empty if the clients are unknown.
 fn from_clients(clients: &[Scope]) -> String {
     let client = |scope: &Scope| texts::one("clients", scope.name());
-    match clients.iter().map(client).collect::<Vec<_>>().join(" and ") {
-        none if none.is_empty() => none,
-        all => format!("from {all} "),
+    match clients {
+        [] => String::new(),
+        _ => format!(
+            "from {} ",
+            clients.iter().map(client).collect::<Vec<_>>().join(" and ")
+        ),
     }
 }
 

@@ -18,7 +18,9 @@ pub(crate) fn date(sample: &mut KernelSample, planner: &Planner) {
         sighting.left_since = match sighting.failure {
             Failure::Stale => planner.left_since(sighting.service, address, port),
             // With `misdelivered`, an endpoint of this node was the destination.
-            Failure::Misrouted if !sighting.misdelivered => planner.left_before(address, port),
+            Failure::Misrouted if !sighting.misdelivered => {
+                planner.former_left_since(address, port)
+            }
             _ => None,
         };
     }

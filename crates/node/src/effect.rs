@@ -164,10 +164,12 @@ pub struct Answers {
     pub livez: Answer,
     /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
     pub audit: Option<AuditBy>,
-    /// Why the fleet brake holds back a 503.
+    /// Why the fleet brake holds back the node's 503.
     pub held: Option<BrakeReason>,
-    /// Services that fail on this node for clients outside while the node itself works; their
-    /// health check node ports answer 503.
+    /// Why it holds back the 503 of `broken_services`.
+    pub services_held: Option<BrakeReason>,
+    /// Services that fail on this node for clients outside while the node itself works. Their health check
+    /// node ports answer 503, unless audit mode or the fleet brake prevents it.
     pub broken_services: UnservedServices,
 }
 
@@ -184,7 +186,7 @@ impl Answers {
     pub fn serve(&self, service: &ObjectName, family: Family) -> bool {
         let mut broken = self.broken_services.iter();
         let is_broken = broken.any(|(name, other)| (name, *other) == (service, family));
-        let may_refuse = self.audit.is_none() && self.held.is_none();
+        let may_refuse = self.audit.is_none() && self.services_held.is_none();
         self.healthz.healthy && !(may_refuse && is_broken)
     }
 
@@ -194,9 +196,7 @@ impl Answers {
     #[must_use]
     pub fn refused(&self) -> Self {
         let mut answers = self.clone();
-        // If the node is healthy, the brake holds back only the 503 of its Services' health check node ports.
-        let is_held = answers.held.is_some() && answers.livez.would_fail;
-        if answers.audit.is_none() && !is_held {
+        if answers.audit.is_none() && answers.held.is_none() {
             answers.healthz = answers.healthz.refused();
             answers.livez = answers.livez.refused();
         }
@@ -221,6 +221,7 @@ impl Answers {
             livez,
             audit: None,
             held: None,
+            services_held: None,
             broken_services: Arc::default(),
         }
     }

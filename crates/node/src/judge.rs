@@ -415,10 +415,9 @@ impl Judge {
         let fails = !served.healthy && !unknown;
         let certain = verdict.finding.is_certain();
         let held = self.brake.step(fails, certain, verdict.at);
-        let held = held.or(self
-            .brake
-            .hold_services(!broken_services.is_empty(), verdict.at));
         let held = held.filter(|_| audit.is_none());
+        let services_fail = !broken_services.is_empty() && audit.is_none();
+        let services_held = self.brake.hold_services(services_fail, verdict.at);
         let refuses = match (&audit, &held) {
             (Some(_), _) => Refuses::Nothing,
             (None, Some(_)) => Refuses::BootOnly,
@@ -432,6 +431,7 @@ impl Judge {
             livez: answer_of(Endpoint::Livez),
             audit,
             held,
+            services_held,
             broken_services,
         }
     }

@@ -111,6 +111,7 @@ pub struct Planner {
     sources: Sources,
     /// Removed endpoints that are still in the map, marked, each with the time of its removal.
     retired: BTreeMap<EndpointKey, Mono>,
+    /// Endpoints that were deleted from the map.
     former: FormerEndpoints,
     departed: Departed,
     shortage: Shortage,
@@ -195,9 +196,9 @@ impl Planner {
         self.retired.get(&key).copied()
     }
 
-    /// When an endpoint left its slice that is no longer in the map, of any Service. Conntrack may still
+    /// When an endpoint of any Service left its slice, if it was deleted from the map since. Conntrack may still
     /// remember connections to it.
-    pub fn left_before(&self, address: Address, port: Port) -> Option<Mono> {
+    pub fn former_left_since(&self, address: Address, port: Port) -> Option<Mono> {
         self.former.left(address, port)
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use pathproof_facts::cause::State;
-use pathproof_sim::cells::{Expected, FAULTS, Happens, Played, USES, WORLDS, all, play_all};
+use pathproof_sim::cells::{Expected, FAULTS, Happens, Played, USES, WORLDS, play_all, with_seed};
 
 const SEEDS: u64 = 5;
 const THREADS: usize = 2;
@@ -15,13 +15,13 @@ fn main() {
     let seeds = named.unwrap_or(SEEDS);
     let mut played: Vec<Played> = Vec::new();
     for seed in 1..=seeds {
-        let more = play_all(&all(seed), THREADS);
+        let more = play_all(&with_seed(seed), THREADS);
+        for wrong in more.iter().filter_map(Played::wrong) {
+            eprintln!("wrong: {wrong}");
+        }
         match played.is_empty() {
             true => played = more,
             false => add(&mut played, more),
-        }
-        for wrong in played.iter().filter_map(Played::wrong) {
-            eprintln!("wrong: {wrong}");
         }
         eprintln!("seed {seed} of {seeds} is played");
     }

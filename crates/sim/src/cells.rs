@@ -16,7 +16,7 @@ pub use expected::{Expected, Felt};
 pub use faults::{FAULTS, FaultRow};
 use pathproof_wire::service::Family;
 pub use play::{Outcome, play};
-pub use runs::{Played, Run, all, dealt, play_all};
+pub use runs::{Played, Run, dealt, play_all, with_seed};
 pub use uses::{USES, Use};
 pub use worlds::{WORLDS, WorldRow};
 

@@ -4,14 +4,14 @@
 //! The normal run plays a part of the runs. With `PATHPROOF_SEEDS=200` each cell is played with each choice
 //! of families and 200 seeds, which takes hours without `--release`.
 
-use pathproof_sim::cells::{Played, all, dealt, play_all};
+use pathproof_sim::cells::{Played, dealt, play_all, with_seed};
 
 const THREADS: usize = 2;
 
 fn played() -> Vec<Played> {
     let seeds = std::env::var("PATHPROOF_SEEDS").ok();
     let runs = match seeds.map(|seeds| seeds.parse()) {
-        Some(Ok(seeds)) => (1..=seeds).flat_map(all).collect(),
+        Some(Ok(seeds)) => (1..=seeds).flat_map(with_seed).collect(),
         Some(Err(error)) => panic!("PATHPROOF_SEEDS is no number: {error}"),
         None => dealt(),
     };

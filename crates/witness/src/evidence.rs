@@ -99,7 +99,7 @@ pub struct FailedConnection {
     pub class: SourceClass,
     pub failure: Failure,
     pub client: IpAddr,
-    /// Port of the client; 0 in recordings of agents that did not store it.
+    /// Port of the client; 0 if unknown.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub client_port: u16,
     /// Address that it dialled.

@@ -20,6 +20,9 @@ pub(super) fn one(kind: &str, name: &str) -> &'static str {
 
 /// A text with the values of the limits that it names.
 pub(super) fn with_limits(text: &str, limits: &Limits) -> String {
+    if !text.contains('{') {
+        return text.to_owned();
+    }
     let times = [
         ("{proof_age}", limits.proof_age),
         ("{broken_after}", limits.broken_after),

@@ -367,7 +367,7 @@ fn files_that_are_no_recording_are_rejected_with_a_sentence() {
     assert!(damaged.contains("cannot be read"), "{damaged}");
 }
 
-/// Without successes, a sample has the same JSON as in older versions.
+/// A sample without successes has no field for them.
 #[test]
 fn successes_are_recorded() {
     let success = Success {
@@ -387,8 +387,8 @@ fn successes_are_recorded() {
     let text = serde_json::to_string(&sample).unwrap();
     let read: KernelSample = serde_json::from_str(&text).unwrap();
     assert_eq!(read.successes, [success]);
-    let older = serde_json::to_value(KernelSample::default()).unwrap();
-    assert_eq!(older.get("successes"), None);
-    let read: KernelSample = serde_json::from_value(older).unwrap();
+    let empty = serde_json::to_value(KernelSample::default()).unwrap();
+    assert_eq!(empty.get("successes"), None);
+    let read: KernelSample = serde_json::from_value(empty).unwrap();
     assert_eq!(read.successes, []);
 }

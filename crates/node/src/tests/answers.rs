@@ -439,7 +439,7 @@ fn a_service_that_fails_among_others(#[case] fleet: &str, #[case] held: bool) {
     let answers = scene.idle().verdict_update().answers.clone();
     assert_eq!(answers.broken_services.len(), 1);
     assert_eq!(
-        (answers.held.is_some(), answers.healthz.status),
+        (answers.services_held.is_some(), answers.healthz.status),
         (held, 200)
     );
 }

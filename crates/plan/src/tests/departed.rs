@@ -167,14 +167,16 @@ fn an_endpoint_is_remembered_once_it_is_not_in_the_map() {
     let left = |world: &World| {
         let (address, port) = (address(&ip("10.2.0.1")), 8_080_u16.to_be_bytes());
         let current = world.planner.left_since(0, address, port);
-        (current, world.planner.left_before(address, port))
+        (current, world.planner.former_left_since(address, port))
     };
     assert_eq!(left(&world), (Some(removed), None));
     world.expire(REST);
     assert_eq!(left(&world), (None, Some(removed)));
     let other = address(&ip("10.2.0.2"));
     assert_eq!(
-        world.planner.left_before(other, 8_080_u16.to_be_bytes()),
+        world
+            .planner
+            .former_left_since(other, 8_080_u16.to_be_bytes()),
         None
     );
 }

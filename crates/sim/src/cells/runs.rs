@@ -34,7 +34,7 @@ impl Played {
 }
 
 /// Every cell with every choice of families, with this seed.
-pub fn all(seed: u64) -> Vec<Run> {
+pub fn with_seed(seed: u64) -> Vec<Run> {
     let cells = fault_cells().chain(world_cells());
     let runs = cells.flat_map(|cell| {
         cell.families().map(move |families| Run {

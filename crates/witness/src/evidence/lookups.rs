@@ -81,8 +81,7 @@ pub struct Lookup {
     pub blocked: u32,
     pub open: u32,
     pub unclear: u32,
-    /// 2 if blocked endpoints are of two namespaces, otherwise at most 1. Recordings of older agents count
-    /// further namespaces.
+    /// 2 if blocked endpoints are of two namespaces, otherwise at most 1.
     pub namespaces: u32,
 }
 

@@ -15,7 +15,7 @@ use crate::evidence::EndpointRoute;
 /// Maximum number of endpoints that are remembered; a node has at most a few hundred pods.
 const KEPT: usize = 4_096;
 
-/// Endpoints with the devices that led to them; `None` in recordings of agents that read no routes. A
+/// Endpoints with the devices that led to them; `None` until routes were first read. A
 /// list, not a map, because redaction replaces addresses only in values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointDevices(Option<Vec<EndpointRoute>>);

@@ -59,7 +59,7 @@ pub struct PeerCount {
     /// The endpoints' range ([`range_of`](pathproof_wire::evidence::range_of)).
     #[serde(default)]
     pub range: u32,
-    /// Index of the device by which their SYNs last left; zero in older recordings.
+    /// Index of the device by which their SYNs last left; 0 if unknown.
     #[serde(default)]
     pub device: u32,
     /// Connections that were answered, accepted or not.
