@@ -52,7 +52,7 @@ pub(crate) struct Listeners {
     pub(crate) pulse: Option<Pulse>,
 }
 
-/// Opens the listeners, and directs connections to them: at once if nothing else answers, otherwise
+/// Opens the listeners, and directs connections to them: those that nothing else answers at once, all others
 /// once the agent is ready. If connections cannot be steered, the agent binds the port.
 pub(crate) fn take_over(
     config: &Config,

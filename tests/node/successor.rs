@@ -6,13 +6,18 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use aya::maps::{HashMap, Map};
+use node_tests::http;
 use node_tests::prelude::*;
+use node_tests::watch::Poll;
 use node_tests::world::Agent;
 use pathproof_wire::abi::map;
 use pathproof_wire::service::{FrontendKey, FrontendValue};
 
 use crate::agent_kernel::map_data;
+use crate::steer::{Owner, Who, node_address, outside};
 
+/// Minimum time between two requests of a poller.
+const PAUSE: Duration = Duration::from_millis(2);
 /// A kubeconfig with an API server that does not exist.
 const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",
 "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
@@ -34,17 +39,28 @@ fn pending(agent: &Agent) -> String {
     agent.admin("/agent/readyz").expect("an answer").body
 }
 
-/// A successor that cannot read the cluster leaves the answers to its predecessor. If it still cannot after
-/// some time, it answers from its state file, like an agent without an API server.
-#[test]
-fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
-    let mut scene = Scene::idle(Backend::Nftables, &[]);
+/// Starts a successor that cannot read the cluster, and waits until it steers. It waits for a view for 15 s.
+fn blind_successor(scene: &Scene) -> Agent {
     let kubeconfig = scene.world.dir().join("nowhere.json");
     fs::write(&kubeconfig, NOWHERE).expect("write");
     let before = scene.report();
     let next = scene.spawn_beside(&["--kubeconfig", kubeconfig.to_str().expect("UTF-8")]);
     let said = said_by(&next, &before);
     assert_eq!(said["port"]["waits"], true, "{:#}", said["port"]);
+    next
+}
+
+/// A field of the report about the healthz port.
+fn port_of(agent: &Agent, field: &str) -> Value {
+    agent.verdict().expect("a report")["port"][field].clone()
+}
+
+/// A successor that cannot read the cluster leaves the answers to its predecessor. If it still cannot after
+/// some time, it answers from its state file, like an agent without an API server.
+#[test]
+fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let next = blind_successor(&scene);
     let missing = pending(&next);
     assert!(
         missing.contains("cluster view") && missing.contains("healthz port"),
@@ -65,6 +81,52 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
         scene.asked("/healthz") == 503
     });
     scene.take_agent().kill().expect("kill");
+}
+
+/// A refused connection tells a load balancer less than what the successor knows.
+#[test]
+fn a_waiting_successor_answers_when_the_former_agent_and_the_owner_are_gone() {
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let owner = Owner::start(&scene.world.node);
+    let next = blind_successor(&scene);
+    drop(owner);
+    eventually("no owner is seen", || port_of(&next, "owner") == false);
+    let pollers = Family::ALL.map(|family| {
+        let address = node_address(&scene, family);
+        let ask = move || {
+            let asked = http::get(address, "/healthz", scaled(Duration::from_secs(1)));
+            let bad = asked.err().map(|error| format!("{error:#}"));
+            bad.map(|bad| (Instant::now(), bad))
+        };
+        Poll::start(&scene.world.outside, "poller", PAUSE, ask).expect("a poller")
+    });
+    // If it had taken over already, this would test nothing: it looks for others every 0.2 s, and for 15 s.
+    assert_eq!(port_of(&next, "waits"), true, "{}", next.log());
+    let ended = scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(ended.code(), Some(0));
+    thread::sleep(Duration::from_millis(500));
+    for poller in pollers {
+        let (asked, bad) = poller.end();
+        assert!(asked > 20 && bad.is_empty(), "of {asked}: {bad:#?}");
+    }
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    next.kill().expect("kill");
+}
+
+/// The negative control: somebody else would answer.
+#[test]
+fn a_waiting_successor_leaves_the_port_to_the_owner() {
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let _owner = Owner::start(&scene.world.node);
+    let next = blind_successor(&scene);
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    let ended = scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(ended.code(), Some(0));
+    throughout(Duration::from_secs(2), || {
+        assert_eq!(outside(&scene), [Who::Owner; 2]);
+    });
+    assert_eq!(port_of(&next, "waits"), true, "{}", next.log());
+    next.kill().expect("kill");
 }
 
 /// Kubelet's startup probe of the new pod may reach the old agent, which must not report success for the new
@@ -275,12 +337,7 @@ fn changes_of_a_short_lived_successor_are_reverted() {
 fn names_that_a_pod_holds_stop_no_upgrade() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let names = squatter(&scene);
-    let kubeconfig = scene.world.dir().join("nowhere.json");
-    fs::write(&kubeconfig, NOWHERE).expect("write");
-    let before = scene.report();
-    let kubeconfig = kubeconfig.to_str().expect("UTF-8");
-    let blind = scene.spawn_beside(&["--kubeconfig", kubeconfig]);
-    said_by(&blind, &before);
+    let blind = blind_successor(&scene);
     // Only the predecessor can read the new Service, so it must write the maps.
     let expected = frontends(&scene);
     let service = Service::new("late", 3, [scene.world.pod("web-1")]);

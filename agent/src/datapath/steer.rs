@@ -74,7 +74,8 @@ pub struct Steering {
     /// Closing these would empty the map, even though the program holds it as well.
     _sockets: SockMap<MapData>,
     rules: Array<MapData, SteerRule>,
-    /// The rule of the healthz port, held back while another listener answers load balancers.
+    /// The rule of the healthz port while another listener answers load balancers. Meanwhile the program
+    /// has it as [`SteerRule::waiting`].
     held: Option<SteerRule>,
 }
 
@@ -84,7 +85,7 @@ impl Steering {
     /// to the listener `services`, once [`ServicePorts::set`] has set the ports.
     ///
     /// If a predecessor or the port's owner already answers load balancers, their connections stay
-    /// there until [`Steering::answer`].
+    /// there until [`Steering::answer`], or come here once neither would answer.
     pub(super) fn attach(
         ebpf: &mut Ebpf,
         port: u16,
@@ -114,8 +115,12 @@ impl Steering {
             let failed = refused("write to", map::STEER_SOCKETS);
             sockets.set(index, &listener, 0).map_err(failed)?;
         }
-        for steer in steers.iter().filter(|steer| steer.index != HEALTHZ) {
-            write(&mut rules, map::STEER_RULES, steer.index, steer.rule)?;
+        for steer in steers {
+            let rule = match steer.index {
+                HEALTHZ => steer.rule.waiting(),
+                _ => steer.rule,
+            };
+            write(&mut rules, map::STEER_RULES, steer.index, rule)?;
         }
         let ports = ServicePorts {
             map: take(ebpf, map::STEER_PORTS)?,

@@ -120,7 +120,8 @@ pub static HOST_PROBES: HashMap<u64, HostProbe> =
 #[map]
 pub static PROBE_EVENTS: RingBuf = RingBuf::with_byte_size(abi::PROBE_EVENT_BYTES, 0);
 
-/// Steering rules. Writer: agent, before it attaches the program. Reader: `pathproof_steer`. Not pinned.
+/// Steering rules. Writer: agent, before it attaches the program, and when it is ready. Reader:
+/// `pathproof_steer`. Not pinned.
 #[map]
 pub static STEER_RULES: Array<SteerRule> = Array::with_max_entries(RULES, 0);
 
@@ -138,7 +139,7 @@ pub static STEER_PORTS: Array<u64> = Array::with_max_entries(PORT_WORDS, 0);
 pub static STEER_UNTIL: Array<u64> = Array::with_max_entries(1, 0);
 
 /// Addresses where another process listens. Writer: agent, once a second. Reader: `pathproof_steer`, for
-/// the node's connections, and for all connections while the agent is frozen. Not pinned.
+/// the node's connections, and for all connections while the agent is frozen or not ready. Not pinned.
 #[map]
 pub static STEER_OWNERS: HashMap<Address, u32> =
     HashMap::with_max_entries(abi::MAX_STEER_OWNERS, 0);

@@ -1,8 +1,8 @@
 //! Steers new connections to the agent's listeners, even if another process listens at the dialled port.
 //! The program runs in the node's network namespace when the kernel selects the listener for a new
 //! connection to the node. It affects only connections to the ports of the agent's rules and to the
-//! Services' health check node ports. While the agent is frozen, another process that listens at the port
-//! gets them.
+//! Services' health check node ports. While the agent is frozen or not ready, another process that listens at
+//! the port gets them.
 //!
 //! Programs of this kind run in the order in which they were attached, and the choice of the last one
 //! counts. So the program of a new agent takes over the connections of the old agent when it is attached.
@@ -42,12 +42,12 @@ fn steer(ctx: &SkLookupContext) {
         Some((index, rule)) => {
             let dialled = seen.dialled(port);
             let is_frozen = is_frozen();
-            let left_alone = rule.yields() && (dialled.is_own() || is_frozen) && is_owned(&dialled);
+            let left_alone = rule.yields(&dialled, is_frozen) && is_owned(&dialled);
             if left_alone || !rule.names(&dialled) {
                 return;
             }
-            // A frozen agent takes no connection from its predecessor, which may still answer.
-            (index, if is_frozen { ALONE } else { ALONE | REPLACE })
+            let is_replaced = rule.replaces(is_frozen);
+            (index, if is_replaced { ALONE | REPLACE } else { ALONE })
         }
         None if !is_of_service(&seen, port) => return,
         // Connections of the node itself to a health check node port stay with the Service proxy, and those

@@ -47,6 +47,8 @@ pub mod steer_flag {
     pub const EVERYWHERE: u32 = 1;
     /// The port belongs to pathproof alone, so the node's connections are steered as well.
     pub const OURS: u32 = 2;
+    /// The agent is not ready yet. It answers only if nobody else would, which is better than a refusal.
+    pub const WAITS: u32 = 4;
 }
 
 /// A new connection for which the kernel is about to select a listener.
@@ -67,10 +69,29 @@ impl SteerRule {
             && (self.flags & steer_flag::EVERYWHERE != 0 || self.address == dialled.destination)
     }
 
-    /// Whether connections of the node itself stay with another process that listens at the port.
+    /// Whether this connection stays with another process, if one listens at its destination.
     #[inline(always)]
-    pub fn yields(&self) -> bool {
-        self.flags & steer_flag::OURS == 0
+    pub fn yields(&self, dialled: &Dialled, is_frozen: bool) -> bool {
+        let is_ours = self.flags & steer_flag::OURS != 0;
+        !is_ours && (dialled.is_own() || is_frozen || self.waits())
+    }
+
+    /// Whether the agent takes a connection for which an earlier program, such as its predecessor's, has
+    /// already selected a listener.
+    #[inline(always)]
+    pub fn replaces(&self, is_frozen: bool) -> bool {
+        !is_frozen && !self.waits()
+    }
+
+    /// This rule while its agent is not ready.
+    pub fn waiting(self) -> Self {
+        let flags = self.flags | steer_flag::WAITS;
+        Self { flags, ..self }
+    }
+
+    #[inline(always)]
+    fn waits(&self) -> bool {
+        self.flags & steer_flag::WAITS != 0
     }
 }
 
@@ -180,6 +201,44 @@ mod tests {
         assert!(!everywhere.names(&other) && !one.names(&other));
         other.port = 0;
         assert!(!SteerRule::default().names(&other), "no rule");
+    }
+
+    /// Who else would answer: an owner that listens there, or an earlier program's agent.
+    #[test]
+    fn a_rule_that_waits_takes_only_what_nobody_else_takes() {
+        let answers = SteerRule {
+            port: 10256,
+            flags: steer_flag::EVERYWHERE,
+            ..SteerRule::default()
+        };
+        let outside = dialled("192.0.2.1", "192.0.2.10");
+        let takes = |rule: SteerRule, is_frozen| {
+            assert!(rule.names(&outside));
+            let others = [(false, false), (true, false), (false, true)];
+            others.map(|(owner, earlier)| {
+                let is_left = owner && rule.yields(&outside, is_frozen);
+                !is_left && (!earlier || rule.replaces(is_frozen))
+            })
+        };
+        assert_eq!(takes(answers.waiting(), false), [true, false, false]);
+        assert_eq!(takes(answers, true), [true, false, false], "frozen");
+        assert_eq!(takes(answers, false), [true; 3], "the negative control");
+    }
+
+    #[test]
+    fn the_nodes_own_connections_stay_with_an_owner_except_at_our_port() {
+        let own = dialled("127.0.0.1", "127.0.0.1");
+        for (flags, is_frozen, yields) in [
+            (0, false, true),
+            (steer_flag::OURS, false, false),
+            (steer_flag::OURS, true, false),
+        ] {
+            let rule = SteerRule {
+                flags,
+                ..SteerRule::default()
+            };
+            assert_eq!(rule.yields(&own, is_frozen), yields, "{flags} {is_frozen}");
+        }
     }
 
     #[test]
