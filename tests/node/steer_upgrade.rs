@@ -88,13 +88,10 @@ fn assert_no_503(bad: &[String]) {
 
 /// Starts a second agent beside the first, and waits until it is ready.
 fn successor(scene: &Scene, extra: &[&str]) -> Agent {
-    let started =
-        |report: serde_json::Value| report["agent"]["started"].as_str().map(str::to_owned);
-    let before = scene.agent().verdict().ok().and_then(started);
+    let before = scene.agent().started();
     let mut agent = scene.spawn_beside(extra);
-    // Wait for the successor's answers: the later of two agents answers at the admin port once it steers.
     let answers = || {
-        let now = agent.verdict().ok().and_then(started);
+        let now = agent.started();
         (now.is_some() && now != before).then_some(())
     };
     until(PATIENCE, answers).unwrap_or_else(|| panic!("it never answers:\n{}", agent.log()));

@@ -19,6 +19,7 @@ use crate::detect::{self, Load, Stage};
 use crate::little_memory::MemoryGroup;
 use crate::manifests::{AUTOSCALER_TAINT, Manifests, NODE_FILE, SENTINEL_FILE, Sentinel, Service};
 use crate::traffic::Flood;
+use crate::wait::until;
 use crate::world::{self, Agent, Family, Place, agent_binary};
 
 /// File with an invalid manifest. The rules do not read it, and an API server would refuse it.
@@ -29,6 +30,9 @@ const EXTRA_SERVICE: &str = "extra";
 const FLOOD: u32 = 5_000;
 /// Time in which an agent allocates its working memory, on a busy machine.
 const BEGINNING: Duration = Duration::from_secs(15);
+/// Maximum wait for a successor to be ready. Without an API server it is not, and the old agent ends before
+/// it: the storm has to go on.
+const READY: Duration = Duration::from_secs(10);
 
 /// Reverts an action.
 pub(super) type Undo = Box<dyn FnOnce(&mut Injector) -> Result<()>>;
@@ -229,12 +233,15 @@ impl Injector {
                 })
             }
             AgentFault::Replaced => {
+                let before = self.stage.agent.started();
                 let new = self.spawn()?;
-                Box::new(|injector| {
+                Box::new(move |injector| {
                     let old = std::mem::replace(&mut injector.stage.agent, new);
-                    // Lift the limit before the wait for the old agent's end: both agents are in the group
-                    // now, and a process that waits for a page cannot exit.
+                    // Lift the limit before the waits: both agents are in the group now, and a process that
+                    // waits for a page can neither begin nor exit.
                     injector.loosen()?;
+                    let new = &injector.stage.agent;
+                    let _ = until(READY, || is_ready(new, before.as_deref()).then_some(()));
                     old.terminate().map(drop)
                 })
             }
@@ -283,6 +290,13 @@ impl Injector {
         }
         self.stage.rules.install()
     }
+}
+
+/// Whether the agent that answers now is not the one that started at `before`, and is ready.
+fn is_ready(new: &Agent, before: Option<&str>) -> bool {
+    let answers = new.started().is_some_and(|now| Some(&*now) != before);
+    let ready = || new.admin("/agent/readyz");
+    answers && ready().is_ok_and(|answer| answer.status == 200)
 }
 
 pub(super) fn on_stage(undo: detect::Undo) -> Undo {

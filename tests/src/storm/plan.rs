@@ -75,7 +75,7 @@ pub(super) enum AgentFault {
     Stopped,
     /// SIGKILL, and a new start at the end.
     Killed,
-    /// A successor starts, and the old agent gets SIGTERM once the successor is ready.
+    /// A successor starts, and the old agent gets SIGTERM once the successor is ready, or after 10 s.
     Replaced,
 }
 

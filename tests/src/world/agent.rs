@@ -183,6 +183,12 @@ impl Agent {
             .with_context(|| format!("parse /verdict: {}", response.body))
     }
 
+    /// Start time of the agent that answers at the admin port: the later of two, once it steers.
+    pub fn started(&self) -> Option<String> {
+        let report = self.verdict().ok()?;
+        report["agent"]["started"].as_str().map(str::to_owned)
+    }
+
     pub fn metrics(&self) -> Result<String> {
         self.admin("/metrics").map(|response| response.body)
     }
