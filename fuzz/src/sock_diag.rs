@@ -1,7 +1,7 @@
-//! Arbitrary answers of the kernel to a request for listeners. A listener has one address, or two if it
+//! Arbitrary answers of the kernel to a request for sockets. A listener has one address, or two if it
 //! accepts both families.
 
-use pathproof::datapath::listeners::listener;
+use pathproof::datapath::listeners::socket;
 use pathproof_wire::steer::{ANY_V4, ANY_V6};
 
 use crate::netlink::{bodies, same};
@@ -13,15 +13,15 @@ pub(crate) fn check(datagram: &[u8]) -> bool {
     let (bodies, is_whole) = bodies(datagram);
     let mut found = 0;
     for body in &bodies {
-        same(body, MESSAGE, listener);
-        let Some(listener) = listener(body) else {
+        same(body, MESSAGE, socket);
+        let Some(socket) = socket(body) else {
             continue;
         };
-        assert!(body.len() >= MESSAGE, "{listener:?} in {}", body.len());
-        let addresses: Vec<_> = listener.addresses().collect();
+        assert!(body.len() >= MESSAGE, "{socket:?} in {}", body.len());
+        let addresses: Vec<_> = socket.addresses().collect();
         assert!(
             addresses.len() == 1 || addresses == [ANY_V6, ANY_V4],
-            "{listener:?} at {addresses:?}"
+            "{socket:?} at {addresses:?}"
         );
         found += 1;
     }

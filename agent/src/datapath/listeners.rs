@@ -1,23 +1,35 @@
-//! Listeners at a TCP port of this network namespace, read from the kernel by netlink
-//! (`sock_diag(7)`): one small dump per family, which the kernel filters for listeners.
+//! TCP sockets at ports of this network namespace, read from the kernel and ended by netlink
+//! (`sock_diag(7)`): one small dump per family, which the kernel filters for states and ports.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::RangeInclusive;
 
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use pathproof_wire::service::Address;
-use pathproof_wire::steer::{ANY_V4, ANY_V6, mapped};
+use pathproof_wire::steer::{ANY_V4, ANY_V6, Dialled, mapped};
 
-use crate::netlink::{PATIENCE, dump, find, too_short, word};
+use crate::netlink::{PATIENCE, ask, attribute, dump, find, too_short, word};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const GET: u16 = 20;
+/// `SOCK_DESTROY`.
+const DESTROY: u16 = 21;
+/// `INET_DIAG_REQ_BYTECODE`, with the operations `INET_DIAG_BC_S_GE` and `INET_DIAG_BC_S_LE`.
+const FILTER: u16 = 1;
+const PORT_AT_LEAST: u8 = 2;
+const PORT_AT_MOST: u8 = 3;
 /// `struct inet_diag_msg`.
 const MESSAGE: usize = 72;
+/// `struct inet_diag_sockid`.
+const ID: usize = 48;
 /// `INET_DIAG_SKV6ONLY`.
 const V6_ONLY: u16 = 11;
-/// `1 << TCP_LISTEN`.
-const LISTEN: u32 = 1 << 10;
+/// `TCP_LISTEN`.
+const LISTENING: u8 = 10;
+const LISTEN: u32 = 1 << LISTENING;
+/// `1 << TCP_ESTABLISHED`.
+const ESTABLISHED: u32 = 1 << 1;
 /// `1 << TCP_SYN_RECV`.
 const SYN_RECEIVED: u32 = 1 << 3;
 /// Index of the loopback interface in every network namespace.
@@ -30,91 +42,150 @@ const LOOPBACK: u32 = 1;
 /// The kernel does not report listeners (without `CONFIG_INET_DIAG`).
 pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
     // A listener bound to another interface receives none of the node's local connections.
-    let hears = |listener: &Listener| [0, LOOPBACK].contains(&listener.interface);
-    let all = sockets(LISTEN, port)?;
+    let hears = |listener: &Socket| [0, LOOPBACK].contains(&listener.interface);
+    let all = sockets(LISTEN, &(port..=port))?;
     let hearing = all.iter().filter(|listener| hears(listener));
-    Ok(hearing.flat_map(Listener::addresses).collect())
+    Ok(hearing.flat_map(Socket::addresses).collect())
 }
 
 /// Inodes of the sockets that share a port with the listener whose inode is `own`: those with one of
 /// its addresses, or the same wildcard address.
 pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
     let (ours, others): (Vec<_>, Vec<_>) =
-        (sockets(LISTEN, port)?.into_iter()).partition(|listener| listener.inode == own);
-    let ours: BTreeSet<Address> = ours.iter().flat_map(Listener::addresses).collect();
-    let shares = |other: &Listener| other.addresses().any(|address| ours.contains(&address));
+        (sockets(LISTEN, &(port..=port))?.into_iter()).partition(|listener| listener.inode == own);
+    let ours: BTreeSet<Address> = ours.iter().flat_map(Socket::addresses).collect();
+    let shares = |other: &Socket| other.addresses().any(|address| ours.contains(&address));
     let sharing = others.iter().filter(|other| shares(other));
     Ok(sharing.map(|other| other.inode).collect())
 }
 
 /// Whether handshakes are under way at any of these ports.
 pub fn is_opening(ports: impl Fn(u16) -> bool) -> io::Result<bool> {
-    let opening = sockets(SYN_RECEIVED, 0)?;
+    let opening = sockets(SYN_RECEIVED, &(0..=u16::MAX))?;
     Ok(opening.iter().any(|socket| ports(socket.port)))
 }
 
-/// A socket as the kernel describes it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Listener {
-    family: u8,
-    port: u16,
-    address: [u8; 16],
-    interface: u32,
-    inode: u32,
-    v6_only: bool,
+/// Established connections to listeners at these ports. Connections that the node opened from such a port
+/// are not among them.
+pub fn accepted(ports: &RangeInclusive<u16>) -> io::Result<Vec<Socket>> {
+    let all = sockets(LISTEN | ESTABLISHED, ports)?.into_iter();
+    let (listeners, mut open): (Vec<_>, Vec<_>) = all.partition(|socket| socket.state == LISTENING);
+    let mut bound = BTreeSet::new();
+    for listener in &listeners {
+        bound.extend(listener.addresses().map(|at| (listener.port, at)));
+    }
+    open.retain(|socket| {
+        let dialled = socket.dialled();
+        let mut addresses = [dialled.destination, dialled.any()].into_iter();
+        addresses.any(|address| bound.contains(&(socket.port, address)))
+    });
+    Ok(open)
 }
 
-impl Listener {
+/// Ends a connection: its client receives RST, and its process an error (needs CAP_NET_ADMIN).
+///
+/// # Errors
+/// `NotFound` if the connection has already ended; EOPNOTSUPP without `CONFIG_INET_DIAG_DESTROY`.
+pub fn destroy(connection: &Socket) -> io::Result<()> {
+    let body = request(connection.family, 0, &connection.id);
+    ask(NETLINK_SOCK_DIAG, (DESTROY, 0), &body).map(drop)
+}
+
+/// A socket as the kernel describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    family: u8,
+    state: u8,
+    port: u16,
+    address: Address,
+    peer: Address,
+    interface: u32,
+    /// Zero for a connection in its listener's queue.
+    pub inode: u32,
+    v6_only: bool,
+    /// Ports, addresses and the kernel's number of the socket, which is unique since boot.
+    pub id: [u8; ID],
+}
+
+impl Socket {
     pub fn addresses(&self) -> impl Iterator<Item = Address> {
-        let [a, b, c, d, ..] = self.address;
-        let first = match i32::from(self.family) {
-            libc::AF_INET => mapped([a, b, c, d]),
-            _ => self.address,
-        };
-        let both = first == ANY_V6 && !self.v6_only;
-        std::iter::once(first).chain(both.then_some(ANY_V4))
+        let both = self.address == ANY_V6 && !self.v6_only;
+        std::iter::once(self.address).chain(both.then_some(ANY_V4))
+    }
+
+    /// Addresses and port of an accepted connection.
+    pub fn dialled(&self) -> Dialled {
+        Dialled {
+            source: self.peer,
+            destination: self.address,
+            port: u32::from(self.port),
+        }
     }
 }
 
-/// The sockets of both families in these states at this port; port 0 selects every port.
-fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
+/// The sockets of both families in these states at these ports.
+fn sockets(states: u32, ports: &RangeInclusive<u16>) -> io::Result<Vec<Socket>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket's id,
-        // which begins with its port.
-        let mut body = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
-        body.extend(states.to_ne_bytes());
-        body.extend(port.to_be_bytes());
-        body.resize(56, 0);
+        let mut body = request(family as u8, states, &[0; ID]);
+        body.extend(attribute(FILTER, &within(ports)));
         dump(PATIENCE, NETLINK_SOCK_DIAG, GET, &body, |answer| {
-            found.push(listener(answer).ok_or_else(too_short)?);
+            found.push(socket(answer).ok_or_else(too_short)?);
             Ok(())
         })?;
     }
     Ok(found)
 }
 
+/// `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, and the socket's id.
+fn request(family: u8, states: u32, id: &[u8; ID]) -> Vec<u8> {
+    let mut body = vec![family, libc::IPPROTO_TCP as u8, 0, 0];
+    body.extend(states.to_ne_bytes());
+    body.extend(id);
+    body
+}
+
+/// Two comparisons of `struct inet_diag_bc_op`, each followed by its port: operation, bytes to the next
+/// operation, and the bytes to skip if the comparison fails. Skipping 4 bytes too many rejects the socket.
+fn within(ports: &RangeInclusive<u16>) -> Vec<u8> {
+    let (first, last) = (*ports.start(), *ports.end());
+    let comparisons = [(PORT_AT_LEAST, 20_u16, first), (PORT_AT_MOST, 12, last)];
+    let encoded = comparisons.map(|(operation, skipped, port)| {
+        let ([a, b], [c, d]) = (skipped.to_ne_bytes(), port.to_ne_bytes());
+        [operation, 8, a, b, 0, 0, c, d]
+    });
+    encoded.concat()
+}
+
 /// Parses `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,
 /// interface, cookie); expiry, queues, owner, inode; then attributes.
-pub fn listener(body: &[u8]) -> Option<Listener> {
+pub fn socket(body: &[u8]) -> Option<Socket> {
     let v6_only = match find(body.get(MESSAGE..)?, V6_ONLY) {
         Some(value) => *value.first()? != 0,
         None => false,
     };
-    Some(Listener {
-        family: *body.first()?,
+    let family = *body.first()?;
+    let address = |at: usize| match i32::from(family) {
+        libc::AF_INET => Some(mapped(*body.get(at..)?.first_chunk()?)),
+        _ => body.get(at..)?.first_chunk().copied(),
+    };
+    Some(Socket {
+        family,
+        state: *body.get(1)?,
         port: u16::from_be_bytes(*body.get(4..)?.first_chunk()?),
-        address: *body.get(8..24)?.first_chunk()?,
+        address: address(8)?,
+        peer: address(24)?,
         interface: word(body, 40)?,
         inode: word(body, 68)?,
         v6_only,
+        id: *body.get(4..)?.first_chunk()?,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-    use std::os::fd::AsRawFd as _;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt as _;
 
     use socket2::{Domain, Socket, Type};
@@ -169,17 +240,44 @@ mod tests {
         assert_eq!(sharers(port, inodes[1]).unwrap(), [inodes[0]].into());
     }
 
-    fn inode_of(listener: &TcpListener) -> u32 {
-        let file = format!("/proc/self/fd/{}", listener.as_raw_fd());
+    fn inode_of(socket: &impl AsRawFd) -> u32 {
+        let file = format!("/proc/self/fd/{}", socket.as_raw_fd());
         std::fs::metadata(file).unwrap().ino() as u32
     }
 
+    /// The client's end has another port, and a connection whose listener is gone may be the node's.
     #[test]
-    fn answers_cut_short_are_no_listeners() {
+    fn accepted_connections_are_found_while_their_port_has_a_listener() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let port = address.port();
+        let ports = port..=port;
+        let found = accepted(&ports).unwrap();
+        let [connection] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(connection.inode, inode_of(&server));
+        let loopback = mapped([127, 0, 0, 1]);
+        let dialled = Dialled {
+            source: loopback,
+            destination: loopback,
+            port: port.into(),
+        };
+        assert_eq!(connection.dialled(), dialled);
+        let clients = client.local_addr().unwrap().port();
+        assert!(accepted(&(clients..=clients)).unwrap().is_empty());
+        drop(listener);
+        assert!(accepted(&ports).unwrap().is_empty());
+    }
+
+    #[test]
+    fn answers_cut_short_are_no_sockets() {
         let whole = [0; MESSAGE];
-        assert!(listener(&whole).is_some());
+        assert!(socket(&whole).is_some());
         for length in 0..whole.len() {
-            assert_eq!(listener(&whole[..length]), None, "{length} bytes");
+            assert_eq!(socket(&whole[..length]), None, "{length} bytes");
         }
     }
 }
