@@ -19,13 +19,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::config::{Config, OrNone, PortRange, PortTakeover};
+use crate::config::{Config, OrNone, PortRange, PortTakeover, Switch};
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Attached, Owners, Pulse, ServicePorts, Steer, SteerError, Steering};
 use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
+
+mod kept;
+
+use kept::Kept;
 
 /// Interval between checks for other listeners on the port.
 const LOOK: Duration = Duration::from_secs(1);
@@ -126,11 +130,14 @@ pub(crate) fn take_over(
         port: report.clone(),
         last: Successor::None,
     };
+    let rule = healthz.map(|address| rule(address, 0)).unwrap_or_default();
+    let ends = config.healthz.end_kept_connections == Switch::On;
     let mut steering = PortSteering {
         port,
         service_ports: range,
         bound,
         steered,
+        kept: Kept::new(rule, services.as_ref(), ends),
         foreign: false,
         readiness,
         report,
@@ -155,17 +162,21 @@ impl SteeredServices {
     pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
         // Publish first: a steered connection must find its Service.
         self.table.send_replace(Arc::clone(table));
-        let allowed = table.iter().filter(|(port, _)| self.range.contains(port));
-        let steered = allowed.flat_map(|(port, served_port)| {
-            let families = Family::ALL.into_iter();
-            let served = families.filter(|family| served_port.local[*family as usize].is_some());
-            served.map(|family| (family, *port))
-        });
-        if let Err(error) = self.ports.set(steered) {
+        if let Err(error) = self.ports.set(steered(table, &self.range)) {
             tracing::warn!(%error, "health check node ports cannot be steered: the node's proxy \
                                     answers them");
         }
     }
+}
+
+/// Ports in the range, each with the families in which its Service is served.
+fn steered(table: &PortTable, range: &PortRange) -> impl Iterator<Item = (Family, u16)> {
+    let allowed = table.iter().filter(move |(port, _)| range.contains(port));
+    allowed.flat_map(|(port, served_port)| {
+        let families = Family::ALL.into_iter();
+        let served = families.filter(|family| served_port.local[*family as usize].is_some());
+        served.map(|family| (family, *port))
+    })
 }
 
 /// Detects whether another agent has taken over, and remembers the last result.
@@ -323,6 +334,7 @@ struct PortSteering {
     bound: Option<Bound>,
     /// `None` if the port is bound.
     steered: Option<(Steering, Owners)>,
+    kept: Kept,
     /// Whether an unknown program was attached behind the agent's.
     foreign: bool,
     /// Not ready until load balancers' connections reach the agent.
@@ -346,7 +358,18 @@ impl PortSteering {
             if !self.look() || *ready.borrow() || Instant::now() >= end {
                 self.answer();
             }
+            self.end_kept();
         }
+    }
+
+    /// Ends connections from before the agent answered, unless another program may take new ones.
+    fn end_kept(&mut self) {
+        let answers = self.steered.as_ref().is_some_and(|(steering, _)| {
+            let others = &steering.succession;
+            steering.answers() && !others.follows_an_agent() && others.ask() == Behind::Nobody
+        });
+        let kept = self.kept.check(answers, Instant::now());
+        self.report.send_modify(|report| report.kept = kept);
     }
 
     /// Whether the previous responder still answers load balancers.

@@ -49,5 +49,6 @@ mod sentinel_rotation;
 mod sentinel_twins;
 mod steer;
 mod steer_frozen;
+mod steer_kept;
 mod steer_upgrade;
 mod successor;

@@ -13,7 +13,9 @@ use pathproof_facts::switches::Enforcement;
 use pathproof_facts::text::{json, styled};
 use pathproof_facts::time::HumanDuration;
 use pathproof_judge::verdict::{FamilyVerdict, PathState, Verdict};
-use pathproof_report::{PortReport, PortWay, Report, SentinelCondition, SentinelReport};
+use pathproof_report::{
+    KeptConnections, PortReport, PortWay, Report, SentinelCondition, SentinelReport,
+};
 use pathproof_wire::service::SourceClass;
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
@@ -99,6 +101,9 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     out.list("contested", Style::Warn, &Vec::from_iter(conflict));
     out.list("problems", Style::Warn, &problems(report));
     out.section("port", Style::Faint, port(&report.port));
+    if let Some(bypassed) = bypassed(&report.port.kept) {
+        out.more(Style::Warn, &bypassed);
+    }
     peers(&mut out, report);
     fleet(&mut out, report);
     agent(&mut out, report);
@@ -222,6 +227,18 @@ fn port(port: &PortReport) -> &'static str {
             "steered to the agent; it is unknown whether another process listens on the port"
         }
     }
+}
+
+/// Connections from before the agent answered, if any are open.
+fn bypassed(kept: &KeptConnections) -> Option<String> {
+    let open = counted(kept.open.filter(|open| *open > 0)?, "older connection");
+    let next = match &kept.left {
+        None => "the agent ends these within 30 s".to_owned(),
+        Some(why) => format!("not ended ({why}): restart the load balancer's checks"),
+    };
+    Some(format!(
+        "bypassed by {open} from outside, answered by the process that listens on the port; {next}"
+    ))
 }
 
 /// Other nodes: how many answer, or which do not.

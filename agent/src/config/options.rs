@@ -198,6 +198,13 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "MODE", default_value = "off")]
     pub health_check_proxy_protocol: Switch,
 
+    /// End connections from outside that were opened before the agent answered
+    ///
+    /// A health check that reuses its connection would keep the previous process's answers. The kernel
+    /// ends such connections within 30 s; with off they are only counted. Needs --port-takeover=steer.
+    #[arg(long, value_name = "MODE", default_value = "on")]
+    pub end_kept_connections: Switch,
+
     /// Maximum wait after SIGTERM for the next agent, if no other process would answer; 0 does not
     /// wait
     ///

@@ -209,6 +209,9 @@ definitions! {
     Counter "pathproof_http_connections" ["listener", "event"]
         = Library(|counted| &counted.http.turned),
         "Connections to this listener by event: accepted, denied by the allow-list, evicted to make room for a new one, timed_out; absent for events that did not occur";
+    Gauge "pathproof_bypassing_connections" []
+        = Value(|report| report.port.kept.open.map(|open| open as f64)),
+        "Connections of clients outside from before the agent answered, which another process still answers (--end-kept-connections); absent while unknown";
 
     /// Publishing
     Counter "pathproof_publish_writes" ["kind", "result"] = Library(|counted| &counted.publish.0),

@@ -118,6 +118,20 @@ pub struct PortReport {
     pub waits: bool,
     /// Why connections are not steered although that is configured.
     pub problem: Option<String>,
+    #[serde(default)]
+    pub kept: KeptConnections,
+}
+
+/// Connections of clients outside to the process that answered before the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptConnections {
+    /// Number of open ones; unknown while new connections are not the agent's, or if the kernel does not
+    /// list them.
+    pub open: Option<u64>,
+    /// Number of those that the agent has ended since it started.
+    pub ended: u64,
+    /// Why the agent does not end them.
+    pub left: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

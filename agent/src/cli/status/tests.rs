@@ -76,6 +76,29 @@ fn an_agent_without_listener_would_answer() {
     );
 }
 
+#[rstest]
+#[case::none(Some(0), None, None)]
+#[case::unknown(None, None, None)]
+#[case::ended(Some(2), None, Some(("2 older connections", "within 30 s")))]
+#[case::left(Some(1), Some("the kernel refuses"), Some(("1 older connection ", "(the kernel refuses)")))]
+fn connections_that_bypass_the_agent_are_shown(
+    #[case] open: Option<u64>,
+    #[case] left: Option<&str>,
+    #[case] expected: Option<(&str, &str)>,
+) {
+    let mut report = sample::proven();
+    report.port.kept.open = open;
+    report.port.kept.left = left.map(str::to_owned);
+    let words: Vec<_> = page(&report)
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    let page = words.join(" ");
+    assert_eq!(page.contains("bypassed by"), expected.is_some(), "{page}");
+    let (many, next) = expected.unwrap_or_default();
+    assert!(page.contains(many) && page.contains(next), "{page}");
+}
+
 #[test]
 fn a_missing_node_is_shown_once() {
     let mut report = sample::proven();

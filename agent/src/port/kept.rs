@@ -1,0 +1,346 @@
+//! Ends connections of clients outside to the process that answered before the agent: a client that reuses its
+//! connection would get that process's answers for as long as the connection lasts
+//! (docs/internal/design/shell.md#kept-connections).
+//!
+//! `bypassing` selects the connections, and `Schedule` spreads their ends over time; neither does I/O.
+//! Connections of the node itself and those of an agent are never ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use nix::ifaddrs::getifaddrs;
+use pathproof_judge::health_ports::PortTable;
+use pathproof_report::KeptConnections;
+use pathproof_wire::service::{Address, Family};
+use pathproof_wire::steer::{Dialled, SteerRule, mapped};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{SteeredServices, steered};
+use crate::config::PortRange;
+use crate::datapath::listeners::{Socket, accepted, destroy};
+
+/// Interval of reading the node's connections.
+const READ: Duration = Duration::from_secs(2);
+/// Bounds of the time from the first reading of a connection to its end. Another reading confirms it before,
+/// and with the intervals of readings and checks a connection lasts at most 30 s.
+const FIRST: Duration = Duration::from_secs(3);
+const LAST: Duration = Duration::from_secs(27);
+
+/// Symlinks to the open files of this process.
+const OWN_FILES: &str = "/proc/self/fd";
+
+/// Connections that bypass the agent.
+pub(super) struct Kept {
+    /// The rule of the healthz port.
+    rule: SteerRule,
+    /// Services by health check node port, and the range of ports that are steered.
+    services: Option<(watch::Receiver<Arc<PortTable>>, PortRange)>,
+    schedule: Schedule,
+    read: Option<Instant>,
+    report: KeptConnections,
+}
+
+impl Kept {
+    pub(super) fn new(rule: SteerRule, services: Option<&SteeredServices>, ends: bool) -> Self {
+        Self {
+            rule,
+            services: services.map(|steered| (steered.table.subscribe(), steered.range.clone())),
+            schedule: Schedule::default(),
+            read: None,
+            report: KeptConnections {
+                left: (!ends).then(|| "--end-kept-connections=off".to_owned()),
+                ..KeptConnections::default()
+            },
+        }
+    }
+
+    /// Counts the connections that bypass the agent, and ends those that are due. With `answers`, new
+    /// connections come to this agent and to no other program.
+    pub(super) fn check(&mut self, answers: bool, now: Instant) -> KeptConnections {
+        if !answers {
+            (self.schedule, self.read, self.report.open) = (Schedule::default(), None, None);
+        } else if self.read.is_none_or(|read| now >= read + READ) {
+            self.read = Some(now);
+            let found = self.find();
+            if let Err(error) = &found {
+                tracing::debug!(%error, "connections that bypass the agent cannot be read");
+            }
+            self.report.open = found.as_ref().ok().map(|found| found.len() as u64);
+            self.schedule.follow(found.unwrap_or_default(), now);
+        }
+        self.end(now, destroy);
+        self.report.clone()
+    }
+
+    fn find(&self) -> io::Result<Vec<Socket>> {
+        let port = self.rule.port as u16;
+        let mut connections = accepted(&(port..=port))?;
+        let mut services = BTreeSet::new();
+        if let Some((table, range)) = &self.services {
+            let table = Arc::clone(&table.borrow());
+            services.extend(steered(&table, range));
+            if !services.is_empty() {
+                connections.extend(accepted(range)?);
+            }
+        }
+        // The agent's sockets are read after the connections, so that none of those is missing.
+        let own = own_sockets()?;
+        let takes = |dialled: &Dialled| {
+            let family = Family::of(&dialled.destination);
+            self.rule.names(dialled) || services.contains(&(family, dialled.port as u16))
+        };
+        bypassing(connections, takes, &own, local_addresses)
+    }
+
+    /// Ends the connections that are due. If the kernel never ends connections, they are only counted from
+    /// then on.
+    fn end(&mut self, now: Instant, end: impl Fn(&Socket) -> io::Result<()>) {
+        let before = self.report.ended;
+        for connection in self.schedule.due(now) {
+            if self.report.left.is_some() {
+                break;
+            }
+            match end(connection) {
+                Ok(()) => self.report.ended += 1,
+                Err(error) => self.report.left = refusal(&error),
+            }
+            if let Some(why) = &self.report.left {
+                tracing::warn!(%why, "the agent cannot end connections from before it answered");
+            }
+        }
+        let connections = self.report.ended - before;
+        if connections > 0 {
+            tracing::info!(
+                connections,
+                "ended connections of clients outside from before the agent answered: they connect to \
+                 it now"
+            );
+        }
+    }
+}
+
+/// Why the kernel ends no connection at all; `None` if only this one could not be ended, or has ended.
+fn refusal(error: &io::Error) -> Option<String> {
+    match error.raw_os_error()? {
+        libc::EOPNOTSUPP => Some("the kernel lacks CONFIG_INET_DIAG_DESTROY".to_owned()),
+        libc::EPERM | libc::EACCES => Some(format!("the kernel refuses: {error}")),
+        _ => None,
+    }
+}
+
+/// The connections that another process has accepted, although the agent `takes` such connections now. The
+/// node's connections are excluded, and those that no process has accepted yet.
+fn bypassing(
+    mut connections: Vec<Socket>,
+    takes: impl Fn(&Dialled) -> bool,
+    own: &BTreeSet<u32>,
+    local: impl FnOnce() -> io::Result<BTreeSet<Address>>,
+) -> io::Result<Vec<Socket>> {
+    connections.retain(|connection| {
+        let dialled = connection.dialled();
+        let of_agent = own.contains(&connection.inode);
+        takes(&dialled) && !dialled.is_own() && !of_agent && connection.inode != 0
+    });
+    // Reading the addresses takes the kernel's lock of interfaces, so it is left out if nothing needs it.
+    if !connections.is_empty() {
+        let local = local()?;
+        connections.retain(|connection| !local.contains(&connection.dialled().source));
+    }
+    Ok(connections)
+}
+
+/// The connections of the last reading by their ids, with the time at which each is ended.
+#[derive(Default)]
+struct Schedule(BTreeMap<[u8; 48], (Instant, Socket)>);
+
+impl Schedule {
+    /// Follows a reading: known connections keep their times.
+    fn follow(&mut self, found: Vec<Socket>, now: Instant) {
+        let known = std::mem::take(&mut self.0);
+        for connection in found {
+            let due = known.get(&connection.id).map(|(due, _)| *due);
+            let due = due.unwrap_or_else(|| now + delay(&connection.id));
+            self.0.insert(connection.id, (due, connection));
+        }
+    }
+
+    fn due(&self, now: Instant) -> impl Iterator<Item = &Socket> {
+        let due = self.0.values().filter(move |(due, _)| *due <= now);
+        due.map(|(_, connection)| connection)
+    }
+}
+
+/// A hash of the id, so that the clients of a node are spread, and the nodes of a client.
+fn delay(id: &[u8; 48]) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    FIRST + (LAST - FIRST) * (hasher.finish() % 1_000) as u32 / 1_000
+}
+
+/// Inodes of this process's sockets.
+fn own_sockets() -> io::Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(OWN_FILES)? {
+        // A file that was closed meanwhile has no link.
+        let target = fs::read_link(entry?.path()).unwrap_or_default();
+        let inode = target
+            .to_str()
+            .and_then(|text| text.strip_prefix("socket:["));
+        found.extend(inode.and_then(|text| text.strip_suffix(']')?.parse::<u32>().ok()));
+    }
+    Ok(found)
+}
+
+/// Addresses of the node's interfaces.
+fn local_addresses() -> io::Result<BTreeSet<Address>> {
+    let addresses = getifaddrs()?.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in();
+        v4.map(|v4| mapped(v4.ip().octets()))
+            .or_else(|| Some(address.as_sockaddr_in6()?.ip().octets()))
+    });
+    Ok(addresses.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::net::IpAddr;
+
+    use pathproof_facts::node_context::address;
+    use pathproof_wire::steer::steer_flag;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::datapath::listeners::socket;
+
+    /// Inodes of a socket of the agent, and of another process.
+    const OWN: u32 = 7;
+    const OTHER: u32 = 8;
+
+    fn parse(text: &str) -> Address {
+        address(&text.parse::<IpAddr>().unwrap())
+    }
+
+    /// A connection as the kernel describes it in `struct inet_diag_msg`.
+    fn connection(client: &str, dialled: &str, port: u16, inode: u32) -> Socket {
+        let mut message = [0; 72];
+        message[..2].copy_from_slice(&[libc::AF_INET6 as u8, 1]);
+        message[4..6].copy_from_slice(&port.to_be_bytes());
+        message[8..24].copy_from_slice(&parse(dialled));
+        message[24..40].copy_from_slice(&parse(client));
+        message[68..].copy_from_slice(&inode.to_ne_bytes());
+        socket(&message).unwrap()
+    }
+
+    #[rstest]
+    #[case::outside("203.0.113.7", "192.0.2.10", 10256, OTHER, true)]
+    #[case::outside_by_ipv6("2001:db8:1::7", "2001:db8::10", 10256, OTHER, true)]
+    #[case::a_pod("10.244.0.11", "192.0.2.10", 10256, OTHER, true)]
+    #[case::a_services_port("203.0.113.7", "192.0.2.10", 31000, OTHER, true)]
+    #[case::of_the_other_family("2001:db8:1::7", "2001:db8::10", 31000, OTHER, false)]
+    #[case::another_port("203.0.113.7", "192.0.2.10", 31001, OTHER, false)]
+    #[case::the_node("192.0.2.10", "192.0.2.10", 10256, OTHER, false)]
+    #[case::the_nodes_other_address("192.0.2.11", "192.0.2.10", 10256, OTHER, false)]
+    #[case::the_node_by_ipv6("2001:db8::11", "2001:db8::10", 10256, OTHER, false)]
+    #[case::loopback("127.0.0.1", "127.0.0.1", 10256, OTHER, false)]
+    #[case::the_agents_own("203.0.113.7", "192.0.2.10", 10256, OWN, false)]
+    #[case::not_accepted_yet("203.0.113.7", "192.0.2.10", 10256, 0, false)]
+    fn connections_that_bypass_the_agent(
+        #[case] client: &str,
+        #[case] dialled: &str,
+        #[case] port: u16,
+        #[case] inode: u32,
+        #[case] expected: bool,
+    ) {
+        let rule = SteerRule {
+            port: 10256,
+            flags: steer_flag::EVERYWHERE,
+            ..SteerRule::default()
+        };
+        let service = |dialled: &Dialled| {
+            dialled.port == 31000 && Family::of(&dialled.destination) == Family::V4
+        };
+        let takes = |dialled: &Dialled| rule.names(dialled) || service(dialled);
+        let local = ["127.0.0.1", "192.0.2.10", "192.0.2.11", "2001:db8::11"];
+        let found = bypassing(
+            vec![connection(client, dialled, port, inode)],
+            takes,
+            &[OWN].into(),
+            || Ok(local.into_iter().map(parse).collect()),
+        );
+        assert_eq!(!found.unwrap().is_empty(), expected);
+    }
+
+    fn clients(count: u8) -> Vec<Socket> {
+        let client =
+            |last: u8| connection(&format!("203.0.113.{last}"), "192.0.2.10", 10256, OTHER);
+        (0..count).map(client).collect()
+    }
+
+    #[test]
+    fn ends_are_spread_and_wait_for_a_second_reading() {
+        let (start, mut schedule) = (Instant::now(), Schedule::default());
+        schedule.follow(clients(200), start);
+        let due = |schedule: &Schedule, after: Duration| schedule.due(start + after).count();
+        assert_eq!(due(&schedule, FIRST - Duration::from_millis(1)), 0);
+        // A later reading neither delays the known connections nor forgets them.
+        schedule.follow(clients(200), start + READ);
+        for quarter in 1..=4 {
+            let ended = due(&schedule, FIRST + (LAST - FIRST) * quarter / 4);
+            let even = 50 * quarter as usize;
+            assert!(ended.abs_diff(even) < 25, "{ended} by quarter {quarter}");
+        }
+        assert_eq!(due(&schedule, LAST), 200);
+        // Connections that their clients closed are not ended.
+        schedule.follow(clients(3), start + 2 * READ);
+        assert_eq!(due(&schedule, LAST), 3);
+    }
+
+    /// Ends three connections with this result for each. Returns the number of attempts and the report.
+    fn end(ends: bool, errno: Option<i32>) -> (u32, KeptConnections) {
+        let (now, attempts) = (Instant::now(), Cell::new(0));
+        let mut kept = Kept::new(SteerRule::default(), None, ends);
+        kept.schedule.follow(clients(3), now);
+        kept.end(now + LAST, |_| {
+            attempts.set(attempts.get() + 1);
+            errno.map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code)))
+        });
+        (attempts.get(), kept.report)
+    }
+
+    #[rstest]
+    #[case::ended(true, None, 3, 3, None)]
+    #[case::off(false, None, 0, 0, Some("--end-kept-connections=off"))]
+    #[case::closed_meanwhile(true, Some(libc::ENOENT), 3, 0, None)]
+    #[case::not_built(true, Some(libc::EOPNOTSUPP), 1, 0, Some("CONFIG_INET_DIAG_DESTROY"))]
+    #[case::forbidden(true, Some(libc::EPERM), 1, 0, Some("not permitted"))]
+    fn a_refusal_is_final(
+        #[case] ends: bool,
+        #[case] errno: Option<i32>,
+        #[case] attempts: u32,
+        #[case] ended: u64,
+        #[case] left: Option<&str>,
+    ) {
+        let (made, report) = end(ends, errno);
+        assert_eq!((made, report.ended), (attempts, ended));
+        let why = report.left.unwrap_or_default();
+        assert!(why.contains(left.unwrap_or_default()), "{why}");
+        assert_eq!(why.is_empty(), left.is_none());
+    }
+
+    #[test]
+    fn own_sockets_and_local_addresses_are_known() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let inode = super::super::inode(&listener).unwrap();
+        assert!(own_sockets().unwrap().contains(&inode));
+        drop(listener);
+        assert!(!own_sockets().unwrap().contains(&inode));
+        assert!(local_addresses().unwrap().contains(&parse("127.0.0.1")));
+        assert!(!local_addresses().unwrap().contains(&parse("203.0.113.7")));
+    }
+}
