@@ -53,10 +53,8 @@ pub struct NodeFacts {
     #[serde(rename = "unheard")]
     pub kubelet_silent: bool,
     /// Network problem of the node's pods, quoted from the Node's conditions.
-    #[serde(default)]
     pub network: Option<Box<str>>,
     /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
-    #[serde(default)]
     pub enforcement: Option<Box<str>>,
 }
 

@@ -210,7 +210,6 @@ pub struct Limits {
     pub assume_armed: bool,
     /// The proxy that the operator declared. Then a lane that never worked counts from its first
     /// unambiguous failure after the boot deadline, unless another proxy was found.
-    #[serde(default)]
     pub declared: Option<Declared>,
 }
 

@@ -71,7 +71,6 @@ struct Recheck {
     /// How the last answered read differs from the reports of the watches.
     differs: Option<String>,
     /// Number of reads in a row that differed.
-    #[serde(default)]
     differed: u32,
 }
 

@@ -57,7 +57,7 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub leaked_from_host: ServicesSeenWorking,
     /// Services that fail for clients outside.
-    #[serde(default, rename = "outside")]
+    #[serde(rename = "outside")]
     pub external_failures: ExternalServiceFailures,
     /// Devices that lead to this node's endpoints.
     pub endpoint_devices: EndpointDevices,
@@ -88,8 +88,6 @@ pub struct LedgerMemory {
     families: [FamilyLedger; FAMILIES],
     /// When the last sample was taken.
     sampled: Option<Mono>,
-    /// Missing if an agent without a sentinel wrote it.
-    #[serde(default)]
     sentinel: SentinelMemory,
     /// Services that worked for pods, and for clients outside.
     worked: [ServicesSeenWorking; 2],

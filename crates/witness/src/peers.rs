@@ -167,7 +167,7 @@ pub struct FamilyPeers {
     /// Their backends are at fault, or a policy blocks them, so they show nothing about other nodes.
     silent_here: BTreeMap<u32, Mono>,
     /// Large transfers of the pod probe that failed.
-    #[serde(default, rename = "cut")]
+    #[serde(rename = "cut")]
     pub large_transfers: Option<Unanswered>,
     /// Devices by which other nodes are reached.
     devices: Devices,

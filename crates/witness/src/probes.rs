@@ -92,7 +92,7 @@ pub struct SentinelLedger {
     #[serde(rename = "bearing")]
     pub applicability: ProbeApplicability,
     /// Lanes whose frontend another Service uses.
-    #[serde(default, rename = "contested")]
+    #[serde(rename = "contested")]
     conflicts: Vec<LaneConflict>,
 }
 

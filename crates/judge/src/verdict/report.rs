@@ -25,7 +25,7 @@ use crate::eligibility::Eligibility;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub at: Mono,
-    /// Whether the datapath is at fault; missing in reports of older agents.
+    /// Whether the datapath is at fault.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub decision: Option<Decision>,
     pub state: State,
@@ -51,10 +51,8 @@ pub struct Verdict {
     /// Number of further Services in trouble.
     pub services_omitted: u32,
     pub coverage: CoverageReport,
-    #[serde(default)]
     pub conntrack: Conntrack,
     /// The kernel's reasons for dropping packets. They only explain, and accuse nobody.
-    #[serde(default)]
     pub drops: Drops,
 }
 
@@ -123,7 +121,6 @@ pub struct FamilyVerdict {
     /// Finding that determines the state: the first of `findings`.
     pub finding: Finding,
     /// All findings by weight. None hides another, and none changes the decision.
-    #[serde(default)]
     pub findings: Vec<Finding>,
     /// Last proof on any path.
     pub last_proof: Option<Mono>,
@@ -216,7 +213,6 @@ pub struct CoverageReport {
     /// Number of times that the ledger had no room for a failing Service.
     pub services_untracked: u64,
     /// Failed connections since the agent started that were not judged because of a loss of coverage.
-    #[serde(default)]
     pub unjudged: Vec<(Failure, u64)>,
     /// Losses of coverage, with their reasons.
     pub losses: Vec<Loss>,
@@ -308,7 +304,6 @@ named! {
 /// Delays of the last probe from stage to stage, in nanoseconds; the first delay starts when it is sent. A
 /// TCP probe passes these stages in its handshake. Stages that the probe did not reach are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct StageDelays {
     /// The probe entered the node.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -40,7 +40,7 @@ pub struct Sentinel {
     /// Parts that can be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
     /// Lanes whose frontend another Service uses.
-    #[serde(default, rename = "contested")]
+    #[serde(rename = "contested")]
     pub conflicts: Vec<LaneConflict>,
     /// The rotator's count of the cluster's nodes.
     pub fleet: Option<Published>,

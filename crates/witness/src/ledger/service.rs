@@ -40,7 +40,7 @@ pub struct Track {
     /// Leaked and misrouted connections, which need no confirmation, with the time of the last one.
     certain: [(Failure, Window, Option<Mono>); 2],
     /// Refused and lost connections by class of clients, since the last success of that class.
-    #[serde(default, rename = "doubtful_by_class")]
+    #[serde(rename = "doubtful_by_class")]
     doubtful: [Option<DoubtfulRun>; SOURCE_CLASSES],
     /// Connections to endpoints that left: of pods, then of all other clients.
     stale: [VecDeque<StaleConnection>; 2],

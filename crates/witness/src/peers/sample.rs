@@ -28,14 +28,12 @@ pub struct PeerSample {
     /// Unanswered connections of pods of this node, at most 64.
     pub silences: Vec<Silence>,
     /// Ids of Service ports with an endpoint on this node that answered another pod of this node, ascending.
-    #[serde(default)]
     pub near: Vec<u32>,
     /// Ids of Service ports with an endpoint on this node that did not answer another pod of this node,
     /// ascending.
-    #[serde(default)]
     pub near_silent: Vec<u32>,
     /// Connections to [`LARGE_TRANSFER_PORT`].
-    #[serde(default, rename = "cuts")]
+    #[serde(rename = "cuts")]
     pub large_transfer_failures: Vec<LargeTransferFailure>,
 }
 
@@ -57,10 +55,8 @@ pub struct PeerCount {
     /// Number of the node.
     pub peer: u16,
     /// The endpoints' range ([`range_of`](pathproof_wire::evidence::range_of)).
-    #[serde(default)]
     pub range: u32,
     /// Index of the device by which their SYNs last left; 0 if unknown.
-    #[serde(default)]
     pub device: u32,
     /// Connections that were answered, accepted or not.
     pub answered: u32,

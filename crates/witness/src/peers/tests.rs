@@ -175,12 +175,20 @@ fn routes_that_moved_are_learned_from_an_answer() {
     assert_eq!(astray(&ledger), None, "the uplink is its usual device");
 }
 
-/// Older recordings name no devices.
 #[test]
 fn a_count_without_a_device_teaches_nothing() {
-    let text = r#"{"counts": [{"family": "IPv4", "peer": 1, "answered": 1, "unanswered": 0}],
-        "silences": []}"#;
-    let sample: PeerSample = serde_json::from_str(text).unwrap();
+    let count = PeerCount {
+        family: Family::V4,
+        peer: 1,
+        range: 0,
+        device: 0,
+        answered: 1,
+        unanswered: 0,
+    };
+    let sample = PeerSample {
+        counts: vec![count],
+        ..PeerSample::default()
+    };
     assert!(sample.has_answer_of(Family::V4, 1) && !sample.has_answer_of(Family::V4, 2));
     let mut ledger = PeerLedger::default();
     ledger.absorb(&sample, Mono(1), (Duration::MAX, true), &BTreeMap::new());

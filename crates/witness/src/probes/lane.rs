@@ -25,7 +25,7 @@ pub struct LaneLedger {
     /// Frontend with which it was armed. Success at this frontend does not prove that another one is served.
     pub(crate) frontend: Option<SocketAddr>,
     /// Whether another Service uses its frontend, or did when a probe last passed.
-    #[serde(default, rename = "claimed")]
+    #[serde(rename = "claimed")]
     pub in_conflict: bool,
     pub last_pass: Option<Mono>,
     /// When a probe last failed, even if the failure was void.
