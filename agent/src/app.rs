@@ -53,13 +53,11 @@ mod agent;
 mod changes;
 mod check;
 mod notices;
-mod open_count;
 mod probing;
 mod serving;
 
 use agent::Agent;
 pub use check::check;
-use open_count::Counted;
 use probing::{Inbox, Probing};
 use serving::Serving;
 
@@ -136,8 +134,6 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
     agent.health_ports = health_ports;
-    let (counts, counted) = mpsc::channel(1);
-    agent.open_counts = counts;
     // Publish answers before a client can connect.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
@@ -171,7 +167,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let stall = Stall::new(heartbeat.clone(), clock::mono());
     let served = serving::all(&agent, listeners, admin, &stall);
     let serving = Serving::start(served, (stall, pulse), ended).await?;
-    let mut inputs = Inputs::new(updates, inbox, wanted_recordings, counted).await?;
+    let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     agent.follow_interfaces(inputs.interfaces());
     let mut starting = Some(starting);
     let signal = loop {
@@ -213,7 +209,6 @@ struct Inputs {
     inbox: Option<Inbox>,
     devices: watch::Receiver<Interfaces>,
     recordings: Receiver<RecordingRequest>,
-    counted: Receiver<Counted>,
     sample: Interval,
     check: Interval,
 }
@@ -223,7 +218,6 @@ impl Inputs {
         updates: Receiver<Update>,
         inbox: Option<Inbox>,
         recordings: Receiver<RecordingRequest>,
-        counted: Receiver<Counted>,
     ) -> Result<Self, DevicesError> {
         let mut check = tokio::time::interval(CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -232,7 +226,6 @@ impl Inputs {
             inbox,
             devices: devices::follow().await?,
             recordings,
-            counted,
             sample: tokio::time::interval(SAMPLE_INTERVAL),
             check,
         })
@@ -251,7 +244,11 @@ impl Inputs {
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.caught_up().follow_view(update),
             Some(event) = inbox => agent.caught_up().feed(event),
-            Some(counted) = self.counted.recv() => agent.caught_up().feed(Event::Open(counted)),
+            Some(counted) = OptionFuture::from(agent.open_count.as_mut()) => {
+                agent.open_count = None;
+                let counted = counted.unwrap_or_else(|error| Err(error.to_string()));
+                agent.caught_up().feed(Event::Open(counted));
+            }
             Ok(()) = self.devices.changed() => {
                 agent.caught_up().follow_interfaces(self.interfaces());
             }

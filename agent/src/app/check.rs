@@ -30,7 +30,7 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
         .map(|sentinel| Probing::new(sentinel, None))
         .unzip();
     let (updates, _) = follow(&config).await?;
-    let mut inputs = Inputs::new(updates, inbox, mpsc::channel(1).1, mpsc::channel(1).1).await?;
+    let mut inputs = Inputs::new(updates, inbox, mpsc::channel(1).1).await?;
     let interfaces = inputs.interfaces();
     let [device, _] = (probing.as_ref()).map_or_else(Default::default, Probing::far_ends);
     let mut found = interfaces

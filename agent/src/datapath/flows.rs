@@ -7,6 +7,7 @@ use std::{fs, io};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use pathproof_judge::drain::{Flow, OpenConnections, Outsiders};
 use pathproof_wire::service::{Address, Port, mapped};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::netlink::{PATIENCE, attributes, dump, find};
 
@@ -36,8 +37,16 @@ const OPEN: [(u8, &str); 3] = [(3, "established"), (4, "fin_wait"), (5, "close_w
 /// Sysctl with the maximum timeout of an entry while data is not acknowledged.
 const UNACKNOWLEDGED: &str = "unacknowledged";
 
-/// Counts the connections of outside clients to Services. An error is a sentence.
-pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
+/// A count that is under way. An error is a sentence.
+pub type Count = JoinHandle<Result<OpenConnections, String>>;
+
+/// Counts the connections of outside clients to Services on another thread: a large table takes longer to
+/// read than the main loop may block.
+pub fn start(outsiders: Outsiders) -> Count {
+    spawn_blocking(move || count(&outsiders))
+}
+
+fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     let failed = |error: io::Error| format!("the kernel's conntrack table cannot be read: {error}");
     let lasts = Lasts::read().map_err(failed)?;
     let mut counted = OpenConnections::default();
