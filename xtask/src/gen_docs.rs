@@ -22,8 +22,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let path = folder.join(name);
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
-    let readme = chart::with_table(&read("README.md")?, &read("values.yaml")?)?;
-    page("deploy/chart/README.md", readme.as_bytes(), args)?;
+    let readme = read("README.md")?;
+    let wanted = chart::with_table(&readme, &read("values.yaml")?)?;
+    if !args.check {
+        fs::write(folder.join("README.md"), wanted)
+            .context("cannot write the chart's README.md")?;
+    } else if readme != wanted {
+        bail!("deploy/chart/README.md is out of date; run: cargo xtask gen-docs");
+    }
     // Tests of the agent compare its pages with the checked-in ones. With the variable they write them first.
     let mut pages = run::cargo();
     pages.args(["test", "--quiet", "--package", "pathproof", "--lib"]);
@@ -33,18 +39,4 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         false => pages.env("PATHPROOF_BLESS", "1"),
     };
     run::run(&mut pages)
-}
-
-/// Writes a page, or compares it with the existing one.
-fn page(name: &str, wanted: &[u8], args: &Args) -> Result<()> {
-    let path = run::root().join(name);
-    if args.check {
-        if fs::read(&path).ok().as_deref() != Some(wanted) {
-            bail!("{name} is out of date; run: cargo xtask gen-docs");
-        }
-    } else {
-        fs::write(&path, wanted).with_context(|| format!("cannot write {name}"))?;
-        println!("wrote {name}");
-    }
-    Ok(())
 }

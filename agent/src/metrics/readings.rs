@@ -53,7 +53,7 @@ pub(super) fn causes(turn: &Snapshot, to: &mut Samples<'_>) {
 pub(super) fn findings(turn: &Snapshot, to: &mut Samples<'_>) {
     for (family, verdict) in families(turn) {
         // A rule may find several things, but a series must be unique.
-        let found = verdict.all_findings();
+        let found = verdict.findings.iter();
         let rules: BTreeSet<&str> = found.map(|found| found.rule.name()).collect();
         for rule in rules {
             to.add(&[family, rule], 1.0);

@@ -44,7 +44,7 @@ impl Verdict {
             state => state > State::Proven,
         };
         let found = self.families.iter().flat_map(|family| {
-            let found = family.all_findings();
+            let found = family.findings.iter();
             found.filter(move |finding| counts(finding, family.state))
         });
         let mut all: Vec<&Finding> = found.collect();

@@ -139,18 +139,6 @@ pub struct FamilyVerdict {
     pub lanes: Vec<LaneView>,
 }
 
-impl FamilyVerdict {
-    /// All findings including the first. Older agents reported only that one.
-    pub fn all_findings(&self) -> impl Iterator<Item = &Finding> {
-        let first = std::iter::once(&self.finding);
-        first.chain(
-            self.findings
-                .iter()
-                .filter(|finding| **finding != self.finding),
-        )
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
     #[serde(with = "names::ClassName")]
