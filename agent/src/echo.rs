@@ -39,17 +39,17 @@ pub enum EchoError {
 }
 
 /// Answers and dials until a signal ends it.
-pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
+pub async fn run(args: EchoArgs) -> Result<(), EchoError> {
     let echo = listen(ECHO_PORT)?;
     let large = listen(LARGE_TRANSFER_PORT)?;
     let mut shutdown = Shutdown::listen().map_err(EchoError::Signals)?;
-    tracing::info!(service = %said.service, "answering on port {ECHO_PORT}, connecting to the \
+    tracing::info!(service = %args.service, "answering on port {ECHO_PORT}, connecting to the \
                                              Service once a second");
     let answers = async { tokio::join!(serve::answer(&echo), serve::accept(&large)) };
     tokio::pin!(answers);
     tokio::select! {
         _ = &mut answers => {}
-        () = dial::run(&said.service) => {}
+        () = dial::run(&args.service) => {}
         _ = shutdown.requested() => {}
     }
     // Keep answering: other nodes use this endpoint until they learn of its removal.

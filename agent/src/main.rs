@@ -25,20 +25,20 @@ fn main() -> ExitCode {
         Err(exit) => return exit.into(),
     };
     let exit = match args.command {
-        Command::Run(said) => exit(run(&said)),
-        Command::Status(said) => cli::status::run(&said, clock::now),
-        Command::Why(said) => cli::why::run(&said),
-        Command::Record(said) => cli::recording::record(&said),
-        Command::Replay(said) => cli::recording::run_replay(&said),
-        Command::Check(said) => check(&said),
-        Command::Drain(said) => cli::drain::run(&said, clock::mono),
-        Command::Fleet(said) => cli::fleet::run(&said, clock::wall()),
-        Command::Rotate(said) => exit(rotate_generations(*said)),
-        Command::Echo(said) => exit(echo(said)),
-        Command::Cleanup(said) => exit(cleanup(said)),
+        Command::Run(args) => exit(run(&args)),
+        Command::Status(args) => cli::status::run(&args, clock::now),
+        Command::Why(args) => cli::why::run(&args),
+        Command::Record(args) => cli::recording::record(&args),
+        Command::Replay(args) => cli::recording::run_replay(&args),
+        Command::Check(args) => check(&args),
+        Command::Drain(args) => cli::drain::run(&args, clock::mono),
+        Command::Fleet(args) => cli::fleet::run(&args, clock::wall()),
+        Command::Rotate(args) => exit(rotate_generations(*args)),
+        Command::Echo(args) => exit(echo(args)),
+        Command::Cleanup(args) => exit(cleanup(args)),
         // `kube_proxy_compat::words` has already handled this command above.
-        Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
-        Command::Version(said) => cli::version(said.output),
+        Command::KubeProxy(args) => exit(stand_in(Ok(args.words))),
+        Command::Version(args) => cli::version(args.output),
     };
     exit.into()
 }
@@ -53,9 +53,9 @@ fn exit(outcome: Outcome) -> Exit {
     })
 }
 
-fn run(said: &RunArgs) -> Outcome {
+fn run(args: &RunArgs) -> Outcome {
     check_variables()?;
-    run_with(Config::resolve(said, &Surroundings::read())?, Vec::new())
+    run_with(Config::resolve(args, &Surroundings::read())?, Vec::new())
 }
 
 fn check_variables() -> Result<(), ConfigError> {
@@ -88,10 +88,10 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
 }
 
 /// Runs the pod probe on one thread, because it is idle nearly all the time and runs on every node.
-fn echo(said: EchoArgs) -> Outcome {
+fn echo(args: EchoArgs) -> Outcome {
     lifecycle::start_log(LogFormat::Text, lifecycle::DEFAULT_FILTER);
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(pathproof::echo::run(said));
+    let ended = runtime.block_on(pathproof::echo::run(args));
     // Do not wait for a name lookup in progress.
     runtime.shutdown_background();
     ended?;
@@ -134,12 +134,12 @@ fn remove_rules() -> Exit {
 }
 
 /// Queries a running agent; without one, this process probes for a few seconds.
-fn check(said: &CheckArgs) -> Exit {
-    if said.npd {
-        return cli::check::npd::run(said, clock::now);
+fn check(args: &CheckArgs) -> Exit {
+    if args.npd {
+        return cli::check::npd::run(args, clock::now);
     }
-    let checked = cli::check::beside_agent(said).map_err(app::AppError::from);
-    let checked = checked.and_then(|exit| exit.map_or_else(|| check_here(said), Ok));
+    let checked = cli::check::beside_agent(args).map_err(app::AppError::from);
+    let checked = checked.and_then(|exit| exit.map_or_else(|| check_here(args), Ok));
     checked.unwrap_or_else(|error| match exit(Err(error)) {
         // A check that fails itself must not exit with `Failure`, which means that the datapath is broken.
         Exit::Failure => Exit::Unknown,
@@ -147,12 +147,12 @@ fn check(said: &CheckArgs) -> Exit {
     })
 }
 
-fn check_here(said: &CheckArgs) -> Outcome {
-    let config = Config::of(&said.cluster, Some(&said.sentinel), &Surroundings::read())?;
+fn check_here(args: &CheckArgs) -> Outcome {
+    let config = Config::of(&args.cluster, Some(&args.sentinel), &Surroundings::read())?;
     config.check()?;
-    let time = Duration::from_secs(said.seconds);
+    let time = Duration::from_secs(args.seconds);
     let (report, time) = current_thread()?.block_on(app::check(config, time))?;
-    Ok(cli::check::show(said, &report, time))
+    Ok(cli::check::show(args, &report, time))
 }
 
 fn current_thread() -> io::Result<Runtime> {
@@ -171,8 +171,8 @@ fn rotate_generations(mut config: RotateConfig) -> Outcome {
     Ok(Exit::Success)
 }
 
-fn cleanup(said: CleanupArgs) -> Outcome {
-    let removal = app::cleanup(&said.kept, said.sentinel_devices);
+fn cleanup(args: CleanupArgs) -> Outcome {
+    let removal = app::cleanup(&args.kept, args.sentinel_devices);
     let removed = current_thread()?.block_on(removal)?;
     println!(
         "removed {} pinned links and maps, {} tc filters and {} sentinel interfaces; the observer \

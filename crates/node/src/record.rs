@@ -90,16 +90,16 @@ struct RecordedPart {
 
 impl RecordedPart {
     fn begin(judge: &impl Serialize, now: Mono) -> Self {
-        let mut segment = Self {
+        let mut part = Self {
             began: now,
             ..Self::default()
         };
-        segment.write(&Line::<(), _>::Part {
+        part.write(&Line::<(), _>::Part {
             recording: VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             judge,
         });
-        segment
+        part
     }
 
     fn write(&mut self, line: &impl Serialize) {

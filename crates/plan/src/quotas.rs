@@ -130,8 +130,8 @@ impl Quotas {
 
     pub(super) fn follows(&self, name: &ObjectName) -> bool {
         let entry = self.namespaces.get(&name.namespace);
-        let place = entry.and_then(|namespace| namespace.services.get(&name.name));
-        place.is_some_and(|place| place.followed)
+        let service = entry.and_then(|namespace| namespace.services.get(&name.name));
+        service.is_some_and(|service| service.followed)
     }
 
     /// Services that are not followed because they exceed a quota.
@@ -192,8 +192,8 @@ impl Quotas {
             if counted(&demand) {
                 entry.demand = each(&entry.demand, &demand, u64::saturating_add);
             }
-            let place = ServiceDemand { demand, ..before };
-            entry.services.insert(Arc::clone(&name.name), place);
+            let service = ServiceDemand { demand, ..before };
+            entry.services.insert(Arc::clone(&name.name), service);
         } else {
             self.over.remove(name);
             if entry.services.is_empty() {
@@ -214,8 +214,8 @@ impl Quotas {
     /// Gives a Service priority over others if it was in an earlier agent's maps.
     pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
         let entry = self.namespaces.get_mut(&name.namespace);
-        if let Some(place) = entry.and_then(|namespace| namespace.services.get_mut(&name.name)) {
-            place.followed = Excess::of(&place.demand).is_none() && stood();
+        if let Some(service) = entry.and_then(|namespace| namespace.services.get_mut(&name.name)) {
+            service.followed = Excess::of(&service.demand).is_none() && stood();
         }
     }
 
@@ -240,10 +240,11 @@ impl Quotas {
             .filter(|service| !chosen.contains(&service.namespace))
         {
             let entry = self.namespaces.get_mut(&name.namespace);
-            if let Some(place) = entry.and_then(|namespace| namespace.services.get_mut(&name.name))
+            if let Some(service) =
+                entry.and_then(|namespace| namespace.services.get_mut(&name.name))
             {
-                let excess = Excess::of(&place.demand);
-                place.followed = excess.is_none();
+                let excess = Excess::of(&service.demand);
+                service.followed = excess.is_none();
                 set(&mut self.over, name.clone(), excess);
             }
         }
@@ -260,23 +261,23 @@ impl Quotas {
             return;
         };
         let mut services: Vec<_> = entry.services.iter_mut().collect();
-        services.sort_by_key(|(_, place)| !place.followed);
-        for (name, place) in services {
+        services.sort_by_key(|(_, service)| !service.followed);
+        for (name, service) in services {
             let name = ObjectName {
                 namespace: Arc::clone(namespace),
                 name: Arc::clone(name),
             };
-            let mut excess = Excess::of(&place.demand);
-            if excess.is_none() && !fits(&place.demand, &left) {
+            let mut excess = Excess::of(&service.demand);
+            if excess.is_none() && !fits(&service.demand, &left) {
                 excess = Some(Excess::Share);
             }
             let followed = excess.is_none();
             if followed {
-                left = each(&left, &place.demand, u64::saturating_sub);
+                left = each(&left, &service.demand, u64::saturating_sub);
             }
-            if followed != place.followed {
-                self.was.entry(name.clone()).or_insert(place.followed);
-                place.followed = followed;
+            if followed != service.followed {
+                self.was.entry(name.clone()).or_insert(service.followed);
+                service.followed = followed;
             }
             set(&mut self.over, name, excess);
         }
