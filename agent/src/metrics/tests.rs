@@ -6,7 +6,7 @@ use pathproof_facts::directory::ServiceInfo;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Transport};
 use pathproof_judge::verdict::Rule;
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::probe::STAGES;
 use pathproof_wire::service::{Family, SourceClass};

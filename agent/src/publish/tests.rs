@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_report::condition::Pace;
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use rstest::rstest;
 use serde_json::{Value, json};
 use server::{Say, Seen, Server};

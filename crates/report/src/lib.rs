@@ -460,8 +460,5 @@ pub fn serialize_verdict<S: Serializer>(
     document.serialize(serializer)
 }
 
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
-
 #[cfg(test)]
 mod tests;

@@ -212,7 +212,7 @@ fn heads(rest: &str) -> Vec<String> {
 }
 
 /// Crates of the workspace, and those that each may use.
-const CRATES: [(&str, &str); 14] = [
+const CRATES: [(&str, &str); 15] = [
     ("crates/wire", ""),
     ("crates/ebpf", "pathproof-wire"),
     ("crates/facts", "pathproof-wire"),
@@ -235,12 +235,16 @@ const CRATES: [(&str, &str); 14] = [
         "pathproof-wire pathproof-facts pathproof-judge pathproof-report",
     ),
     (
+        "crates/samples",
+        "pathproof-wire pathproof-facts pathproof-witness pathproof-judge pathproof-report",
+    ),
+    (
         "crates/sim",
         "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator",
     ),
     (
         "agent",
-        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-samples",
     ),
     (
         "fuzz",
@@ -252,7 +256,7 @@ const CRATES: [(&str, &str); 14] = [
     ),
     ("xtask", ""),
 ];
-const OURS: &str = "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-ebpf pathproof-sim pathproof node-tests pathproof-fuzz xtask";
+const OURS: &str = "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-ebpf pathproof-samples pathproof-sim pathproof node-tests pathproof-fuzz xtask";
 /// All libraries that the kernel side may link.
 const KERNEL_SIDE: &str = "pathproof-wire aya-ebpf";
 
@@ -263,6 +267,8 @@ pub(super) fn crates(tree: &Tree, violations: &mut Vec<Violation>) {
             let (name, line) = (entry.dependency(), entry.line);
             let message = if has(OURS, name) && !has(allowed, name) {
                 format!("{folder} must not use {name}")
+            } else if name == "pathproof-samples" && !entry.table.contains("dev-") {
+                format!("{name} is for tests: it must not be linked")
             } else if folder == "crates/ebpf" && !has(KERNEL_SIDE, name) {
                 format!("the kernel side may use {KERNEL_SIDE}, not {name}")
             } else if folder == "crates/wire" && !entry.table.contains("dev-") && name != "aya" {
@@ -357,7 +363,13 @@ mod tests {
             let manifest = |name| format!("[dependencies]\n{name} = {{ workspace = true }}\n");
             fault_and_twin(crates, path, (&manifest(fault), 2), &manifest(twin));
         }
-        let dev = "[dev-dependencies]\nproptest = { workspace = true }\n";
-        assert_eq!(check(crates, &[("crates/wire/Cargo.toml", dev)]), [""; 0]);
+        for (path, name) in [
+            ("crates/wire/Cargo.toml", "proptest"),
+            ("agent/Cargo.toml", "pathproof-samples"),
+        ] {
+            let manifest = |table| format!("[{table}]\n{name} = {{ workspace = true }}\n");
+            let fault = manifest("dependencies");
+            fault_and_twin(crates, path, (&fault, 2), &manifest("dev-dependencies"));
+        }
     }
 }

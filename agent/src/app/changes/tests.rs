@@ -1,5 +1,5 @@
 use pathproof_judge::eligibility::Eligibility;
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use rstest::rstest;
 
 use super::*;

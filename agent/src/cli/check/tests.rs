@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use pathproof_judge::verdict::LaneState;
-use pathproof_report::testing::sample::{self, probed};
+use pathproof_samples as sample;
+use pathproof_samples::probed;
 use rstest::rstest;
 
 use super::*;

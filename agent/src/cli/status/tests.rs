@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pathproof_report::testing::sample;
 use pathproof_report::{PortWay, Report};
+use pathproof_samples as sample;
 use pathproof_wire::service::{Family, SourceClass};
 use rstest::rstest;
 

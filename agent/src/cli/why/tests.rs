@@ -1,6 +1,7 @@
 use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_report::Report;
-use pathproof_report::testing::sample::{self, probed};
+use pathproof_samples as sample;
+use pathproof_samples::probed;
 use rstest::rstest;
 
 use super::{Chain, render};

@@ -1,7 +1,7 @@
 use axum::body::Body;
 use axum::http::{Method, Request};
 use http_body_util::BodyExt as _;
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use rstest::rstest;
 use tower::ServiceExt as _;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_judge::answer::Endpoint;
 use pathproof_node::programming::{EndpointChange, Latency, Programmed};
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{Family, SourceClass};
 

@@ -1,7 +1,7 @@
 //! Selection of the Services with series, and the content of these series.
 
 use pathproof_facts::cluster::ObjectName;
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{Family, SourceClass};
 use proptest::prelude::*;

@@ -3,13 +3,9 @@
 //!
 //! Length: one table of all messages, and one model of the API server for all writes.
 
-mod words;
-
 use std::time::Duration;
 
 use pathproof_facts::time::{Mono, Wall};
-use pathproof_judge::eligibility::Eligibility;
-use pathproof_judge::verdict::{Evidence, Finding, Rule};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -22,12 +18,6 @@ const BEHAVIOUR: &str = include_str!(concat!(
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: u64 = 3_600;
-
-fn tainted() -> Eligibility {
-    Eligibility::Tainted {
-        taint: "ToBeDeletedByClusterAutoscaler".to_owned(),
-    }
-}
 
 fn at(seconds: u64) -> Mono {
     Mono(seconds * 1_000_000_000)

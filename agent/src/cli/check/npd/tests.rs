@@ -1,6 +1,6 @@
 use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_judge::verdict::{self, Evidence, Finding};
-use pathproof_report::testing::sample;
+use pathproof_samples as sample;
 use rstest::rstest;
 use serde::Deserialize;
 

@@ -1,12 +1,17 @@
 //! The sentinel and its lanes in sample reports.
 
-use pathproof_facts::cause::ProbeCause;
+use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::trace::ProbePath;
-use pathproof_judge::verdict::finding::{ConcurrentFailures, FailedLane, LaneLacking, NeverWorked};
-use pathproof_judge::verdict::{LaneState, LaneView, StageDelays};
-use pathproof_witness::conntrack::Table;
+use pathproof_judge::verdict::finding::{
+    ConcurrentFailures, Evidence, FailedLane, Finding, LaneLacking, Named, NeverWorked, Rule, Scope,
+};
+use pathproof_judge::verdict::{LaneState, LaneView, PathState, StageDelays};
+use pathproof_report::{Report, SentinelCondition, SentinelReport};
+use pathproof_wire::service::Family;
+use pathproof_witness::conntrack::{Conntrack, Table};
 
-use super::*;
+use super::found::{of, set_finding};
+use super::{ago, answered, proven};
 
 /// A sentinel that is not probed.
 pub fn unprobed(state: SentinelCondition, sentence: &str) -> SentinelReport {

@@ -13,7 +13,7 @@ use pathproof_wire::service::Family;
 use pathproof_witness::probes::VoidReason;
 use rstest::rstest;
 
-use crate::testing::sample::{ago, probed};
+use crate::{ago, probed};
 
 const NOW: Mono = Mono(3_600_000_000_000);
 

@@ -9,7 +9,8 @@ use pathproof_judge::explain::*;
 use pathproof_judge::verdict::Verdict;
 use pathproof_wire::service::Family;
 
-use crate::testing::sample::{self, probed};
+use crate as sample;
+use crate::probed;
 
 fn told(text: &mut String, remedy: &Remedy) {
     // Only who prints the page knows the address of the docs.

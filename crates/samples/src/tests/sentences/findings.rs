@@ -19,7 +19,8 @@ use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
 use pathproof_witness::probes::VoidReason;
 
-use crate::testing::sample::{self, ago};
+use crate as sample;
+use crate::ago;
 
 const LACKING: [MissingCriterion; 11] = [
     MissingCriterion::Filtered,

@@ -9,7 +9,7 @@ use pathproof_judge::explain::*;
 use pathproof_judge::verdict::{LaneView, StageDelays};
 use pathproof_wire::service::Family;
 
-use crate::testing::sample::probed;
+use crate::probed;
 
 const DEVICES: [&str; 4] = [
     "pathproof-c1",

@@ -1,14 +1,25 @@
 //! Every reason and message of the condition.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use pathproof_facts::testing::assert_words;
 use pathproof_facts::trace::{ProbePath, Transport};
+use pathproof_judge::eligibility::Eligibility;
+use pathproof_judge::verdict::{Evidence, Finding, Rule, Verdict};
+use pathproof_report::condition::{MESSAGE_MAX, Reason, bounded, condition, message, says_leaving};
 use pathproof_wire::service::Family;
 use pathproof_witness::evidence::CoverageLoss;
+use rstest::rstest;
 
-use super::*;
-use crate::testing::sample::{self, ago, probed};
+use crate as sample;
+use crate::{ago, probed};
+
+fn tainted() -> Eligibility {
+    Eligibility::Tainted {
+        taint: "ToBeDeletedByClusterAutoscaler".to_owned(),
+    }
+}
 
 #[test]
 fn every_reason_has_its_name() {

@@ -1,16 +1,19 @@
-//! Realistic sample reports.
+//! Realistic sample reports for tests. Its own tests compare every sentence with crates/report/testdata/words.
 
-use pathproof_facts::cause::{Cause, State};
-use pathproof_facts::switches::AuditBy;
+use pathproof_facts::cause::{Cause, Failure, State};
+use pathproof_facts::switches::{AuditBy, Enforcement};
+use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope};
 use pathproof_judge::verdict::{
     Decision, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble,
 };
-use pathproof_witness::conntrack::Conntrack;
+use pathproof_report::{
+    AnswerReport, AnswersReport, Attached, DeviceReport, FleetSeen, Report, SentinelCondition,
+    SightingReport,
+};
+use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
-
-use crate::*;
 
 mod cilium;
 mod found;
@@ -19,6 +22,9 @@ pub mod probed;
 pub use cilium::beside_cilium;
 pub use found::set_finding;
 use found::{connected, of};
+
+#[cfg(test)]
+mod tests;
 
 /// The time of every sample: one hour after boot.
 const AT: Mono = Mono(3_600_000_000_000);
@@ -35,7 +41,7 @@ pub fn written() -> jiff::Timestamp {
 
 /// A sound node under steady traffic.
 pub fn proven() -> Report {
-    serde_json::from_str(include_str!("../../testdata/report.json")).unwrap()
+    serde_json::from_str(include_str!("../testdata/report.json")).unwrap()
 }
 
 fn answered(status: u16) -> AnswersReport {

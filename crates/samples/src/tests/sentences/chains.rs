@@ -5,7 +5,7 @@ use pathproof_judge::explain::{Interfaces, steps};
 use pathproof_wire::service::Family;
 use rstest::rstest;
 
-use crate::testing::sample::probed;
+use crate::probed;
 
 #[rstest]
 #[case(0, ProbeCause::Leaked, "sent arrived !translated")]

@@ -2,9 +2,12 @@
 
 use pathproof_facts::owners::Owner;
 use pathproof_facts::trace::ProbePath;
-use pathproof_witness::topology::{DeviceFacts, ForeignPrograms, Role, TopologyFacts, Tristate};
+use pathproof_report::Report;
+use pathproof_witness::topology::{
+    DatapathTopology, DeviceFacts, ForeignPrograms, Role, TopologyFacts, Tristate,
+};
 
-use super::*;
+use super::{probed, proven};
 
 /// [`proven`] on a node where Cilium replaces kube-proxy.
 pub fn beside_cilium() -> Report {

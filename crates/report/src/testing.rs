@@ -1,3 +1,0 @@
-//! Sample reports for the tests of all crates.
-
-pub mod sample;
