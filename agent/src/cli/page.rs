@@ -7,9 +7,7 @@ use pathproof_facts::text::visible;
 use pathproof_report::SentinelCondition;
 
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
-pub(super) use testing::{assert_colours, assert_page};
+pub(super) use tests::{assert_colours, assert_page};
 
 /// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;
@@ -211,43 +209,4 @@ pub(super) fn sentence(reason: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_and_names() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(counted(1, "file"), "1 file");
-        assert_eq!(counted(1_000, "file"), "1,000 files");
-    }
-
-    #[test]
-    fn columns_count_what_is_visible() {
-        let mut out = Text::new(true);
-        out.put(Style::Bad, "ab")
-            .to(5)
-            .put(Style::Plain, "c")
-            .line();
-        assert_eq!(out.finish(), "\x1b[31mab\x1b[0m   c\n");
-        let mut out = Text::new(false);
-        out.put(Style::Bad, "ab")
-            .right(Style::Plain, 8, "xyz")
-            .line();
-        assert_eq!(out.finish(), "ab   xyz\n");
-    }
-
-    #[test]
-    fn paragraphs_wrap_at_the_width() {
-        let mut out = Text::new(false);
-        out.put(Style::Plain, "  ")
-            .wrapped(Style::Plain, 2, &"word ".repeat(40));
-        let text = out.finish();
-        assert!(
-            text.lines()
-                .all(|line| line.starts_with("  word") && line.len() <= WIDTH)
-        );
-        assert_eq!(text.lines().count(), 3);
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::http::AllowList;
-use crate::lifecycle::testing::CapturedLog;
+use crate::lifecycle::tests::CapturedLog;
 
 fn around() -> Surroundings {
     Surroundings {

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::lifecycle::testing::CapturedLog;
+use crate::lifecycle::tests::CapturedLog;
 
 mod server;
 

@@ -3,7 +3,7 @@ use pathproof_samples as sample;
 use rstest::rstest;
 
 use super::*;
-use crate::lifecycle::testing::CapturedLog;
+use crate::lifecycle::tests::CapturedLog;
 
 /// An answer of the agent: its status code, and whether it reports the datapath as healthy.
 type Told = (u16, bool);

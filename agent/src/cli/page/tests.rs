@@ -1,6 +1,4 @@
-//! Assertions on pages, for tests.
-
-use super::WIDTH;
+use super::*;
 
 /// Asserts that a page equals its file in agent/testdata, and that its lines fit a terminal, except for
 /// commands. With PATHPROOF_BLESS set, the file is rewritten; review the difference.
@@ -49,4 +47,41 @@ pub(in crate::cli) fn assert_colours(coloured: &str, plain: &str) {
     // With colour, the badge has blanks around it.
     let badge = plain.split("  ").next().unwrap();
     assert_eq!(read.replacen(&format!(" {badge} "), badge, 1), plain);
+}
+
+#[test]
+fn numbers_and_names() {
+    assert_eq!(grouped(0), "0");
+    assert_eq!(grouped(999), "999");
+    assert_eq!(grouped(1_234_567), "1,234,567");
+    assert_eq!(counted(1, "file"), "1 file");
+    assert_eq!(counted(1_000, "file"), "1,000 files");
+}
+
+#[test]
+fn columns_count_what_is_visible() {
+    let mut out = Text::new(true);
+    out.put(Style::Bad, "ab")
+        .to(5)
+        .put(Style::Plain, "c")
+        .line();
+    assert_eq!(out.finish(), "\x1b[31mab\x1b[0m   c\n");
+    let mut out = Text::new(false);
+    out.put(Style::Bad, "ab")
+        .right(Style::Plain, 8, "xyz")
+        .line();
+    assert_eq!(out.finish(), "ab   xyz\n");
+}
+
+#[test]
+fn paragraphs_wrap_at_the_width() {
+    let mut out = Text::new(false);
+    out.put(Style::Plain, "  ")
+        .wrapped(Style::Plain, 2, &"word ".repeat(40));
+    let text = out.finish();
+    assert!(
+        text.lines()
+            .all(|line| line.starts_with("  word") && line.len() <= WIDTH)
+    );
+    assert_eq!(text.lines().count(), 3);
 }
