@@ -30,7 +30,7 @@ use tokio::time::timeout;
 const HANGS: Duration = Duration::from_secs(60);
 
 /// Status codes of the ports. hyper sends 100 to clients with `Expect: 100-continue`.
-const STATUSES: [u16; 12] = [100, 200, 307, 400, 404, 405, 414, 417, 421, 431, 503, 505];
+const STATUSES: [u16; 11] = [100, 200, 400, 404, 405, 414, 417, 421, 431, 503, 505];
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some((port, request)) = bytes.split_first() else {

@@ -1,17 +1,13 @@
-//! Imitates the HTTP server of Go 1.26, which kube-proxy 1.36 is built with: its redirects, its refusals of
-//! requests, and its order of headers.
+//! Imitates the HTTP server of Go 1.26, which kube-proxy 1.36 is built with: its refusals of requests, and its
+//! order of headers.
 //!
 //! hyper parses the requests, and refuses some that Go answers: docs/health-endpoints.md lists them.
 
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, HOST, LOCATION};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, HOST};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use axum::response::{IntoResponse as _, Response};
 use jiff::fmt::rfc2822::DateTimePrinter;
 use pathproof_facts::time::Wall;
-
-/// Maximum length of a target that is redirected. The redirect's page can be ten times as long, and the
-/// agent must hold it until the client reads it.
-const REDIRECTED: usize = 2_048;
 
 /// Answers that Go's server gives before it calls a handler.
 pub(super) fn before_handlers<B>(request: &Request<B>) -> Option<Response> {
@@ -40,7 +36,7 @@ pub(super) fn before_handlers<B>(request: &Request<B>) -> Option<Response> {
     Some((StatusCode::BAD_REQUEST, CLOSE, body).into_response())
 }
 
-const CLOSE: [(HeaderName, &str); 1] = [(CONNECTION, "close")];
+pub(super) const CLOSE: [(HeaderName, &str); 1] = [(CONNECTION, "close")];
 
 /// Whether a Host header may contain this byte (`httpguts.ValidHostHeader`).
 fn is_in_hosts(byte: u8) -> bool {
@@ -65,83 +61,6 @@ pub(super) fn with_date(mut answer: Response, now: Wall) -> Response {
 /// Path by which `http.ServeMux` selects a handler.
 pub(super) fn path(uri: &Uri) -> Vec<u8> {
     unescape(uri.path()).unwrap_or_default()
-}
-
-/// Answer of `http.ServeMux` to a path that is not clean.
-pub(super) fn unclean(method: &Method, uri: &Uri) -> Option<Response> {
-    let path = uri.path();
-    if path == "*" {
-        return Some((StatusCode::BAD_REQUEST, CLOSE).into_response());
-    }
-    let is_escaped = |byte: u8| is_plain(byte) || b"!'()*[]%".contains(&byte);
-    let escaped = match path.bytes().all(is_escaped) {
-        true => path.to_owned(),
-        false => escape(&self::path(uri)),
-    };
-    let clean = clean(&escaped);
-    let length = path.len() + uri.query().map_or(0, str::len);
-    match method == Method::CONNECT || clean == escaped || length > REDIRECTED {
-        true => None,
-        // Go escapes the escaped path once more.
-        false => Some(redirect(method, escape(clean.as_bytes()), uri.query())),
-    }
-}
-
-/// `http.Redirect` with 307, which Go uses from 1.26 on.
-fn redirect(method: &Method, mut location: String, query: Option<&str>) -> Response {
-    if let Some(query) = query.filter(|query| !query.is_empty()) {
-        location.push('?');
-        location.extend(query.bytes().map(|byte| match byte.is_ascii() {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02x}"),
-        }));
-    }
-    let status = StatusCode::TEMPORARY_REDIRECT;
-    let page = location
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&#34;")
-        .replace('\'', "&#39;");
-    let page = format!("<a href=\"{page}\">Temporary Redirect</a>.\n\n");
-    match *method {
-        Method::GET | Method::HEAD => {
-            let html = (CONTENT_TYPE, "text/html; charset=utf-8".to_owned());
-            (status, [html, (LOCATION, location)], page).into_response()
-        }
-        _ => (status, [(LOCATION, location)]).into_response(),
-    }
-}
-
-/// Go's `path.Clean` for an absolute path, except that a trailing slash stays.
-fn clean(path: &str) -> String {
-    let mut parts = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    let end = if path.ends_with('/') && !parts.is_empty() {
-        "/"
-    } else {
-        ""
-    };
-    format!("/{}{end}", parts.join("/"))
-}
-
-/// Whether Go leaves this byte of a path unescaped.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
-}
-
-fn escape(path: &[u8]) -> String {
-    let sign = |byte: &u8| match is_plain(*byte) {
-        true => char::from(*byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    path.iter().map(sign).collect()
 }
 
 /// `None` if a percent sign is not followed by two hexadecimal digits.

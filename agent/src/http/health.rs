@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `/healthz` | 200 or 503: may the node be sent new connections? |
 //! | `/livez` | 200 or 503: does the node route Service traffic? |
-//! | anything else | 404, or 307 to the clean path, as Go's ServeMux (`go`) |
+//! | anything else | 404 |
 //!
 //! Every method gets the same answer: the published one, with the current time.
 //!
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use pathproof_facts::time::{Mono, Wall, nanos};
@@ -72,12 +72,12 @@ pub struct Peer(pub IpAddr);
 pub struct Dialled(pub SocketAddr);
 
 pub fn router(state: HealthState) -> Router {
-    let answer = |method: Method, uri: Uri, peer: Option<Extension<Peer>>| async move {
-        let other = match (go::unclean(&method, &uri), &*go::path(&uri)) {
-            (Some(answer), _) => answer,
-            (None, b"/healthz") => return state.answer(Endpoint::Healthz, peer),
-            (None, b"/livez") => return state.answer(Endpoint::Livez, peer),
-            (None, _) => not_found(),
+    let answer = |uri: Uri, peer: Option<Extension<Peer>>| async move {
+        let other = match &*go::path(&uri) {
+            b"/healthz" => return state.answer(Endpoint::Healthz, peer),
+            b"/livez" => return state.answer(Endpoint::Livez, peer),
+            b"*" => (StatusCode::BAD_REQUEST, go::CLOSE).into_response(),
+            _ => not_found(),
         };
         state.metrics.http().answered(None, other.status().as_u16());
         other

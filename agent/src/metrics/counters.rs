@@ -84,7 +84,6 @@ impl Default for HttpStats {
 fn code_of_other(status: u16) -> &'static str {
     match status {
         200 => "200",
-        307 => "307",
         400 => "400",
         417 => "417",
         _ => "404",
