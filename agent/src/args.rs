@@ -31,8 +31,7 @@ permissions. check and drain have more.";
 
 const CHECK_CODES: &str = "\
 Exit codes: 0 the node is proven and every TCP path passes, 1 it is broken or stale, 3 anything \
-else (2 with --npd), 64 wrong configuration, 70 a defect in pathproof, 77 missing \
-permissions.";
+else, 64 wrong configuration, 70 a defect in pathproof, 77 missing permissions.";
 
 const DRAIN_CODES: &str = "\
 Exit codes: 0 no new connection arrives any more, 1 connections still arrive (with --wait: after the \

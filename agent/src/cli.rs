@@ -37,8 +37,6 @@ pub enum Exit {
     Success = 0,
     /// Failed, or the checked part is broken.
     Failure = 1,
-    /// The state of the checked part is unknown, by node-problem-detector's convention.
-    PluginUnknown = 2,
     /// The state of the checked part is unknown.
     Unknown = 3,
     /// The configuration is wrong.

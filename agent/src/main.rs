@@ -135,9 +135,6 @@ fn remove_rules() -> Exit {
 
 /// Queries a running agent; without one, this process probes for a few seconds.
 fn check(args: &CheckArgs) -> Exit {
-    if args.npd {
-        return cli::check::npd::run(args, clock::now);
-    }
     let checked = cli::check::beside_agent(args).map_err(app::AppError::from);
     let checked = checked.and_then(|exit| exit.map_or_else(|| check_here(args), Ok));
     checked.unwrap_or_else(|error| match exit(Err(error)) {

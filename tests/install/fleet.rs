@@ -1,5 +1,4 @@
-//! `kubectl pathproof` with a real kubelet for its exec, and the plugin for node-problem-detector. Both have
-//! only the rights of deploy/examples.
+//! `kubectl pathproof` with a real kubelet for its exec, and only the rights of deploy/examples.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -30,8 +29,6 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     let status: Value =
         serde_json::from_str(&asker.tell(&["status", NODE_NAME, "-o", "json"])).expect("JSON");
     assert_eq!(status["verdict"]["state"], "proven", "{status:#}");
-    let check = scene.check_npd();
-    assert_eq!(check.status.code(), Some(0), "{check:?}");
 
     flush_services(&scene.node.world.node).expect("flush");
     scene.wait_codes(503, 503);
@@ -41,8 +38,6 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     let why = asker.tell(&["why", NODE_NAME]);
     let head = format!("BROKEN  {NODE_NAME} ");
     assert!(why.starts_with(&head) && why.contains("\nlost "), "{why}");
-    let check = scene.check_npd();
-    assert_eq!(check.status.code(), Some(1), "{check:?}");
 
     let denied = lister.run(&["why", NODE_NAME]);
     let said = String::from_utf8_lossy(&denied.stderr);
@@ -71,14 +66,5 @@ impl Person {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
-    }
-}
-
-impl Scene {
-    /// Runs the plugin as node-problem-detector does on a node.
-    fn check_npd(&self) -> Output {
-        let agent = agent_binary().expect("the agent's binary");
-        let mut command = self.node.world.node.command(agent);
-        command.args(["check", "--npd"]).output().expect("it runs")
     }
 }

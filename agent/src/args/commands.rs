@@ -116,14 +116,6 @@ pub struct CheckArgs {
     #[command(flatten, next_help_heading = "Check")]
     pub admin: AdminPort,
 
-    /// Act as a plugin of node-problem-detector: read the agent's verdict once, print one line of
-    /// at most 80 bytes, exit with 0 for no problem, 1 for a problem, 2 for unknown
-    ///
-    /// Sends no probes: without an agent the result is unknown. A node that is being removed is no
-    /// problem.
-    #[arg(long, conflicts_with_all = ["output", "seconds"])]
-    pub npd: bool,
-
     /// Duration of the probes if no agent runs, in seconds
     #[arg(
         long,

@@ -21,8 +21,6 @@ use super::page::{Style, Text, sentence};
 use super::{Exit, FetchError, fetch};
 use crate::args::CheckArgs;
 
-pub mod npd;
-
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
 /// Retries for an agent that has just started, and the pause between them.
@@ -35,7 +33,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// An agent answers, but its verdict cannot be read.
 pub fn beside_agent(args: &CheckArgs) -> Result<Option<Exit>, FetchError> {
     let address = &args.admin.address;
-    let ask = || fetch::report(address, fetch::INTERACTIVE);
+    let ask = || fetch::report(address);
     let mut asked = ask();
     for _ in 0..ATTEMPTS {
         if matches!(asked, Err(FetchError::TooEarly(..))) {

@@ -12,13 +12,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Timeouts: for connecting, and for each read and write.
-pub(super) type Timeouts = (Duration, Duration);
-
-/// For interactive use: a starved node answers late, and a person can wait.
-pub(super) const INTERACTIVE: Timeouts = (Duration::from_secs(3), Duration::from_secs(5));
-/// For node-problem-detector, which allows its plugins 5 s: the sum must be below that.
-pub(super) const PLUGIN: Timeouts = (Duration::from_secs(1), Duration::from_secs(3));
+/// Timeouts for connecting, and for each read and write: a starved node answers late, and a person can
+/// wait.
+const CONNECT: Duration = Duration::from_secs(3);
+const EXCHANGE: Duration = Duration::from_secs(5);
 /// Maximum size of an answer: far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
@@ -63,14 +60,14 @@ pub enum FetchError {
 }
 
 /// The report of `/verdict`, and the text that it was parsed from.
-pub(super) fn report(address: &str, timeouts: Timeouts) -> Result<(Report, String), FetchError> {
-    let body = body(address, &exchange(address, "/verdict", timeouts)?)?;
+pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
+    let body = body(address, &exchange(address, "/verdict")?)?;
     Ok((parse(address, &body)?, body))
 }
 
 /// The answer of `/drainz` to a query, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
-    let answer = exchange(address, &format!("/drainz?{}", ask.query()), INTERACTIVE)?;
+    let answer = exchange(address, &format!("/drainz?{}", ask.query()))?;
     let answer = Answer::of(address, &answer)?;
     match (answer.status, serde_json::from_slice(answer.body)) {
         (200 | 503, Ok(report)) => Ok((report, answer.text())),
@@ -79,7 +76,7 @@ pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), F
 }
 
 pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
-    let answer = exchange(address, "/recording", INTERACTIVE)?;
+    let answer = exchange(address, "/recording")?;
     let answer = Answer::of(address, &answer)?;
     match answer.status {
         200 => Ok(answer.body.to_vec()),
@@ -164,11 +161,11 @@ fn not_an_agent(address: &str, answer: &[u8]) -> FetchError {
     FetchError::NotAnAgent(address.to_owned(), visible(&begins).into_owned())
 }
 
-fn exchange(address: &str, page: &str, timeouts: Timeouts) -> Result<Vec<u8>, FetchError> {
+fn exchange(address: &str, page: &str) -> Result<Vec<u8>, FetchError> {
     let broken = |source| FetchError::Broken(address.to_owned(), source);
-    let mut stream = connect(address, timeouts.0)?;
-    stream.set_read_timeout(Some(timeouts.1)).map_err(broken)?;
-    stream.set_write_timeout(Some(timeouts.1)).map_err(broken)?;
+    let mut stream = connect(address)?;
+    stream.set_read_timeout(Some(EXCHANGE)).map_err(broken)?;
+    stream.set_write_timeout(Some(EXCHANGE)).map_err(broken)?;
     let request =
         format!("GET {page} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();
@@ -183,11 +180,11 @@ fn exchange(address: &str, page: &str, timeouts: Timeouts) -> Result<Vec<u8>, Fe
     }
 }
 
-fn connect(address: &str, within: Duration) -> Result<TcpStream, FetchError> {
+fn connect(address: &str) -> Result<TcpStream, FetchError> {
     let unknown = |source| FetchError::Address(address.to_owned(), source);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for candidate in address.to_socket_addrs().map_err(unknown)? {
-        match TcpStream::connect_timeout(&candidate, within) {
+        match TcpStream::connect_timeout(&candidate, CONNECT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -206,9 +203,7 @@ mod tests {
 
     /// The result of `report` against a server that sends this answer, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {
-        against_by(answer, |address| {
-            report(address, INTERACTIVE).map(|(_, body)| body)
-        })
+        against_by(answer, |address| report(address).map(|(_, body)| body))
     }
 
     fn against_by<T>(answer: &'static [u8], ask: impl FnOnce(&str) -> T) -> T {
@@ -278,12 +273,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let message = report(&address, INTERACTIVE).unwrap_err().to_string();
+        let message = report(&address).unwrap_err().to_string();
         assert!(
             message.contains("check that `pathproof run` is running"),
             "{message}"
         );
-        let message = report("nonsense", INTERACTIVE).unwrap_err().to_string();
+        let message = report("nonsense").unwrap_err().to_string();
         assert!(message.starts_with("--admin-address"), "{message}");
     }
 

@@ -46,7 +46,7 @@ pub fn run(args: &StatusArgs, now: fn() -> Timestamp) -> Exit {
 }
 
 fn page(args: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
-    let (report, body) = fetch::report(&args.admin.address, fetch::INTERACTIVE)?;
+    let (report, body) = fetch::report(&args.admin.address)?;
     Ok(match args.output {
         Output::Json => json(&body).into_owned(),
         Output::Text => styled(&render(&report, now(), colours()), colours()),

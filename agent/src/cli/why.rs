@@ -27,7 +27,7 @@ const STAGE: usize = 30;
 pub fn run(args: &WhyArgs) -> Exit {
     let report = match args.at {
         Some(at) => recording::report_at(at, args),
-        None => fetch::report(&args.admin.address, fetch::INTERACTIVE)
+        None => fetch::report(&args.admin.address)
             .map(|(report, _)| report)
             .map_err(recording::Problem::from),
     };

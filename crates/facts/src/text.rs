@@ -8,7 +8,6 @@
 //! | pages: `status`, `why`, `check`, `fleet`, `drain`, `replay` | [`styled`]; [`visible`] for a piece |
 //! | `--output json`, `/verdict` and `/drainz`, which people read with curl | [`json`] |
 //! | the line on standard error by which a command fails | [`visible`] |
-//! | the one line of `check --npd` | [`visible`] |
 //! | lines of the log | [`styled`] or [`visible`]; [`json`] if the log is JSON |
 //! | message of the Node's condition, note of Events | [`visible`] |
 //!

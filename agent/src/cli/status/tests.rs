@@ -156,9 +156,7 @@ async fn the_served_report_is_shown() {
     tokio::spawn(serve::serve(listener, router, rules, pending()));
     let ask = || {
         let address = address.clone();
-        tokio::task::spawn_blocking(move || {
-            fetch::report(&address, fetch::INTERACTIVE).map(|(report, _)| report)
-        })
+        tokio::task::spawn_blocking(move || fetch::report(&address).map(|(report, _)| report))
     };
     let early = ask().await.unwrap().unwrap_err();
     assert!(matches!(early, FetchError::TooEarly(..)), "{early}");
