@@ -75,50 +75,25 @@ fn every_name_is_what_is_documented() {
         };
         format!("{}: {}{kube_proxy}", in_json(owner), owner.label())
     });
-    let told = [Tristate::Yes, Tristate::No, Tristate::Unknown];
-    table(out, "what is told", &told, |value| {
+    table(out, "what is told", &Tristate::ALL, |value| {
         one_name(value, value.name())
     });
-    let routing = [Routing::Native, Routing::Vxlan, Routing::Geneve];
-    table(out, "routing", &routing, |mode| one_name(mode, mode.name()));
-    let seen = [Seen::Full, Seen::Partial, Seen::Hidden];
-    table(out, "what is seen", &seen, |extent| {
+    table(out, "routing", &Routing::ALL, |mode| {
+        one_name(mode, mode.name())
+    });
+    table(out, "what is seen", &Seen::ALL, |extent| {
         one_name(extent, extent.name())
     });
-    let lanes = [
-        LaneState::Passing,
-        LaneState::Failing,
-        LaneState::Void,
-        LaneState::NeverWorked,
-        LaneState::Off,
-    ];
-    table(out, "states of lanes", &lanes, |state| {
+    table(out, "states of lanes", &LaneState::ALL, |state| {
         one_name(state, state.name())
     });
     let paths = [PathState::Proven, PathState::Failing, PathState::Quiet];
     table(out, "states of paths", &paths, in_json);
     table(out, "void", &VoidReason::ALL, in_json);
-    let stages = [
-        ShownStage::Sent,
-        ShownStage::Arrived,
-        ShownStage::Translated,
-        ShownStage::Echoed,
-        ShownStage::Returned,
-        ShownStage::Collected,
-        ShownStage::Data,
-        ShownStage::Masqueraded,
-    ];
-    table(out, "stages", &stages, |stage| {
+    table(out, "stages", &ShownStage::ALL, |stage| {
         one_name(stage, stage.name())
     });
-    let sentinel = [
-        SentinelCondition::Probing,
-        SentinelCondition::Off,
-        SentinelCondition::Absent,
-        SentinelCondition::Altered,
-        SentinelCondition::Disabled,
-    ];
-    table(out, "the sentinel", &sentinel, |condition| {
+    table(out, "the sentinel", &SentinelCondition::ALL, |condition| {
         one_name(condition, condition.name())
     });
     table(out, "status of the condition", &Status::ALL, |status| {
