@@ -14,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use kube::{Api, Client};
 use pathproof_facts::switches::{ENFORCEMENT, Enforcement, Switches};
 use pathproof_facts::time::Wall;
@@ -253,7 +253,7 @@ impl Rotator {
             let patch = json!({ "metadata": {
                 "resourceVersion": step.version, "labels": { LABEL: value },
             } });
-            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let (params, patch) = (slices::patching(), Patch::Merge(patch));
             let patched = self.labelled.patch_metadata(&step.node, &params, &patch);
             match ask(&format!("label node {}", step.node), patched).await {
                 Err(Trouble::Raced { .. }) => {}
@@ -344,7 +344,7 @@ impl Rotator {
     }
 
     async fn patch(&self, what: &str, slice: &str, patch: Value) -> Result<(), Trouble> {
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let (params, patch) = (slices::patching(), Patch::Merge(patch));
         let patched = self.slices.patch(slice, &params, &patch);
         ask(what, patched).await.map(drop)
     }
@@ -353,7 +353,7 @@ impl Rotator {
         match write {
             Write::Create { family, generation } => {
                 let slice = slices::slice(wanted, *family, *generation);
-                let params = PostParams::default();
+                let params = slices::posting();
                 let created = self.slices.create(&params, &slice);
                 match ask("create an EndpointSlice", created).await {
                     Err(raced @ Trouble::Raced { .. }) => self.find_again(&slice, raced).await,
@@ -396,7 +396,7 @@ impl Rotator {
         let found = ask("read the Lease", self.leases.get_opt(name)).await?;
         let seen = found.as_ref().map(lease_seen);
         let step = self.candidate.step(seen.as_ref(), asked);
-        let params = PostParams::default();
+        let params = slices::posting();
         let ours = lease_of(found, name, Some(self.candidate.name()), clock::wall());
         let written = match step {
             LeaseStep::Wait => return Ok(()),
@@ -435,7 +435,7 @@ impl Rotator {
             return;
         };
         let nobodys = lease_of(Some(found), name, None, clock::wall());
-        let params = PostParams::default();
+        let params = slices::posting();
         let written = self.leases.replace(name, &params, &nobodys);
         if let Err(error) = ask("release the Lease", written).await {
             tracing::info!(%error, "the lease could not be released: another rotator takes over \

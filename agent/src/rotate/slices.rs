@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, NotUsed, Object};
+use kube::api::{ApiResource, NotUsed, Object, PatchParams, PostParams};
 use kube::{Api, Client};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::fleet_report::FLEET;
@@ -23,6 +23,25 @@ const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`]. If the label is missing or has another value, a controller of the cluster may
 /// take over the slice.
 const MANAGER: &str = "pathproof";
+/// Owner of the fields that the rotator writes, in `metadata.managedFields`. Without this name the API server
+/// records "unknown".
+const FIELD_MANAGER: &str = "pathproof-rotator";
+
+/// Parameters of all requests that create or replace an object.
+pub(super) fn posting() -> PostParams {
+    PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+/// Parameters of all patches.
+pub(super) fn patching() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
 
 const PROTOCOLS: [(Protocol, &str); 3] = [
     (Protocol::Tcp, "TCP"),
