@@ -67,6 +67,10 @@ fn roles_give_what_is_needed_and_nothing_else() {
         "metadata": { "name": "strange", "namespace": "pathproof" }, "endpoints": [],
     });
     create(&admin, strange).expect("another slice");
+    let label = json!({ "metadata": { "labels": { "app.kubernetes.io/name": "pathproof" } } });
+    admin
+        .patch(SLICE, &label)
+        .expect("an administrator's label");
     agent(&bearer(base::AGENT));
     events(&bearer(base::AGENT), &admin);
     rotator(&bearer(base::ROTATOR));

@@ -109,9 +109,7 @@ fn an_api_server_takes_every_profile(cluster: &Cluster) {
         cluster
             .looks_at(&objects)
             .unwrap_or_else(|error| panic!("{profile}: {error}"));
-        let without = json!({
-            "profile": profile, "sentinel": { "enabled": false }, "rotator": { "enabled": false },
-        });
+        let without = json!({ "profile": profile, "sentinel": { "enabled": false } });
         if profile != "rke1" {
             let objects = Chart::with(without).render().expect("the chart");
             let taken = cluster.looks_at(&objects);

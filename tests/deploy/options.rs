@@ -141,18 +141,12 @@ fn names_that_the_binary_knows_stay() {
     for (kind, name) in [
         ("Service", "pathproof-sentinel"),
         ("Service", "pathproof-echo"),
-        ("EndpointSlice", "pathproof-sentinel-ipv4"),
-        ("EndpointSlice", "pathproof-sentinel-ipv6"),
     ] {
         named(&objects, kind, name);
     }
     let lease = named(&objects, "Role", "net-rotator").to_string();
     assert!(lease.contains("[\"pathproof-rotator\"]"), "{lease}");
-    let others = objects.iter().filter(|object| {
-        let kind = &object["kind"];
-        kind != "Service" && kind != "EndpointSlice"
-    });
-    for object in others {
+    for object in objects.iter().filter(|object| object["kind"] != "Service") {
         let name = object["metadata"]["name"].as_str().expect("a name");
         assert!(name.starts_with("net-"), "{}", identity(object));
     }

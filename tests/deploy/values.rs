@@ -71,7 +71,7 @@ fn refused(values: Value, words: &[&str]) {
     &["metrics.serviceMonitor.enabled=true", "profile=rke1", "ScrapeConfig"]
 )]
 #[case::rke1_of_nothing(
-    json!({ "profile": "rke1", "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
+    json!({ "profile": "rke1", "sentinel": { "enabled": false } }),
     &["profile=rke1", "sentinel.enabled=false", "installs nothing"]
 )]
 #[case::kube_proxy_has_the_port(
@@ -82,15 +82,12 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "profile": "standalone", "agent": { "portTakeover": "steer" } }),
     &["agent.portTakeover=steer", "profile=standalone", "profile=cilium"]
 )]
-#[case::nothing_to_rotate(
-    json!({ "sentinel": { "enabled": false } }),
-    &["rotator.enabled=true", "sentinel.enabled=false", "set rotator.enabled=false"]
+#[case::nobody_withdraws(
+    json!({ "rotator": { "withdraw": "label" }, "sentinel": { "enabled": false } }),
+    &["rotator.withdraw=label", "sentinel.enabled=false", "set rotator.withdraw=off"]
 )]
 #[case::nothing_to_view(
-    json!({
-        "agent": { "view": "sentinel" },
-        "sentinel": { "enabled": false }, "rotator": { "enabled": false },
-    }),
+    json!({ "agent": { "view": "sentinel" }, "sentinel": { "enabled": false } }),
     &["agent.view=sentinel", "sentinel.enabled=false", "set agent.view=full"]
 )]
 #[case::one_port_for_both(
@@ -222,17 +219,20 @@ fn the_schema_refuses(#[case] values: Value, #[case] name: &str) {
 
 /// Negative controls of the refused values: each is rendered, with the objects that it adds or omits.
 #[rstest]
-#[case(json!({}), &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator"], &["PodMonitor"])]
+#[case(
+    json!({}),
+    &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator", "Service/pathproof-sentinel"],
+    &["PodMonitor", "EndpointSlice"]
+)]
 #[case(json!({ "profile": "rke1" }), &["Deployment/pathproof-rotator", "Service/", "DaemonSet/pathproof-echo"], &["pathproof-agent"])]
 #[case(json!({ "profile": "cilium", "agent": { "portTakeover": "bind" } }), &["DaemonSet"], &[])]
 #[case(
-    json!({ "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
+    json!({ "sentinel": { "enabled": false } }),
     &["DaemonSet"],
-    &["Service/", "echo", "EndpointSlice", "Deployment", "Role/pathproof-rotator"]
+    &["Service/", "echo", "Deployment", "Role/pathproof-rotator"]
 )]
 #[case(json!({ "echo": { "enabled": false } }), &["DaemonSet/pathproof-agent"], &["echo"])]
 #[case(json!({ "agent": { "view": "sentinel" } }), &["DaemonSet/pathproof-agent"], &["echo"])]
-#[case(json!({ "rotator": { "enabled": false } }), &["EndpointSlice"], &["Deployment", "rotator"])]
 #[case(json!({ "policy": { "enabled": false } }), &["DaemonSet"], &["ValidatingAdmissionPolicy"])]
 #[case(
     json!({ "policy": { "reserve": false } }),
@@ -444,7 +444,7 @@ fn alerts_follow_the_values() {
     assert!(alerts(&values).contains(rotation));
     values["rotator"] = json!({ "interval": 601 });
     assert!(!alerts(&values).contains(rotation));
-    values["rotator"] = json!({ "enabled": false });
+    values["sentinel"] = json!({ "enabled": false });
     let missing = "PathproofAgentMissing";
     assert!(alerts(&values).contains(missing));
     for (name, value) in [

@@ -13,7 +13,7 @@ use crate::world::{Family, Place, Pod, World};
 
 mod sentinel;
 
-pub use sentinel::Sentinel;
+pub use sentinel::{SLICES as SENTINEL_SLICES, Sentinel};
 
 /// The taint with which the cluster autoscaler marks a node for removal.
 pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";

@@ -298,8 +298,8 @@ impl Rotation {
             let differs = counts && slice.fleet != spec.fleet;
             differs.then_some(Write::Count { family, version })
         };
-        // The slice of a family that the Service lacks is not foreign: both slices are shipped, whatever
-        // the cluster supports.
+        // The slice of a family that the Service lacks is not foreign: it is left from a time when the Service
+        // had that family.
         let names = Family::ALL.map(|family| slice_name(&spec.service, family));
         let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {

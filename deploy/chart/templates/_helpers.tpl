@@ -97,6 +97,12 @@ imagePullSecrets:
 {{- if ne (include "pathproof.profile" .) "rke1" }}true{{ end -}}
 {{- end }}
 
+{{/* Whether the sentinel's Service and its rotator, which creates the EndpointSlices, are part of this
+     release. */}}
+{{- define "pathproof.rotator" -}}
+{{- if .Values.sentinel.enabled }}true{{ end -}}
+{{- end }}
+
 {{/* Whether the pod probe is part of this release. */}}
 {{- define "pathproof.echo" -}}
 {{- if and .Values.echo.enabled .Values.sentinel.enabled (eq .Values.agent.view "full") }}true{{ end -}}
@@ -153,8 +159,7 @@ imagePullSecrets:
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" .Values.agent.healthzBindAddress) | default "10256" -}}
 {{- end }}
 
-{{/* Options of the sentinel that differ from the binary's defaults, for the agent and the rotator: values that
-run a rotator without the sentinel are refused. */}}
+{{/* Options of the sentinel that differ from the binary's defaults, for the agent and the rotator. */}}
 {{- define "pathproof.sentinelArgs" -}}
 {{- with .Values.sentinel }}
 {{- if not .enabled }}

@@ -14,11 +14,14 @@
 {{- fail (printf "metrics.%s.enabled=true conflicts with profile=rke1: a monitor selects pods, but on RKE1 the agents are RKE's containers; use the ScrapeConfig in deploy/README.md, and set metrics.%s.enabled=false" $kind $kind) }}
 {{- end }}
 {{- end }}
-{{- if not (or .Values.sentinel.enabled .Values.rotator.enabled) }}
-{{- fail "profile=rke1 with sentinel.enabled=false and rotator.enabled=false installs nothing: with RKE1 the chart installs only these two; enable them, or uninstall the chart" }}
+{{- if not .Values.sentinel.enabled }}
+{{- fail "profile=rke1 with sentinel.enabled=false installs nothing: with RKE1 the chart installs only the sentinel and its rotator; set sentinel.enabled=true, or uninstall the chart" }}
 {{- end }}
 {{- end }}
-{{- if and (ne .Values.rotator.withdraw "off") .Values.rotator.enabled (not (include "pathproof.policy" .)) }}
+{{- if and (ne .Values.rotator.withdraw "off") (not .Values.sentinel.enabled) }}
+{{- fail "rotator.withdraw=label conflicts with sentinel.enabled=false, which also removes the rotator: set rotator.withdraw=off, or sentinel.enabled=true" }}
+{{- end }}
+{{- if and (ne .Values.rotator.withdraw "off") (not (include "pathproof.policy" .)) }}
 {{- fail "rotator.withdraw=label needs the policy that limits the rotator's right to patch Nodes to one label: set policy.enabled=true on Kubernetes 1.30 or newer, or rotator.withdraw=off" }}
 {{- end }}
 {{- if and (eq $profile "beside-kube-proxy") (eq $agent.portTakeover "bind") }}
@@ -44,9 +47,6 @@
 {{- end }}
 {{- if and $metrics.podMonitor.enabled $metrics.serviceMonitor.enabled }}
 {{- fail "metrics.podMonitor.enabled=true conflicts with metrics.serviceMonitor.enabled=true: every agent would be scraped twice; set one of them to false" }}
-{{- end }}
-{{- if and .Values.rotator.enabled (not .Values.sentinel.enabled) }}
-{{- fail "rotator.enabled=true conflicts with sentinel.enabled=false: the rotator changes the sentinel's endpoint; set rotator.enabled=false as well, or sentinel.enabled=true" }}
 {{- end }}
 {{- if and (eq $agent.view "sentinel") (not .Values.sentinel.enabled) }}
 {{- fail "agent.view=sentinel conflicts with sentinel.enabled=false: with this view only the sentinel is judged; set agent.view=full, or sentinel.enabled=true" }}
@@ -125,7 +125,7 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and (include "pathproof.agents" .) .Values.rotator.enabled (eq (include "pathproof.agentAccount" .) (include "pathproof.rotatorAccount" .)) }}
+{{- if and (include "pathproof.agents" .) (include "pathproof.rotator" .) (eq (include "pathproof.agentAccount" .) (include "pathproof.rotatorAccount" .)) }}
 {{- fail (printf "agent.serviceAccount.name and rotator.serviceAccount.name are both %s: every agent would have the rotator's rights; give them different ServiceAccounts" .Values.agent.serviceAccount.name) }}
 {{- end }}
 {{- end }}

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::api::path_of;
 use super::{Api, base};
-use crate::manifests::{Manifests, NODE_FILE};
+use crate::manifests::{Manifests, NODE_FILE, SENTINEL_SLICES};
 use crate::prelude::*;
 
 /// Timeout of the wait for the namespaces that the API server creates a moment after it is ready.
@@ -53,12 +53,15 @@ pub fn namespace(api: &Api, name: &str) -> Result<()> {
     create(api, object)
 }
 
-/// Applies deploy/base, and the Node and Services of the manifests. The policies of [`reserve`] are left out,
-/// so that tests can show what agents do when others claim pathproof's names and addresses.
+/// Applies deploy/base, the slices that its rotator would create, and the Node and Services of the manifests.
+/// The policies of [`reserve`] are left out, so that tests can show what agents do when others claim pathproof's
+/// names and addresses.
 pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
         .context("a namespace default")?;
     create_where(api, |object| !is_reserving(object))?;
+    let mut slices = documents(SENTINEL_SLICES)?.into_iter();
+    slices.try_for_each(|slice| create(api, slice))?;
     install_node(api, &manifests.dir().join(NODE_FILE), NODE_NAME)?;
     namespace(api, "demo")?;
     for service in manifests.services() {

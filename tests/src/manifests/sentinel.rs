@@ -1,10 +1,12 @@
-//! The sentinel's Service and slices: the shipped manifest with the fields that an API server adds.
+//! The sentinel's Service, with the fields that an API server adds to the shipped manifest, and its slices.
 
 use std::net::IpAddr;
 
 use crate::world::{Family, layout};
 
 const SHIPPED: &str = include_str!("../../../deploy/base/sentinel.yaml");
+/// The slices, as the rotator creates them.
+pub const SLICES: &str = include_str!("sentinel-slices.yaml");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentinel {
@@ -36,13 +38,13 @@ impl Sentinel {
         layout::pick(layout::cluster_ip(Self::INDEX), family)
     }
 
-    /// The shipped manifest, with the fields that an API server assigns.
     pub(super) fn yaml(&self) -> String {
         const POLICY: &str = "  ipFamilyPolicy: PreferDualStack\n";
         let (v4, v6) = layout::cluster_ip(Self::INDEX);
         let addresses =
             format!("  clusterIP: {v4}\n  clusterIPs:\n    - {v4}\n    - {v6}\n{POLICY}");
-        let mut text = SHIPPED.replace(POLICY, &addresses);
+        let shipped = SHIPPED.replace(POLICY, &addresses);
+        let mut text = format!("{shipped}---\n{SLICES}");
         match self.node_port {
             Some(node_port) => {
                 let target = "      targetPort: 20001\n";

@@ -228,8 +228,10 @@ fn generation(
         endpoints.map(move |endpoint| (endpoint, number))
     });
     let title = names::of_family(family);
-    let wanted =
-        format!("its {title} EndpointSlice must contain exactly one ready endpoint, {expected}");
+    let wanted = format!(
+        "its {title} EndpointSlice, which the rotator creates, must contain exactly one ready endpoint, \
+         {expected}"
+    );
     match (endpoints.next(), endpoints.next()) {
         (Some((endpoint, Some(number))), None)
             if endpoint.address == address(&expected)
