@@ -39,4 +39,5 @@ mod shipped;
 mod takeover;
 mod tenant;
 mod tenants;
+mod upgrades;
 mod uses;

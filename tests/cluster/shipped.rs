@@ -13,16 +13,16 @@ use node_tests::prelude::*;
 use crate::scene::PATIENCE;
 
 /// An API server without nodes, and its clients.
-struct Cluster {
-    api: Api,
+pub(crate) struct Cluster {
+    pub(crate) api: Api,
     kubeconfig: PathBuf,
-    _control: ControlPlane,
+    pub(crate) control: ControlPlane,
     // Dropped last, after the servers.
-    world: World,
+    pub(crate) world: World,
 }
 
 impl Cluster {
-    fn start() -> Needed<Self> {
+    pub(crate) fn start() -> Needed<Self> {
         skip::root()?;
         Tool::Helm.installed()?;
         Tool::Kubectl.installed()?;
@@ -37,12 +37,12 @@ impl Cluster {
         Ok(Self {
             api,
             kubeconfig,
-            _control: control,
+            control,
             world,
         })
     }
 
-    fn command(&self, tool: Tool) -> Command {
+    pub(crate) fn command(&self, tool: Tool) -> Command {
         let program = tool.find().expect("a tool");
         let mut command = self.world.worker.command(program);
         command.env("KUBECONFIG", &self.kubeconfig);
@@ -53,12 +53,16 @@ impl Cluster {
     }
 
     fn helm(&self, verb: &str, words: &[&str]) -> String {
-        let done = self.try_helm(verb, words);
-        done.unwrap_or_else(|error| panic!("helm {verb} {words:?}: {error:#}"))
+        self.helm_of(Tool::Helm, verb, words)
     }
 
-    fn try_helm(&self, verb: &str, words: &[&str]) -> Result<String> {
-        let mut command = self.command(Tool::Helm);
+    pub(crate) fn helm_of(&self, helm: Tool, verb: &str, words: &[&str]) -> String {
+        let done = self.try_helm(helm, verb, words);
+        done.unwrap_or_else(|error| panic!("{helm:?} {verb} {words:?}: {error:#}"))
+    }
+
+    fn try_helm(&self, helm: Tool, verb: &str, words: &[&str]) -> Result<String> {
+        let mut command = self.command(helm);
         command.args([verb, "pathproof", "--namespace", "pathproof"]);
         if verb != "uninstall" {
             command.arg(folder().join("chart"));
@@ -146,7 +150,7 @@ fn a_namespace_that_forbids_the_agents_is_refused(cluster: &Cluster) {
     };
     let look = |values: &[&str]| {
         let words = ["--dry-run=server"].iter().chain(values).copied();
-        cluster.try_helm("install", &words.collect::<Vec<_>>())
+        cluster.try_helm(Tool::Helm, "install", &words.collect::<Vec<_>>())
     };
     let command = "kubectl label namespace pathproof pod-security.kubernetes.io/enforce=privileged";
     set("-");

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::built::versions::KUBERNETES;
+use crate::built;
+use crate::built::versions::{HELM_4, KUBERNETES};
 use crate::cluster::documents;
 use crate::real_node;
 use crate::skip::{self, Needed};
@@ -25,6 +26,8 @@ pub fn folder() -> PathBuf {
 #[derive(Clone, Copy, Debug)]
 pub enum Tool {
     Helm,
+    /// Helm 4. [`Chart`] renders with [`Tool::Helm`].
+    Helm4,
     Kubectl,
     Prometheus,
     Promtool,
@@ -33,6 +36,11 @@ pub enum Tool {
 impl Tool {
     /// Its file, as built by `cargo xtask setup-cluster --all`.
     pub fn find(self) -> Result<PathBuf> {
+        if matches!(self, Self::Helm4) {
+            let folder = built::folder(HELM_4.folder, HELM_4.version);
+            let found = built::program(&folder, "helm");
+            return found.context("helm 4 (run `cargo xtask setup-cluster --all`)");
+        }
         real_node::find(&format!("{self:?}").to_lowercase())
     }
 

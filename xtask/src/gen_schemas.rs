@@ -23,7 +23,6 @@ const KINDS: &str = "
     v1 | ConfigMap Namespace ResourceQuota Service ServiceAccount
     admissionregistration.k8s.io/v1 | ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding
     apps/v1 | DaemonSet Deployment
-    discovery.k8s.io/v1 | EndpointSlice
     networking.k8s.io/v1 | NetworkPolicy
     policy/v1 | PodDisruptionBudget
     rbac.authorization.k8s.io/v1 | ClusterRole ClusterRoleBinding Role RoleBinding

@@ -158,6 +158,16 @@ const HELM: Module = Module {
     ..Module::EMPTY
 };
 
+/// Only for tests of upgrades; charts are rendered by [`HELM`].
+const HELM_4: Module = Module {
+    name: versions::HELM_4.folder,
+    path: "helm.sh/helm/v4",
+    version: versions::HELM_4.version,
+    version_variable: "helm.sh/helm/v4/internal/version.version",
+    variables: &[],
+    ..HELM
+};
+
 const ETCD: Program = Program {
     package: "etcd-server",
     path: "usr/bin/etcd",
@@ -252,9 +262,10 @@ pub(crate) fn real_node() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds helm and kubectl, which render the chart and the overlays; returns the path of helm.
+/// Builds helm and kubectl, which render the chart and the overlays; returns the path of helm 3.
 pub(crate) fn chart_tools() -> Result<PathBuf> {
     KUBECTL.ready()?;
+    HELM_4.ready()?;
     Ok(HELM.ready()?.join("helm"))
 }
 
@@ -318,6 +329,7 @@ mod tests {
             CILIUM,
             CILIUM_1_15,
             HELM,
+            HELM_4,
             ACTIONLINT,
         ];
         for module in kubernetes.iter().chain(&others).chain(&PROXIES) {

@@ -29,6 +29,9 @@ pub const CILIUM: Release = release("cilium", "v1.20.2");
 /// The last minor release that cannot use TCX.
 pub const CILIUM_1_15: Release = release("cilium-1.15", "v1.15.19");
 
+/// The Helm that applies on the server.
+pub const HELM_4: Release = release("helm-4", "v4.3.1");
+
 /// The first release with /livez.
 pub const KUBE_PROXY_1_28: Release = release("kube-proxy-1.28", "v1.28.15");
 /// The last release of Kubernetes that RKE 1 installs.
