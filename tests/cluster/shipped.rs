@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use node_tests::cluster::{Api, ControlPlane, Servers, documents, namespace};
-use node_tests::deploy::{Chart, PROFILES, Tool, folder, said};
+use node_tests::deploy::{Chart, PROFILES, REGISTRY, Tool, folder, said};
 use node_tests::prelude::*;
 
 use crate::scene::PATIENCE;
@@ -66,6 +66,7 @@ impl Cluster {
         command.args([verb, "pathproof", "--namespace", "pathproof"]);
         if verb != "uninstall" {
             command.arg(folder().join("chart"));
+            command.arg(format!("--set=image.registry={REGISTRY}"));
         }
         said(command.args(words))
     }

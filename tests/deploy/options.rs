@@ -26,6 +26,77 @@ fn rendered(values: Value) -> Vec<Value> {
     json!({ "imagePullSecrets": [{ "name": "a" }] }),
     "DaemonSet/pathproof-echo", "/spec/template/spec/imagePullSecrets", json!([{ "name": "a" }])
 )]
+#[case::pull_secrets_of_a_parent(
+    json!({
+        "imagePullSecrets": [{ "name": "c" }],
+        "global": { "imagePullSecrets": ["a", { "name": "b" }] },
+    }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/imagePullSecrets",
+    json!([{ "name": "a" }, { "name": "b" }, { "name": "c" }])
+)]
+#[case::dns(
+    json!({ "dnsConfig": { "options": [{ "name": "ndots", "value": "1" }] } }),
+    "DaemonSet/pathproof-agent", "/spec/template/spec/dnsConfig",
+    json!({ "options": [{ "name": "ndots", "value": "1" }] })
+)]
+#[case::hosts(
+    json!({ "hostAliases": [{ "ip": "192.0.2.1", "hostnames": ["api"] }] }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/hostAliases",
+    json!([{ "ip": "192.0.2.1", "hostnames": ["api"] }])
+)]
+#[case::revisions(
+    json!({ "revisionHistoryLimit": 0 }),
+    "DaemonSet/pathproof-echo", "/spec/revisionHistoryLimit", json!(0)
+)]
+#[case::on_delete(
+    json!({ "agent": { "updateStrategy": { "type": "OnDelete" } } }),
+    "DaemonSet/pathproof-agent", "/spec/updateStrategy", json!({ "type": "OnDelete" })
+)]
+#[case::surge(
+    json!({ "agent": { "updateStrategy": { "rollingUpdate": { "maxSurge": "5%" } } } }),
+    "DaemonSet/pathproof-agent", "/spec/updateStrategy/rollingUpdate",
+    json!({ "maxUnavailable": 0, "maxSurge": "5%" })
+)]
+#[case::strategy_of_the_rotator(
+    json!({ "rotator": { "updateStrategy": { "type": "Recreate" } } }),
+    "Deployment/pathproof-rotator", "/spec/strategy", json!({ "type": "Recreate" })
+)]
+#[case::strategy_of_echo(
+    json!({ "echo": { "updateStrategy": { "type": "OnDelete" } } }),
+    "DaemonSet/pathproof-echo", "/spec/updateStrategy", json!({ "type": "OnDelete" })
+)]
+#[case::volume(
+    json!({ "agent": { "extraVolumes": [{ "name": "ca", "hostPath": { "path": "/etc/ssl" } }] } }),
+    "DaemonSet/pathproof-agent", "/spec/template/spec/volumes/2",
+    json!({ "name": "ca", "hostPath": { "path": "/etc/ssl" } })
+)]
+#[case::mount(
+    json!({ "agent": { "extraVolumeMounts": [{ "name": "ca", "mountPath": "/etc/ssl" }] } }),
+    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/volumeMounts/2",
+    json!({ "name": "ca", "mountPath": "/etc/ssl" })
+)]
+#[case::volume_of_the_rotator(
+    json!({ "rotator": { "extraVolumes": [{ "name": "ca", "emptyDir": {} }] } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/volumes",
+    json!([{ "name": "ca", "emptyDir": {} }])
+)]
+#[case::mount_of_the_rotator(
+    json!({ "rotator": { "extraVolumeMounts": [{ "name": "ca", "mountPath": "/etc/ssl" }] } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/volumeMounts",
+    json!([{ "name": "ca", "mountPath": "/etc/ssl" }])
+)]
+#[case::object(
+    json!({ "extraObjects": [
+        { "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "a": "{{ b }}" } },
+    ] }),
+    "ConfigMap/a", "/data/a", json!("{{ b }}")
+)]
+#[case::object_of_a_template(
+    json!({ "extraObjects": [
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: {{ .Release.Namespace }}}}",
+    ] }),
+    "ConfigMap/a", "/metadata/namespace", json!("pathproof")
+)]
 #[case::common_labels(
     json!({ "commonLabels": { "team": "net" } }),
     "ClusterRole/pathproof-agent", "/metadata/labels/team", json!("net")

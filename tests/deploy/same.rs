@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use node_tests::built::versions::KUBERNETES;
-use node_tests::deploy::{Chart, PROFILES, Tool, folder, identity, overlay};
+use node_tests::deploy::{Chart, PROFILES, REGISTRY, Tool, folder, identity, overlay};
 use node_tests::prelude::*;
 
 /// Ranges of clients that the component pod-monitor allows.
@@ -61,7 +61,7 @@ fn first_difference(chart: &Objects, kustomize: &Objects) -> Option<String> {
         })
 }
 
-/// The chart's objects without the release's labels, which kustomize does not set.
+/// The chart's objects without the release's labels and the image's registry, which kustomize does not set.
 fn of_chart(chart: Chart) -> Objects {
     let mut objects = chart.render().expect("the chart");
     for object in &mut objects {
@@ -75,6 +75,10 @@ fn of_chart(chart: Chart) -> Objects {
         let of_pods = "/spec/template/metadata/labels";
         if let Some(labels) = object.pointer_mut(of_pods).and_then(Value::as_object_mut) {
             labels.retain(|label, _| !RELEASE_LABELS.contains(&label.as_str()));
+        }
+        if let Some(image) = object.pointer_mut("/spec/template/spec/containers/0/image") {
+            let name = image.as_str().expect("an image");
+            *image = json!(name.trim_start_matches(&format!("{REGISTRY}/")));
         }
     }
     by_identity(objects)

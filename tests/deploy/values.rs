@@ -63,8 +63,8 @@ fn refused(values: Value, words: &[&str]) {
     &["agent.admin.allowCidrs", "profile=rke1", "cluster.yml"]
 )]
 #[case::rke1_updates(
-    json!({ "profile": "rke1", "agent": { "update": { "maxSurge": 2 } } }),
-    &["agent.update.maxSurge=2", "profile=rke1", "cluster.yml"]
+    json!({ "profile": "rke1", "agent": { "updateStrategy": { "type": "OnDelete" } } }),
+    &["agent.updateStrategy.type=OnDelete", "profile=rke1", "cluster.yml"]
 )]
 #[case::services_of_rke1(
     json!({ "profile": "rke1", "metrics": { "serviceMonitor": { "enabled": true } } }),
@@ -178,8 +178,20 @@ fn refused(values: Value, words: &[&str]) {
     &["metrics.prometheusRule.overrides", "Other", "PathproofDatapathBroken"]
 )]
 #[case::values_of_an_earlier_chart(
-    json!({ "commonLabels": null }),
-    &["--reuse-values", "--reset-then-reuse-values"]
+    json!({ "extraObjects": null }),
+    &["extraObjects is missing", "--reuse-values", "--reset-then-reuse-values"]
+)]
+#[case::null(
+    json!({ "agent": { "admin": null } }),
+    &["agent.admin is missing", "remove the null"]
+)]
+#[case::no_registry(
+    json!({ "image": { "pullPolicy": "Always" } }),
+    &["image.repository=pathproof", "set image.registry", "image.pullPolicy=Never"]
+)]
+#[case::a_volume_of_the_chart(
+    json!({ "agent": { "extraVolumes": [{ "name": "state", "emptyDir": {} }] } }),
+    &["agent.extraVolumes", "state", "another name"]
 )]
 #[case::sentinel_said_twice(
     json!({ "agent": { "extraArgs": ["--sentinel-client-address=192.0.2.1"] } }),
@@ -196,9 +208,24 @@ fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&st
 #[case::plain_pull_secret(json!({ "imagePullSecrets": ["registry"] }), "imagePullSecrets")]
 #[case::unknown(json!({ "agent": { "enforced": "audit" } }), "enforced")]
 #[case::unknown_at_the_top(json!({ "agents": {} }), "agents")]
-#[case::no_surge(json!({ "agent": { "update": { "maxSurge": 0 } } }), "maxSurge")]
-#[case::no_surge_in_percent(json!({ "agent": { "update": { "maxSurge": "0%" } } }), "maxSurge")]
-#[case::too_hasty(json!({ "agent": { "update": { "minReadySeconds": 5 } } }), "minReadySeconds")]
+#[case::no_surge(
+    json!({ "agent": { "updateStrategy": { "rollingUpdate": { "maxSurge": 0 } } } }),
+    "maxSurge"
+)]
+#[case::no_surge_in_percent(
+    json!({ "agent": { "updateStrategy": { "rollingUpdate": { "maxSurge": "0%" } } } }),
+    "maxSurge"
+)]
+#[case::no_agent_meanwhile(
+    json!({ "agent": { "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } } }),
+    "maxUnavailable"
+)]
+#[case::too_hasty(json!({ "agent": { "minReadySeconds": 5 } }), "minReadySeconds")]
+#[case::secret_of_a_parent(json!({ "global": { "imagePullSecrets": [1] } }), "imagePullSecrets")]
+#[case::mount_of_nothing(
+    json!({ "rotator": { "extraVolumeMounts": [{ "name": "ca" }] } }),
+    "extraVolumeMounts"
+)]
 #[case::text_for_a_number(json!({ "rotator": { "interval": "60" } }), "interval")]
 #[case::text_for_a_switch(json!({ "policy": { "enabled": "yes" } }), "enabled")]
 #[case::one_port(json!({ "agent": { "healthCheckNodePorts": "30000" } }), "healthCheckNodePorts")]
@@ -406,17 +433,29 @@ fn the_folder_of_the_pins_alone_is_mounted(
 }
 
 #[test]
-fn an_image_is_named_by_tag_or_digest() {
+fn an_image_is_named_by_registry_and_tag_or_digest() {
     needs!(Tool::Helm.installed());
     let digest = format!("sha256:{}", "0".repeat(64));
     let other = json!({ "repository": "example.com/p", "tag": "2" });
-    let exact = json!({ "tag": "2", "digest": digest });
-    for (image, wanted) in [
-        (json!({}), "pathproof:0.1.0"),
-        (other, "example.com/p:2"),
-        (exact, &format!("pathproof@{digest}")),
+    let exact = json!({ "registry": "example.com", "tag": "2", "digest": digest });
+    let loaded = json!({ "pullPolicy": "Never" });
+    let parent = json!({ "imageRegistry": "example.com:5000/mirror" });
+    for (image, global, wanted) in [
+        (
+            exact.clone(),
+            json!({}),
+            &*format!("example.com/pathproof@{digest}"),
+        ),
+        (other, json!({}), "example.com/p:2"),
+        (loaded, json!({}), "pathproof:0.1.0"),
+        (
+            exact,
+            parent.clone(),
+            &format!("example.com:5000/mirror/pathproof@{digest}"),
+        ),
+        (json!({}), parent, "example.com:5000/mirror/pathproof:0.1.0"),
     ] {
-        let objects = Chart::with(json!({ "image": image })).render();
+        let objects = Chart::with(json!({ "image": image, "global": global })).render();
         for object in objects.expect("the chart") {
             let container = &object["spec"]["template"]["spec"]["containers"][0];
             assert!(

@@ -45,7 +45,7 @@ fn words(line: &str) -> Vec<String> {
         .map(|word| match word {
             "deploy/chart" => chart.clone(),
             // Replace the image by its name in containerd.
-            _ => word.replace("REGISTRY/", ""),
+            _ => word.replace("REGISTRY/", "docker.io/library/"),
         })
         .collect()
 }

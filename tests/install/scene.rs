@@ -76,6 +76,8 @@ impl Scene {
         let mut all = vec![words[0], "pathproof", chart.to_str().expect("UTF-8")];
         all.extend(["--namespace", "pathproof"]);
         all.extend(["--set", "agent.enforcement=enforce"]);
+        // The name under which the image was loaded.
+        all.extend(["--set", "image.registry=docker.io/library"]);
         all.extend(&words[1..]);
         self.node.desk.helm(&all)
     }

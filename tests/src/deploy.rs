@@ -53,6 +53,9 @@ impl Tool {
     }
 }
 
+/// Registry of the image if a test does not set one. Without a registry the chart refuses its default image.
+pub const REGISTRY: &str = "registry.example.com";
+
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
     values: Value,
@@ -118,15 +121,19 @@ impl Chart {
 
     fn run(&self, chart: &Path, words: &[&str]) -> Result<String> {
         let dir = tempfile::tempdir()?;
-        let values = dir.path().join("values.json");
-        fs::write(&values, self.values.to_string())?;
+        let file = dir.path().join("values.json");
+        let mut values = self.values.clone();
+        if values["image"].is_null() && values["global"]["imageRegistry"].is_null() {
+            values["image"] = json!({ "registry": REGISTRY });
+        }
+        fs::write(&file, values.to_string())?;
         let mut command = Tool::Helm.command()?;
         command
             .args(words)
             .arg(chart)
             .args(["--namespace", "pathproof", "--kube-version", KUBERNETES])
             .arg("--values")
-            .arg(values)
+            .arg(file)
             .args(&self.options)
             // Do not use the plugins, repositories and cluster that the user may have.
             .env_clear()

@@ -4,10 +4,12 @@
      and rotators find them by these names. */}}
 
 {{- define "pathproof.image" -}}
+{{- $registry := .Values.global.imageRegistry | default .Values.image.registry -}}
+{{- list $registry .Values.image.repository | compact | join "/" -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end }}
 
@@ -70,13 +72,28 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Secrets to pull images with. */}}
-{{- define "pathproof.pullSecrets" -}}
-{{- with .Values.imagePullSecrets -}}
+{{/* Settings of all pods: the secrets to pull images with, and name resolution. */}}
+{{- define "pathproof.podSettings" -}}
+{{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets -}}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ .name | quote }}
+  - name: {{ if kindIs "string" . }}{{ quote . }}{{ else }}{{ quote .name }}{{ end }}
 {{- end }}
+{{ end }}
+{{- with .Values.dnsConfig -}}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{ end }}
+{{- with .Values.hostAliases -}}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{ end }}
+{{- end }}
+
+{{/* Revisions that a DaemonSet or Deployment keeps, unless this is Kubernetes' default. */}}
+{{- define "pathproof.revisions" -}}
+{{- if ne (int .Values.revisionHistoryLimit) 10 -}}
+revisionHistoryLimit: {{ int .Values.revisionHistoryLimit }}
 {{- end }}
 {{- end }}
 

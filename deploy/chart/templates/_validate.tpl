@@ -1,8 +1,7 @@
 {{/* Conflicts between values: the message names both values and the remedy. */}}
 {{- define "pathproof.validate" -}}
-{{- if not (hasKey .Values "commonLabels") }}
-{{- fail "--reuse-values took the values of an earlier chart: use --reset-then-reuse-values (Helm 3.14), or pass your values files" }}
-{{- end }}
+{{- include "pathproof.validatePresent" . }}
+{{- include "pathproof.validateImage" . }}
 {{- $profile := include "pathproof.profile" . }}
 {{- $agent := .Values.agent }}
 {{- $admin := $agent.admin }}
@@ -81,13 +80,36 @@
 {{- end }}
 {{- end }}
 
+{{/* Values that templates read fields of. A null deletes one, and --reuse-values does not know new ones. */}}
+{{- define "pathproof.validatePresent" -}}
+{{- range $path := list "global" "commonLabels" "extraObjects" "namespace" "image" "rbac" "agent" "agent.admin" "agent.serviceAccount" "agent.profiles" "agent.updateStrategy" "agent.updateStrategy.rollingUpdate" "rotator" "rotator.serviceAccount" "rotator.podDisruptionBudget" "sentinel" "echo" "policy" "networkPolicy" "resourceQuota" "metrics" "metrics.podMonitor" "metrics.serviceMonitor" "metrics.prometheusRule" "metrics.dashboard" }}
+{{- $at := $.Values }}
+{{- range splitList "." $path }}{{ $at = get $at . }}{{ end }}
+{{- if not (or (kindIs "map" $at) (kindIs "slice" $at)) }}
+{{- fail (printf "%s is missing: it was set to null, or --reuse-values took the values of an earlier chart; remove the null, or use --reset-then-reuse-values (Helm 3.14), or pass your values files" $path) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "pathproof.validateImage" -}}
+{{- $image := include "pathproof.image" . }}
+{{- if not (or (contains "/" $image) (eq .Values.image.pullPolicy "Never")) }}
+{{- fail (printf "image.repository=%s names no registry, and no public one has the image: set image.registry or global.imageRegistry to yours, or image.pullPolicy=Never if the image was loaded onto every node" .Values.image.repository) }}
+{{- end }}
+{{- range (concat .Values.agent.extraVolumes .Values.agent.extraVolumeMounts) }}
+{{- if has .name (list "bpffs" "state") }}
+{{- fail (printf "agent.extraVolumes or agent.extraVolumeMounts has %s, which the chart uses itself: choose another name" .name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Values of the agent where no agent is a pod of this release: one that is not the default is refused.
      A test compares the file with values.yaml. */}}
 {{- define "pathproof.validateIgnored" -}}
 {{- $agent := .Values.agent }}
 {{- range $name, $default := .Files.Get "files/agent-defaults.yaml" | fromYaml }}
 {{- $pairs := dict (printf "agent.%s" $name) (list (index $agent $name) $default) }}
-{{- if has $name (list "admin" "profiles" "serviceAccount" "update") }}
+{{- if has $name (list "admin" "profiles" "serviceAccount" "updateStrategy") }}
 {{- $pairs = dict }}
 {{- range $key, $value := $default }}
 {{- $_ := set $pairs (printf "agent.%s.%s" $name $key) (list (index $agent $name $key) $value) }}

@@ -16,7 +16,8 @@ use crate::real_node::{self, RealNode};
 const NODE_PORT: u16 = 30080;
 const CONDITION: &str = "ServiceDatapathReady";
 const INSTALL: &str = "--namespace pathproof --create-namespace --set \
-                       agent.enforcement=enforce,agent.flapDwell=1s";
+                       agent.enforcement=enforce,agent.flapDwell=1s,\
+                       image.registry=docker.io/library";
 const UNINSTALL: &str = "uninstall pathproof --namespace pathproof --wait --timeout 60s";
 const KEPT: &str = "10256 never refused, never 503";
 
