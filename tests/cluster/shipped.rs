@@ -105,6 +105,7 @@ fn an_api_server_takes_what_is_shipped() {
     notes_say_what_to_do_next_with_each_profile(&cluster);
     a_namespace_that_forbids_the_agents_is_refused(&cluster);
     helm_takes_away_what_it_brought(&cluster);
+    a_canary_leaves_the_first_release_alone(&cluster);
 }
 
 fn an_api_server_takes_every_profile(cluster: &Cluster) {
@@ -307,4 +308,32 @@ fn helm_takes_away_what_it_brought(cluster: &Cluster) {
     cluster.helm("uninstall", &[]);
     let gone = until(PATIENCE, || ours(&cluster.api).is_empty().then_some(()));
     assert!(gone.is_some(), "left: {:?}", ours(&cluster.api));
+}
+
+/// A second release, of agents alone, brings and takes away one DaemonSet.
+fn a_canary_leaves_the_first_release_alone(cluster: &Cluster) {
+    cluster.helm("install", &[]);
+    let first = ours(&cluster.api);
+    let canary = |words: &[&str]| {
+        let mut command = cluster.command(Tool::Helm);
+        command.args(words).args(["--namespace", "pathproof"]);
+        said(&mut command).expect("helm");
+    };
+    let chart = folder().join("chart");
+    let registry = format!("image.registry={REGISTRY}");
+    canary(&[
+        "install",
+        "pathproof-canary",
+        chart.to_str().expect("UTF-8"),
+        "--set=shared.create=false,agent.nodeSelector.pool=canary",
+        "--set",
+        &registry,
+    ]);
+    let mut both = ours(&cluster.api);
+    both.retain(|name| !first.contains(name));
+    assert_eq!(both, ["pathproof-canary-agent"]);
+    canary(&["uninstall", "pathproof-canary"]);
+    let gone = until(PATIENCE, || (ours(&cluster.api) == first).then_some(()));
+    assert!(gone.is_some(), "{:?}", ours(&cluster.api));
+    cluster.helm("uninstall", &[]);
 }

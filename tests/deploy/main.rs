@@ -3,6 +3,7 @@
 
 mod alerts;
 mod args;
+mod canary;
 mod dashboard;
 mod find;
 mod fleet;
@@ -14,6 +15,7 @@ mod options;
 mod package;
 mod records;
 mod references;
+mod refused;
 mod reserve;
 mod rollout;
 mod same;

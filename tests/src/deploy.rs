@@ -56,18 +56,32 @@ impl Tool {
 /// Registry of the image if a test does not set one. Without a registry the chart refuses its default image.
 pub const REGISTRY: &str = "registry.example.com";
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Chart {
+    release: &'static str,
     values: Value,
     /// Options of helm; if an option is repeated, the last one counts.
     options: Vec<&'static str>,
 }
 
+impl Default for Chart {
+    fn default() -> Self {
+        Self::with(Value::Null)
+    }
+}
+
 impl Chart {
-    /// A chart with these values over its defaults.
+    /// A chart with these values over its defaults, in the release `pathproof`.
     pub fn with(values: Value) -> Self {
-        let options = Vec::new();
-        Self { values, options }
+        Self {
+            release: "pathproof",
+            values,
+            options: Vec::new(),
+        }
+    }
+
+    pub fn release(self, release: &'static str) -> Self {
+        Self { release, ..self }
     }
 
     pub fn option(mut self, name: &'static str, value: &'static str) -> Self {
@@ -85,7 +99,7 @@ impl Chart {
     /// # Errors
     /// helm's message if it refuses the values.
     pub fn render(&self) -> Result<Vec<Value>> {
-        documents(&self.run(&folder().join("chart"), &["template", "pathproof"])?)
+        documents(&self.run(&folder().join("chart"), &["template", self.release])?)
     }
 
     /// helm's findings in the chart.
@@ -114,7 +128,7 @@ impl Chart {
         let object = r#"{{ dict "notes" (tpl (.Files.Get "files/notes") .) | toJson }}"#;
         fs::write(chart.join("templates/notes.yaml"), object)?;
         let only = ["--show-only", "templates/notes.yaml"];
-        let text = self.run(&chart, &[&["template", "pathproof"], &only[..]].concat())?;
+        let text = self.run(&chart, &[&["template", self.release], &only[..]].concat())?;
         let notes = documents(&text)?[0]["notes"].as_str().map(str::to_owned);
         notes.context("no notes")
     }

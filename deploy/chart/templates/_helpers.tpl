@@ -1,5 +1,5 @@
 {{/* What several templates need. Names do not follow the release's: a node has room for one agent
-     (its ports, interfaces and pins), so a cluster has room for one release. The Services
+     (its ports, interfaces and pins), so a cluster has room for one release with the shared objects. The Services
      pathproof-sentinel and pathproof-echo, the sentinel's slices and the Lease are never renamed: agents
      and rotators find them by these names. */}}
 
@@ -14,11 +14,15 @@
 {{- end }}
 
 {{- define "pathproof.fullname" -}}
-{{- .Values.fullnameOverride | default .Values.nameOverride | default "pathproof" | trunc 40 | trimSuffix "-" -}}
+{{- $own := .Values.shared.create | ternary "pathproof" .Release.Name -}}
+{{- .Values.fullnameOverride | default .Values.nameOverride | default $own | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
+{{/* Without the shared objects the agents use the account of the first release, whose rights and policies name
+     it. */}}
 {{- define "pathproof.agentAccount" -}}
-{{- .Values.agent.serviceAccount.name | default (printf "%s-agent" (include "pathproof.fullname" .)) -}}
+{{- $own := .Values.shared.create | ternary (include "pathproof.fullname" .) "pathproof" -}}
+{{- .Values.agent.serviceAccount.name | default (printf "%s-agent" $own) -}}
 {{- end }}
 
 {{- define "pathproof.rotatorAccount" -}}
@@ -117,12 +121,20 @@ revisionHistoryLimit: {{ int .Values.revisionHistoryLimit }}
 {{/* Whether the sentinel's Service and its rotator, which creates the EndpointSlices, are part of this
      release. */}}
 {{- define "pathproof.rotator" -}}
-{{- if .Values.sentinel.enabled }}true{{ end -}}
+{{- if and .Values.shared.create .Values.sentinel.enabled }}true{{ end -}}
 {{- end }}
 
 {{/* Whether the pod probe is part of this release. */}}
 {{- define "pathproof.echo" -}}
-{{- if and .Values.echo.enabled .Values.sentinel.enabled (eq .Values.agent.view "full") }}true{{ end -}}
+{{- if and .Values.shared.create .Values.echo.enabled .Values.sentinel.enabled (eq .Values.agent.view "full") }}true{{ end -}}
+{{- end }}
+
+{{/* Whether the user chose the agents' nodes. */}}
+{{- define "pathproof.choosesNodes" -}}
+{{- $default := .Files.Get "files/agent-defaults.yaml" | fromYaml }}
+{{- range list "nodeSelector" "affinity" }}
+{{- if ne (toJson (get $.Values.agent .)) (toJson (get $default .)) }}true{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "pathproof.portTakeover" -}}

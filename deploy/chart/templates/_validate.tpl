@@ -2,6 +2,7 @@
 {{- define "pathproof.validate" -}}
 {{- include "pathproof.validatePresent" . }}
 {{- include "pathproof.validateImage" . }}
+{{- if not .Values.shared.create }}{{ include "pathproof.validateAlone" . }}{{ end }}
 {{- $profile := include "pathproof.profile" . }}
 {{- $agent := .Values.agent }}
 {{- $admin := $agent.admin }}
@@ -82,12 +83,25 @@
 
 {{/* Values that templates read fields of. A null deletes one, and --reuse-values does not know new ones. */}}
 {{- define "pathproof.validatePresent" -}}
-{{- range $path := list "global" "commonLabels" "extraObjects" "namespace" "image" "rbac" "agent" "agent.admin" "agent.serviceAccount" "agent.profiles" "agent.updateStrategy" "agent.updateStrategy.rollingUpdate" "rotator" "rotator.serviceAccount" "rotator.podDisruptionBudget" "sentinel" "echo" "policy" "networkPolicy" "resourceQuota" "metrics" "metrics.podMonitor" "metrics.serviceMonitor" "metrics.prometheusRule" "metrics.dashboard" }}
+{{- range $path := list "global" "shared" "commonLabels" "extraObjects" "namespace" "image" "rbac" "agent" "agent.admin" "agent.serviceAccount" "agent.profiles" "agent.updateStrategy" "agent.updateStrategy.rollingUpdate" "rotator" "rotator.serviceAccount" "rotator.podDisruptionBudget" "sentinel" "echo" "policy" "networkPolicy" "resourceQuota" "metrics" "metrics.podMonitor" "metrics.serviceMonitor" "metrics.prometheusRule" "metrics.dashboard" }}
 {{- $at := $.Values }}
 {{- range splitList "." $path }}{{ $at = get $at . }}{{ end }}
 {{- if not (or (kindIs "map" $at) (kindIs "slice" $at)) }}
 {{- fail (printf "%s is missing: it was set to null, or --reuse-values took the values of an earlier chart; remove the null, or use --reset-then-reuse-values (Helm 3.14), or pass your values files" $path) }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A release of agents alone, beside one with the shared objects. */}}
+{{- define "pathproof.validateAlone" -}}
+{{- if not (include "pathproof.agents" .) }}
+{{- fail "shared.create=false conflicts with profile=rke1: with RKE1 the chart installs only what is shared; set shared.create=true" }}
+{{- end }}
+{{- if eq (include "pathproof.fullname" .) "pathproof" }}
+{{- fail "shared.create=false, but the name pathproof belongs to the first release: choose another release name, or set fullnameOverride" }}
+{{- end }}
+{{- if not (include "pathproof.choosesNodes" . | trim) }}
+{{- fail "shared.create=false needs agent.nodeSelector or agent.affinity: with the defaults every node would have an agent of each release; select the nodes of this one, and exclude them in the first release" }}
 {{- end }}
 {{- end }}
 
@@ -140,7 +154,7 @@
 
 {{/* Policies restrict agents and the rotator by the names of their ServiceAccounts. */}}
 {{- define "pathproof.validateAccounts" -}}
-{{- range $part := list "agent" "rotator" }}
+{{- range $part := .Values.shared.create | ternary (list "agent" "rotator") list }}
 {{- with (index $.Values $part).serviceAccount }}
 {{- if and (not .create) (not .name) }}
 {{- fail (printf "%s.serviceAccount.create=false needs %s.serviceAccount.name: set the name of an existing ServiceAccount, or set create=true" $part $part) }}
