@@ -1,8 +1,11 @@
-//! More than twenty values files, as users have them in Git (deploy/chart/ci). Each passes lint, and its
-//! objects fit the schemas of the oldest and the newest tested release. Immutable fields never change.
+//! More than twenty values files, as users have them in Git (deploy/chart/ci), and the one for production
+//! (deploy/examples). Each passes lint, and its objects fit the schemas of the oldest and the newest tested
+//! release. Immutable fields never change.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use node_tests::built::versions::KUBERNETES;
@@ -19,11 +22,19 @@ const RELEASES: [&str; 2] = ["1.28.15", "1.36.3"];
 
 fn files() -> Vec<(String, Value)> {
     let entries = fs::read_dir(folder().join("chart/ci")).expect("values files");
-    let mut files: Vec<(String, Value)> = entries
-        .map(|entry| {
-            let entry = entry.expect("an entry");
-            let name = entry.file_name().into_string().expect("a name");
-            let text = fs::read_to_string(entry.path()).expect("a values file");
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    paths.push(folder().join("examples/production-values.yaml"));
+    let mut files: Vec<(String, Value)> = paths
+        .into_iter()
+        .map(|path| {
+            let name = path
+                .file_name()
+                .and_then(OsStr::to_str)
+                .expect("a name")
+                .to_owned();
+            let text = fs::read_to_string(path).expect("a values file");
             assert!(text.starts_with("# "), "{name}: begin with what it is");
             (name, documents(&text).expect("YAML").remove(0))
         })

@@ -5,6 +5,7 @@ mod alerts;
 mod args;
 mod canary;
 mod dashboard;
+mod exceptions;
 mod find;
 mod fleet;
 mod gitops;
