@@ -5,7 +5,9 @@ use pathproof_node::effect::Notice;
 pub(super) fn log(notice: &Notice) {
     match notice {
         Notice::Lane(_) => tracing::debug!("{notice}"),
-        Notice::SentinelOn | Notice::Topology(_) => tracing::info!("{notice}"),
+        Notice::SentinelOn | Notice::Awaited(_) | Notice::Topology(_) => {
+            tracing::info!("{notice}")
+        }
         _ => tracing::warn!("{notice}"),
     }
 }

@@ -248,6 +248,9 @@ pub enum Notice {
     /// The sentinel's objects in the cluster differ from those that were installed.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
+    /// A new sentinel does not have all of its slices yet.
+    #[error("the sentinel is not probed yet: {0}")]
+    Awaited(String),
     /// Another Service uses the address that these probes dial.
     #[error("probes of {0} are not judged: Service {1} uses the address that they dial")]
     FrontendConflict(String, ObjectName),

@@ -14,7 +14,7 @@ use pathproof_facts::limits::{
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{LaneConflict, ProbeTrace, Transport};
-use pathproof_plan::expect::sentinel::{Sentinel, SentinelFamily};
+use pathproof_plan::expect::sentinel::{NO_ENDPOINT, Sentinel, SentinelFamily};
 use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::ledger::{OUTSIDE, Reading};
 use pathproof_witness::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
@@ -234,7 +234,14 @@ impl Judge {
         if let Some(altered) = &is.altered
             && was.altered.as_ref() != Some(altered)
         {
-            effects.push(Effect::Log(Notice::Altered(altered.clone())));
+            // The Service of a new sentinel comes first, then one slice after the other.
+            let awaits = |altered: &String| altered.ends_with(NO_ENDPOINT);
+            let is_new = !was.exists || was.altered.as_ref().is_some_and(awaits);
+            let notice = match is_new && awaits(altered) {
+                true => Notice::Awaited,
+                false => Notice::Altered,
+            };
+            effects.push(Effect::Log(notice(altered.clone())));
         }
         let known = |lane| was.conflicts.iter().any(|conflict| conflict.lane == lane);
         for LaneConflict { lane, service, .. } in

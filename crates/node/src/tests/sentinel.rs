@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pathproof_facts::cause::{State, Why};
-use pathproof_facts::cluster::{Change, NodeFacts};
+use pathproof_facts::cluster::{Change, NodeFacts, ObjectName};
 use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::trace::{Lane, ProbePath};
 use pathproof_plan::Installed;
@@ -49,10 +49,35 @@ fn it_is_probed_once_its_programs_run() {
     assert_eq!(scene.condition(), Condition::Absent);
 }
 
+/// The rotator creates one slice after the other, some seconds after the Service. A slice that is deleted later
+/// is a change by somebody else.
+#[test]
+fn a_new_sentinel_waits_for_its_slices_without_a_warning() {
+    let mut scene = Scene::new();
+    scene.view(synced_services());
+    let mut objects = dual_stack_sentinel();
+    let last = objects.pop().unwrap();
+    for object in objects {
+        let effects = scene.view(vec![object]);
+        let notices = effects.notices();
+        assert!(matches!(notices[..], [Notice::Awaited(_)]), "{notices:?}");
+        assert!(matches!(scene.condition(), Condition::Altered(_)));
+    }
+    let effects = scene.view(vec![last]);
+    assert!(effects.notices().is_empty());
+    assert_eq!(scene.condition(), Condition::Settling);
+    let effects = scene.view(vec![Change::SliceGone {
+        slice: ObjectName::new("pathproof", "sentinel-v6"),
+        service: "sentinel".into(),
+    }]);
+    let notices = effects.notices();
+    assert!(matches!(notices[..], [Notice::Altered(_)]), "{notices:?}");
+}
+
 #[rstest]
 #[case::altered(vec![alteration()])]
 #[case::its_slice_is_gone(vec![Change::SliceGone {
-    slice: pathproof_facts::cluster::ObjectName::new("pathproof", "sentinel-v4"),
+    slice: ObjectName::new("pathproof", "sentinel-v4"),
     service: "sentinel".into(),
 }])]
 fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec<Change>) {

@@ -52,6 +52,9 @@ pub struct Sentinel {
     pub enforcement: Option<Box<str>>,
 }
 
+/// End of the sentence about a sentinel without an endpoint, such as a new one.
+pub const NO_ENDPOINT: &str = "endpoint: the rotator creates its EndpointSlice";
+
 pub static ABSENT: LazyLock<Sentinel> = LazyLock::new(Sentinel::default);
 
 impl Sentinel {
@@ -228,10 +231,8 @@ fn generation(
         endpoints.map(move |endpoint| (endpoint, number))
     });
     let title = names::of_family(family);
-    let wanted = format!(
-        "its {title} EndpointSlice, which the rotator creates, must contain exactly one ready endpoint, \
-         {expected}"
-    );
+    let wanted =
+        format!("its {title} EndpointSlice must contain exactly one ready endpoint, {expected}");
     match (endpoints.next(), endpoints.next()) {
         (Some((endpoint, Some(number))), None)
             if endpoint.address == address(&expected)
@@ -246,7 +247,7 @@ fn generation(
                  {FIRST_GENERATION} to {LAST_GENERATION}"
             ))
         }
-        (None, _) => Err(format!("has no {title} endpoint: {wanted}")),
+        (None, _) => Err(format!("has no {title} {NO_ENDPOINT}")),
         (Some((_, None)), _) => Err(format!(
             "has a port that its {title} EndpointSlice lacks: {wanted}, with all ports of the \
              Service"
