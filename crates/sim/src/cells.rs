@@ -7,6 +7,7 @@
 
 mod expected;
 mod faults;
+pub mod hours;
 mod play;
 mod runs;
 mod uses;

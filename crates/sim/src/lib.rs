@@ -26,10 +26,10 @@ pub use dice::Dice;
 use kernel::{Kernel, PROBE_CLIENT, PROBE_ECHO};
 use pathproof_facts::cause::{Cause, State};
 use pathproof_facts::cluster::Change;
-use pathproof_facts::time::Mono;
-use pathproof_node::Node;
+use pathproof_facts::time::{Mono, Wall};
 use pathproof_node::effect::{PersistedState, VerdictUpdate};
 use pathproof_node::event::Event;
+use pathproof_node::{Node, Settings};
 use pathproof_wire::service::Family;
 use prober::Probers;
 use queue::{AgentTask, Passing, Queue, Task};
@@ -115,6 +115,8 @@ pub struct SimNode {
     dropped_by_table: u64,
     answers: Vec<Answered>,
     log: Option<Log>,
+    recorded: bool,
+    change: fn(&mut Settings),
 }
 
 /// All input and all verdicts of a node.
@@ -152,6 +154,8 @@ impl SimNode {
             dropped_by_table: 0,
             answers: Vec::new(),
             log: None,
+            recorded: false,
+            change: |_| {},
             dice: dice.clone(),
             world,
         };
@@ -180,6 +184,20 @@ impl SimNode {
     #[must_use]
     pub fn logged(mut self) -> Self {
         self.log = Some(Log::default());
+        self
+    }
+
+    /// Keeps a recording of the last minutes, as the shipped agent does.
+    #[must_use]
+    pub fn recorded(mut self) -> Self {
+        self.recorded = true;
+        self
+    }
+
+    /// Changes the agent's settings, for a judge that is wrong on purpose.
+    #[must_use]
+    pub fn configured(mut self, change: fn(&mut Settings)) -> Self {
+        self.change = change;
         self
     }
 
@@ -415,6 +433,11 @@ impl SimNode {
                 self.push(now.plus(span), Task::Ended(Passing::LoseSightings));
             }
             Act::DamageDevices(span) => self.damaged_until = now.plus(span),
+            Act::SetClock(seconds) => {
+                let Wall(at) = shell::wall(now);
+                let set = Wall(at + seconds * 1_000_000_000);
+                self.feed(Event::ClockSet(set), now);
+            }
         }
     }
 }

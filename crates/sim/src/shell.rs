@@ -57,7 +57,7 @@ pub(super) struct Agent {
 
 impl SimNode {
     fn settings(&self) -> Settings {
-        Settings {
+        let mut settings = Settings {
             node: self.datapath.node.name.to_string(),
             limits: Limits::default(),
             taints: TerminatingTaints::default(),
@@ -71,7 +71,9 @@ impl SimNode {
             own_ports: Vec::new(),
             sentinel: Some(sentinel_rule()),
             rereads: true,
-        }
+        };
+        (self.change)(&mut settings);
+        settings
     }
 
     /// Starts an agent from the state that the last one stored.
@@ -79,7 +81,7 @@ impl SimNode {
         self.epoch += 1;
         let start = Start {
             now,
-            wall: Wall(1_700_000_000_000_000_000 + i64::try_from(now.0).unwrap_or(0)),
+            wall: wall(now),
             observer: ObserverStart {
                 continues: self.epoch > 1,
                 ..ObserverStart::default()
@@ -89,9 +91,9 @@ impl SimNode {
         self.kernel.open();
         self.follow_pods();
         self.agent = Some(Agent {
-            node: match self.log {
-                Some(_) => Node::new(self.settings(), start),
-                None => Node::new(self.settings(), start).unrecorded(),
+            node: match self.log.is_some() || self.recorded {
+                true => Node::new(self.settings(), start),
+                false => Node::new(self.settings(), start).unrecorded(),
             },
             made: false,
             looked: now,
@@ -395,6 +397,11 @@ impl SimNode {
             log.updates.push(update);
         }
     }
+}
+
+/// The wall clock, as it was set at boot.
+pub(super) fn wall(now: Mono) -> Wall {
+    Wall(1_700_000_000_000_000_000 + i64::try_from(now.0).unwrap_or(0))
 }
 
 fn view_of(changes: Vec<Change>) -> Event {

@@ -397,4 +397,6 @@ pub enum Act {
     LoseSightings(Duration),
     /// The sentinel's devices are damaged for this long.
     DamageDevices(Duration),
+    /// The wall clock is set this many seconds ahead, or back.
+    SetClock(i64),
 }

@@ -67,9 +67,9 @@ pub fn play(run: &Run) -> Outcome {
 }
 
 /// A node, and the time from which its answers are checked.
-struct Watch {
-    node: SimNode,
-    at: Mono,
+pub(super) struct Watch {
+    pub(super) node: SimNode,
+    pub(super) at: Mono,
 }
 
 impl Watch {
@@ -94,7 +94,7 @@ impl Watch {
         }
     }
 
-    fn fault(mut self, row: &FaultRow, expected: Expected) -> Outcome {
+    pub(super) fn fault(&mut self, row: &FaultRow, expected: Expected) -> Outcome {
         let early = self.node.answers().iter().any(|answer| answer.livez == 503);
         let since = match row.felt {
             Felt::Stale => self.first_stale(expected),
@@ -146,7 +146,7 @@ impl Watch {
                 .node
                 .unanswered()
                 .iter()
-                .find(|connection| connection.stale);
+                .find(|connection| connection.stale && connection.at >= self.at);
             if let Some(stale) = stale {
                 return Some(stale.at);
             }
@@ -208,7 +208,7 @@ impl Watch {
         }
     }
 
-    fn cause(&self) -> String {
+    pub(super) fn cause(&self) -> String {
         let answer = self
             .node
             .answers()
