@@ -58,7 +58,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs an example of the simulator. It measures nothing: the same seeds give the same tables everywhere.
-fn simulate<'a>(example: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
+pub(crate) fn simulate<'a>(
+    example: &str,
+    words: impl IntoIterator<Item = &'a OsStr>,
+) -> Result<()> {
     let mut command = run::cargo();
     command.args(["run", "--quiet", "--release", "--package", "pathproof-sim"]);
     command.args(["--example", example, "--"]).args(words);

@@ -26,6 +26,7 @@ mod run;
 mod sanitize;
 mod setup_cluster;
 mod setup_ebpf;
+mod sim;
 mod storm;
 mod tally;
 mod test;
@@ -55,6 +56,8 @@ enum Task {
     /// Break a node at random moments, and compare its answers with what clients experienced (needs
     /// root)
     Storm(run::Rest),
+    /// Play hours of simulated nodes with random events, and fail at a false 503 or a missed fault
+    Sim(sim::Args),
     /// Run a benchmark, such as the cost per packet
     Bench(bench::Args),
     /// Fuzz the parsers of untrusted input (libFuzzer; needs g++)
@@ -121,6 +124,7 @@ fn run_task(task: Task) -> Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Storm(args) => storm::run(&args),
+        Task::Sim(args) => sim::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Miri(args) => miri::run(&args),
