@@ -53,6 +53,7 @@ mod agent;
 mod changes;
 mod check;
 mod notices;
+mod owner_answers;
 mod probing;
 mod serving;
 
@@ -166,6 +167,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let pulse = listeners.pulse.take();
     let stall = Stall::new(heartbeat.clone(), clock::mono());
     let served = serving::all(&agent, listeners, admin, &stall);
+    owner_answers::begin(&agent);
     let serving = Serving::start(served, (stall, pulse), ended).await?;
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     agent.follow_interfaces(inputs.interfaces());

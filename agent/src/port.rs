@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::stat::fstat;
+use pathproof_facts::names;
 use pathproof_judge::health_ports::PortTable;
+use pathproof_judge::health_ports::owner::OwnerRefusals;
 use pathproof_node::event::Successor;
 use pathproof_report::{PortReport, PortWay};
 use pathproof_wire::service::Family;
@@ -102,6 +104,7 @@ pub(crate) fn take_over(
                     ports: all.ports,
                     range,
                     table: watch::Sender::default(),
+                    refusals: watch::Sender::default(),
                 });
             }
             Err(error) => {
@@ -153,12 +156,24 @@ pub(crate) fn take_over(
 /// Services' health check node ports that are steered to the agent, within the allowed range.
 pub(crate) struct SteeredServices {
     ports: ServicePorts,
-    range: PortRange,
+    pub(crate) range: PortRange,
     /// Services by port, for the listener that answers.
     pub(crate) table: watch::Sender<Arc<PortTable>>,
+    /// Ports that answer 503 because their owner does not answer 200.
+    pub(crate) refusals: watch::Sender<Arc<OwnerRefusals>>,
 }
 
 impl SteeredServices {
+    /// [`Self::refusals`], a phrase each.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        let (table, refusals) = (self.table.borrow(), self.refusals.borrow());
+        let named = refusals.iter().filter_map(|((port, family), refusal)| {
+            let (service, family) = (&table.get(port)?.service, names::of_family(*family));
+            Some(format!("{service}, {family} port {port}: {refusal}"))
+        });
+        named.collect()
+    }
+
     pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
         // Publish first: a steered connection must find its Service.
         self.table.send_replace(Arc::clone(table));

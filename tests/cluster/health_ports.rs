@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, create};
 use node_tests::http::{self, Response};
 use node_tests::prelude::*;
 use node_tests::watch::Change;
@@ -319,4 +320,41 @@ fn one_broken_service_is_503_only_at_its_own_port() {
     assert_never_503(&node);
     let changes = node.changes();
     assert_eq!(changes.len(), 1, "the node works: {changes:?}");
+}
+
+/// kube-proxy runs under the name of another node, so by its count no endpoint is here. The negative control is
+/// an update of kube-proxy.
+#[test]
+fn a_port_is_no_kinder_than_kube_proxy() {
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
+    scene.balance();
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    let port = watch(&scene.world.outside, scene.world.node_address(Family::V4));
+    wait_healthz(&port, 200);
+    scene.proxy = None;
+    scene.start_proxy();
+    thread::sleep(Duration::from_secs(8));
+    assert_never_503(&port);
+
+    let address = |family| scene.world.node_address(family).to_string();
+    let addresses =
+        Family::ALL.map(|family| json!({ "type": "InternalIP", "address": address(family) }));
+    let other = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "other" },
+        "status": { "addresses": addresses },
+    });
+    create(&scene.api, other).expect("another Node");
+    scene.proxy = None;
+    scene.start_proxy_at(KUBE_PROXY_HEALTHZ_PORT, &["--hostname-override=other"]);
+    wait_healthz(&port, 503);
+    let theirs = scene.local(Family::V4, "GET", "/").expect("kube-proxy's");
+    assert_eq!(theirs.status, 503);
+    scene.wait("the port is named", |report| {
+        let refused = report["answers"]["refused_by_owner"].to_string();
+        refused.contains("demo/web, IPv4 port 30999: the port's owner answers 503")
+    });
+    scene.proxy = None;
+    scene.start_proxy();
+    wait_healthz(&port, 200);
 }

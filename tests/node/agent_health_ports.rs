@@ -1,14 +1,18 @@
-//! Health check node ports: memory and listeners of an agent that serves many of them, and clients that reuse
-//! their source ports.
+//! Health check node ports: memory and listeners of an agent that serves many of them, clients that reuse
+//! their source ports, and owners of a port that refuse.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use node_tests::manifests::Manifests;
 use node_tests::prelude::*;
 use node_tests::traffic::{Manner, RawSender};
+use node_tests::worker::Worker;
 use node_tests::world::Agent;
 use node_tests::{http, usage};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -226,4 +230,67 @@ fn a_proxy_that_stands_still_is_503_at_health_check_node_ports() {
     assert_eq!(report["verdict"]["state"], "stale", "{report:#}");
     rollout.scene.rules.install().expect("the rules follow");
     wait_answers(&rollout.watch, 200);
+}
+
+/// Listens at web's health check node port, as kube-proxy does, and answers with this status; 0 gives no
+/// answer. It ends when dropped.
+fn own(node: &Namespace, status: &Arc<AtomicU16>) -> Worker {
+    let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTH));
+    let listener = node.run(|| TcpListener::bind(everywhere)).expect("a port");
+    listener.set_nonblocking(true).expect("nonblocking");
+    let status = Arc::clone(status);
+    Worker::here(move |stop| {
+        let mut unanswered = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            match (listener.accept(), status.load(Ordering::Relaxed)) {
+                (Ok((stream, _)), 0) => unanswered.push(stream),
+                (Ok((stream, _)), status) => answer(stream, status),
+                (Err(_), _) => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    })
+}
+
+fn answer(mut stream: TcpStream, status: u16) {
+    let _ = stream.set_nonblocking(false);
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    // Closing a socket with unread data would reset the connection.
+    let mut request = [0; 1024];
+    if stream.read(&mut request).is_ok_and(|length| length > 0) {
+        let _ = write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+    }
+}
+
+/// kube-proxy may refuse although the node's datapath works, for example under a wrong node name. Negative
+/// controls: no owner at all, one that agrees, one that does not answer, and one that restarts.
+#[test]
+fn a_port_is_503_while_its_owner_refuses_or_is_gone() {
+    const ROUNDS: Duration = Duration::from_secs(7);
+    let Rollout { scene, watch, .. } = Rollout::new();
+    thread::sleep(ROUNDS);
+    assert_never_503(&watch);
+    let status = Arc::new(AtomicU16::new(200));
+    let owner = own(&scene.world.node, &status);
+    thread::sleep(ROUNDS);
+    status.store(0, Ordering::Relaxed);
+    thread::sleep(ROUNDS);
+    status.store(200, Ordering::Relaxed);
+    drop(owner);
+    thread::sleep(Duration::from_secs(4));
+    let owner = own(&scene.world.node, &status);
+    thread::sleep(ROUNDS);
+    assert_never_503(&watch);
+
+    status.store(503, Ordering::Relaxed);
+    wait_answers(&watch, 503);
+    scene.wait("the port is named", |report| {
+        let named = report["answers"]["refused_by_owner"][0].as_str();
+        named == Some("demo/web, IPv4 port 31000: the port's owner answers 503")
+    });
+    status.store(200, Ordering::Relaxed);
+    wait_answers(&watch, 200);
+    drop(owner);
+    wait_answers(&watch, 503);
+    let _owner = own(&scene.world.node, &status);
+    wait_answers(&watch, 200);
 }

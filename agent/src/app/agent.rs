@@ -377,19 +377,17 @@ impl Agent {
     fn assemble(&self, verdict: Verdict, answers: &Answers) -> Report {
         let node = &self.node;
         let planner = node.planner();
+        let metrics = &self.output.metrics;
         let (services, services_omitted) =
-            self.output
-                .metrics
-                .services(planner, &verdict.services, BUSIEST_SHOWN);
+            metrics.services(planner, &verdict.services, BUSIEST_SHOWN);
         let sightings = (node.judge().sightings.iter()).map(|sighting| self.sighting(sighting));
         let attachers = self.observer.iter().map(|observer| &observer.attacher);
         let attachments = attachers.flat_map(Attacher::attachments);
         let missing = planner.missing();
-        let options = &self.config.healthz;
+        let refused = self.health_ports.iter().flat_map(SteeredServices::refused);
         let named = |counts: &[u64; FAULTS]| {
             Fault::ALL.map(|fault| (fault.name().to_owned(), counts[fault as usize]))
         };
-        let faults = self.output.faults.iter().flat_map(named);
         Report {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
@@ -400,10 +398,13 @@ impl Agent {
                 abi: ABI_VERSION,
                 started: node.judge().anchor.wall_of(self.output.started).timestamp(),
                 enforcement: answers.enforcement(),
-                unknown_policy: options.unknown_policy,
+                unknown_policy: self.config.healthz.unknown_policy,
             },
             hardening: self.output.hardening.clone(),
-            answers: report::AnswersReport::from(answers),
+            answers: report::AnswersReport {
+                refused_by_owner: refused.collect(),
+                ..report::AnswersReport::from(answers)
+            },
             fleet: report::FleetSeen::of(node.judge()),
             peers: report::PeersReport::of(node),
             port: self.succeeded.port.borrow().clone(),
@@ -413,7 +414,7 @@ impl Agent {
                 }),
             services,
             services_omitted,
-            udp: self.output.metrics.udp(planner, UDP_SHOWN),
+            udp: metrics.udp(planner, UDP_SHOWN),
             sightings: sightings.collect(),
             devices: attachments.map(Attachment::report).collect(),
             datapath: node.judge().topology.clone(),
@@ -429,7 +430,7 @@ impl Agent {
             publish: (self.output.publishing.as_ref())
                 .map(Publishing::report)
                 .unwrap_or_default(),
-            faults: faults.collect(),
+            faults: self.output.faults.iter().flat_map(named).collect(),
             drain: node.drain().clone(),
             verdict,
         }

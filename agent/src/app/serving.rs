@@ -177,12 +177,15 @@ pub(super) fn all(
     }
     let allow = &agent.config.healthz.allow;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
+    let unsteered = (watch::Sender::default(), watch::Sender::default());
+    let (ports, refusals) = match &agent.health_ports {
+        Some(steered) => (&steered.table, &steered.refusals),
+        None => (&unsteered.0, &unsteered.1),
+    };
     let router = service::router(service::ServiceState {
         answers,
-        ports: (agent.health_ports.as_ref()).map_or_else(
-            || watch::Sender::default().subscribe(),
-            |ports| ports.table.subscribe(),
-        ),
+        ports: ports.subscribe(),
+        refusals: refusals.subscribe(),
         metrics: Arc::clone(&metrics),
     });
     let limits = Limits::default().within(open_files / 8);

@@ -56,6 +56,14 @@ impl Text {
             );
             self.wrapped(Style::Warn, 0, &text);
         }
+        if !answers.refused_by_owner.is_empty() {
+            let text = format!(
+                "Health check node ports answer 503 because kube-proxy or Cilium, which own them, do \
+                 not answer 200: {}.",
+                answers.refused_by_owner.join("; ")
+            );
+            self.wrapped(Style::Warn, 0, &text);
+        }
         self.gap();
         let eligibility = &report.verdict.eligibility;
         if eligibility.is_leaving() {

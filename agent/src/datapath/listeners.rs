@@ -1,7 +1,7 @@
 //! TCP sockets at ports of this network namespace, read from the kernel and ended by netlink
 //! (`sock_diag(7)`): one small dump per family, which the kernel filters for states and ports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::RangeInclusive;
 
@@ -41,11 +41,23 @@ const LOOPBACK: u32 = 1;
 /// # Errors
 /// The kernel does not report listeners (without `CONFIG_INET_DIAG`).
 pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
-    // A listener bound to another interface receives none of the node's local connections.
-    let hears = |listener: &Socket| [0, LOOPBACK].contains(&listener.interface);
-    let all = sockets(LISTEN, &(port..=port))?;
-    let hearing = all.iter().filter(|listener| hears(listener));
-    Ok(hearing.flat_map(Socket::addresses).collect())
+    Ok(by_port(&(port..=port))?.remove(&port).unwrap_or_default())
+}
+
+/// The same by port.
+///
+/// # Errors
+/// As for [`listeners`].
+pub fn by_port(ports: &RangeInclusive<u16>) -> io::Result<BTreeMap<u16, BTreeSet<Address>>> {
+    let mut found = BTreeMap::<u16, BTreeSet<Address>>::new();
+    for listener in sockets(LISTEN, ports)? {
+        // A listener bound to another interface receives none of the node's local connections.
+        if [0, LOOPBACK].contains(&listener.interface) {
+            let addresses = found.entry(listener.port).or_default();
+            addresses.extend(listener.addresses());
+        }
+    }
+    Ok(found)
 }
 
 /// Inodes of the sockets that share a port with the listener whose inode is `own`: those with one of

@@ -9,6 +9,7 @@ use axum::{Extension, Router};
 use pathproof_facts::node_context::address;
 use pathproof_judge::answer::of_service;
 use pathproof_judge::health_ports::PortTable;
+use pathproof_judge::health_ports::owner::OwnerRefusals;
 use pathproof_wire::service::Family;
 use tokio::sync::watch;
 
@@ -22,6 +23,7 @@ const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-we
 pub struct ServiceState {
     pub answers: CurrentAnswers,
     pub ports: watch::Receiver<Arc<PortTable>>,
+    pub refusals: watch::Receiver<Arc<OwnerRefusals>>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -44,7 +46,9 @@ impl ServiceState {
         let ports = Arc::clone(&self.ports.borrow());
         let port = ports.get(&at.port())?;
         let family = Family::of(&address(&at.ip()));
-        let healthy = self.answers.get().0.serve(&port.service, family);
+        // In audit mode too, because the owner's answer would be 503 without the agent.
+        let refused = self.refusals.borrow().contains_key(&(at.port(), family));
+        let healthy = !refused && self.answers.get().0.serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let weight = [(WEIGHT, answer.endpoints.to_string())];
@@ -61,6 +65,7 @@ mod tests {
     use pathproof_facts::cluster::ObjectName;
     use pathproof_facts::time::Mono;
     use pathproof_judge::health_ports::HealthPort;
+    use pathproof_judge::health_ports::owner::OwnerRefusal;
     use pathproof_node::effect::Answers;
     use rstest::rstest;
     use tower::ServiceExt as _;
@@ -93,6 +98,7 @@ mod tests {
         ServiceState {
             answers: CurrentAnswers::alive(answers),
             ports: watch::Sender::new(Arc::new(ports)).subscribe(),
+            refusals: watch::Sender::default().subscribe(),
             metrics: Metrics::new(),
         }
     }
@@ -140,6 +146,17 @@ mod tests {
         let (status, weight, body) = ask(&state, "192.0.2.10:30500").await;
         assert_eq!((status, &*weight), (503, "2"));
         assert_eq!(body, BODY.replace("true", "false"));
+    }
+
+    #[tokio::test]
+    async fn a_port_is_503_where_its_owner_refuses() {
+        let mut state = state(&[]);
+        let refused = ((30_502, Family::V4), OwnerRefusal::Unhealthy);
+        let refusals = Arc::new(OwnerRefusals::from([refused]));
+        state.refusals = watch::Sender::new(refusals).subscribe();
+        assert_eq!(ask(&state, "192.0.2.10:30502").await.0, 503);
+        assert_eq!(ask(&state, "[2001:db8::10]:30502").await.0, 200);
+        assert_eq!(ask(&state, "192.0.2.10:30500").await.0, 200);
     }
 
     #[tokio::test]

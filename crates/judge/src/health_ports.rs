@@ -5,6 +5,8 @@
 //! `endpointschangetracker.go`). Each family has its own server, which counts addresses of ready endpoints
 //! on this node, whatever their ports. [`of_service`](super::answer::of_service) gives the answer.
 
+pub mod owner;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 

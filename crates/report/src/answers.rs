@@ -21,6 +21,10 @@ pub struct AnswersReport {
     /// works. Their health check node ports answer 503, unless audit mode or the fleet brake prevents it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_services: Vec<String>,
+    /// Health check node ports that answer 503 because their owner, kube-proxy or Cilium, does not answer
+    /// 200; a phrase each. The owner is not in audit mode, and no brake applies to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_by_owner: Vec<String>,
 }
 
 impl From<&effect::Answers> for AnswersReport {
@@ -38,6 +42,7 @@ impl From<&effect::Answers> for AnswersReport {
             audit: answers.audit,
             held: answers.held.or(answers.services_held),
             broken_services: broken.into_iter().collect(),
+            refused_by_owner: Vec::new(),
         }
     }
 }

@@ -56,6 +56,7 @@ fn answered(status: u16) -> AnswersReport {
         audit: None,
         held: None,
         broken_services: Vec::new(),
+        refused_by_owner: Vec::new(),
     }
 }
 

@@ -1,0 +1,201 @@
+//! Answers of the owners of health check node ports: kube-proxy or Cilium.
+//!
+//! The agent takes connections from outside over from the owner, so it must not answer 200 where the owner
+//! refuses: kube-proxy may run under a wrong node name, or may not have programmed the Service. In doubt the
+//! agent's answer stays, because a slow owner is not a refusing one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use pathproof_facts::time::Mono;
+use pathproof_wire::service::{Family, SourceClass};
+use pathproof_witness::topology::DatapathTopology;
+
+/// Minimum time from the first to the last of successive 503s that count. A new endpoint is ready at the API
+/// before the owner has written its rules, so a single 503 is normal.
+const UNHEALTHY: Duration = Duration::from_secs(1);
+/// The same while nothing listens. An update of the owner takes a few seconds.
+const ABSENT: Duration = Duration::from_secs(10);
+
+/// A health check node port in host order, and the family of the addresses that clients dial.
+pub type PortKey = (u16, Family);
+
+/// Ports that answer 503 because of their owner.
+pub type OwnerRefusals = BTreeMap<PortKey, OwnerRefusal>;
+
+/// Result of one request to a port's owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerReply {
+    /// 200.
+    Healthy,
+    /// 503.
+    Unhealthy,
+    /// No process listens at the port.
+    Absent,
+    /// Any other answer, or none in time.
+    Unclear,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerRefusal {
+    Unhealthy,
+    Absent,
+}
+
+impl fmt::Display for OwnerRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unhealthy => "the port's owner answers 503",
+            Self::Absent => "no process listens at the port",
+        })
+    }
+}
+
+/// Whether the process that listens at the healthz port should listen at every health check node port of this
+/// family, as kube-proxy does from its first sync on. Cilium can be configured without these ports, and an
+/// unknown program need not have them.
+pub fn is_expected(topology: &DatapathTopology, family: Family) -> bool {
+    let mut paths = topology.paths.iter();
+    let outside = paths.find(|path| (path.family, path.path) == (family, SourceClass::External));
+    // Before its first sync kube-proxy has no rules.
+    outside.is_some_and(|path| path.owners.is_empty() || path.owners.is_kube_proxy())
+}
+
+/// The replies of all owners.
+#[derive(Debug, Default)]
+pub struct OwnerReplies(BTreeMap<PortKey, Port>);
+
+#[derive(Debug, Default)]
+struct Port {
+    /// The owner has answered, so it is expected from now on.
+    has_answered: bool,
+    /// The last reply was [`OwnerReply::Unclear`].
+    is_unclear: bool,
+    /// The refusal, with the times of the first and the last reply that showed one.
+    refusal: Option<(OwnerRefusal, Mono, Mono)>,
+}
+
+impl OwnerReplies {
+    /// Forgets all other ports.
+    pub fn retain(&mut self, ports: &BTreeSet<PortKey>) {
+        self.0.retain(|port, _| ports.contains(port));
+    }
+
+    /// Records a reply. `expected`: a process should listen at the port, even if none ever answered.
+    pub fn record(&mut self, port: PortKey, reply: OwnerReply, expected: bool, now: Mono) {
+        let port = self.0.entry(port).or_default();
+        let was_unclear = std::mem::replace(&mut port.is_unclear, reply == OwnerReply::Unclear);
+        let refusal = match reply {
+            OwnerReply::Unhealthy => Some(OwnerRefusal::Unhealthy),
+            OwnerReply::Absent if port.has_answered || expected => Some(OwnerRefusal::Absent),
+            // One lost reply does not end a refusal.
+            OwnerReply::Unclear if !was_unclear => return,
+            OwnerReply::Healthy | OwnerReply::Absent | OwnerReply::Unclear => None,
+        };
+        port.has_answered |= matches!(reply, OwnerReply::Healthy | OwnerReply::Unhealthy);
+        let began = port.refusal.map_or(now, |(_, began, _)| began);
+        port.refusal = refusal.map(|refusal| (refusal, began, now));
+    }
+
+    /// The refusals that have lasted long enough to count.
+    pub fn refusals(&self) -> OwnerRefusals {
+        let counts = |(key, port): (&PortKey, &Port)| {
+            let (refusal, began, last) = port.refusal?;
+            let least = match refusal {
+                OwnerRefusal::Unhealthy => UNHEALTHY,
+                OwnerRefusal::Absent => ABSENT,
+            };
+            (last.since(began) >= least).then_some((*key, refusal))
+        };
+        self.0.iter().filter_map(counts).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pathproof_facts::owners::{DatapathOwners, Owner};
+    use pathproof_witness::topology::{PathTopology, Seen};
+    use rstest::rstest;
+
+    use super::OwnerReply::{Absent, Healthy, Unclear, Unhealthy};
+    use super::*;
+
+    const PORT: PortKey = (30_999, Family::V4);
+
+    /// The refusal after replies that arrive every two seconds.
+    fn after(replies: &[OwnerReply], expected: bool) -> Option<OwnerRefusal> {
+        let mut owners = OwnerReplies::default();
+        for (at, reply) in (0..).step_by(2).zip(replies) {
+            owners.record(PORT, *reply, expected, Mono(at * 1_000_000_000));
+        }
+        owners.refusals().remove(&PORT)
+    }
+
+    #[rstest]
+    #[case::not_requested_yet(&[], None)]
+    #[case::agrees(&[Healthy, Healthy], None)]
+    #[case::refuses(&[Unhealthy, Unhealthy], Some(OwnerRefusal::Unhealthy))]
+    #[case::lags_behind_the_api(&[Healthy, Unhealthy, Healthy], None)]
+    #[case::refused_before(&[Unhealthy, Unhealthy, Healthy], None)]
+    #[case::slow(&[Unclear, Unclear, Unclear, Unclear, Unclear, Unclear, Unclear], None)]
+    #[case::one_reply_is_lost(&[Unhealthy, Unhealthy, Unclear], Some(OwnerRefusal::Unhealthy))]
+    #[case::becomes_slow(&[Unhealthy, Unhealthy, Unclear, Unclear], None)]
+    fn an_owner_that_listens(
+        #[case] replies: &[OwnerReply],
+        #[case] expected: Option<OwnerRefusal>,
+    ) {
+        for is_expected in [true, false] {
+            assert_eq!(after(replies, is_expected), expected);
+        }
+    }
+
+    #[test]
+    fn an_owner_that_does_not_listen() {
+        let absent = [Absent; 6];
+        let gone = |first: &[OwnerReply], expected| after(&[first, &absent].concat(), expected);
+        assert_eq!(gone(&[], false), None, "nobody is expected");
+        assert_eq!(gone(&[Unclear, Unclear], false), None, "not an owner");
+        assert_eq!(gone(&[Healthy], false), Some(OwnerRefusal::Absent));
+        assert_eq!(gone(&[], true), Some(OwnerRefusal::Absent));
+        assert_eq!(after(&absent[1..], true), None, "it may be restarting");
+        let restarted = [&absent[1..], &[Healthy], &absent[1..]].concat();
+        assert_eq!(after(&restarted, true), None);
+        let restarted = [Unhealthy, Unhealthy, Unhealthy, Absent, Absent, Absent];
+        assert_eq!(after(&restarted, true), Some(OwnerRefusal::Absent));
+    }
+
+    #[test]
+    fn ports_that_are_not_requested_any_more_are_forgotten() {
+        let mut owners = OwnerReplies::default();
+        let other = (30_999, Family::V6);
+        for at in [0, 2_000_000_000] {
+            owners.record(PORT, Unhealthy, false, Mono(at));
+            owners.record(other, Unhealthy, false, Mono(at));
+        }
+        owners.retain(&[other].into());
+        assert_eq!(owners.refusals(), [(other, OwnerRefusal::Unhealthy)].into());
+    }
+
+    #[rstest]
+    #[case::before_the_first_sync(&[], true)]
+    #[case::kube_proxy(&[Owner::KubeProxyNftables], true)]
+    #[case::cilium(&[Owner::Cilium], false)]
+    #[case::either_of_both(&[Owner::Cilium, Owner::KubeProxyIptables], false)]
+    #[case::unknown(&[Owner::Unknown], false)]
+    fn who_is_expected_to_listen(#[case] owners: &[Owner], #[case] expected: bool) {
+        let path = PathTopology {
+            family: Family::V4,
+            path: SourceClass::External,
+            owners: owners.iter().copied().collect::<DatapathOwners>(),
+            seen: Seen::Full,
+            sentence: String::new(),
+        };
+        let topology = DatapathTopology {
+            paths: vec![path],
+            ..DatapathTopology::default()
+        };
+        assert_eq!(is_expected(&topology, Family::V4), expected);
+        assert!(!is_expected(&topology, Family::V6), "not read yet");
+    }
+}
