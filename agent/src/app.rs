@@ -379,12 +379,13 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> pathproof_node::S
     pathproof_node::Settings {
         node: config.node_name.to_string(),
         limits,
-        taints: config.terminating_taints.clone(),
+        terminating: config.terminating.clone(),
         unknown_policy: config.healthz.unknown_policy,
         enforcement: config.healthz.enforcement,
         families: config.healthz.families,
         flap_dwell: config.healthz.flap_dwell,
         fleet_brake: Some(config.healthz.fleet_brake).filter(|percent| *percent > 0),
+        leaving_brake: Some(config.healthz.leaving_brake).filter(|percent| *percent > 0),
         drain_ignore: ProbeRanges::new(config.admin.drain_ignore.iter().flatten().copied()),
         watches_services: config.source.has_services(),
         sentinel: config.sentinel.as_ref().map(|sentinel| SentinelRule {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::switches::Enforcement;
-use pathproof_judge::eligibility::{PRESETS, TaintError, TerminatingTaints};
+use pathproof_judge::eligibility::TerminatingMarks;
 use pathproof_wire::service::FAMILIES;
 use thiserror::Error;
 use values::dns_name;
@@ -21,6 +21,7 @@ use crate::http::bind::BindAddress;
 
 mod options;
 mod rotate;
+mod terminating;
 pub(crate) mod values;
 
 pub(crate) use options::as_option;
@@ -29,14 +30,15 @@ pub use options::{
     PortTakeover, ProcessArgs, PublishArgs, RunArgs, SentinelConfig, Switch, View,
 };
 pub use rotate::{RotateConfig, Withdraw};
+pub use terminating::TerminatingArgs;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub source: Source,
     /// `metadata.name` of this node.
     pub node_name: Arc<str>,
-    /// Taints that make the node ineligible. Presets are resolved to their keys.
-    pub terminating_taints: TerminatingTaints,
+    /// Marks that make the node ineligible. Presets are resolved to their keys.
+    pub terminating: TerminatingMarks,
     /// /healthz and /livez.
     pub healthz: HealthzArgs,
     /// /metrics, /verdict, /drainz, /agent/*.
@@ -140,10 +142,6 @@ pub enum ConfigError {
     Variable(String),
     #[error("--node-name: {value:?} is not a valid Node name: {remedy}")]
     NodeName { value: String, remedy: &'static str },
-    #[error("--terminating-taint: {0}")]
-    Taint(#[from] TaintError),
-    #[error("--terminating-taint: {value:?} is not a preset: did you mean {preset:?}?")]
-    Misspelt { value: String, preset: &'static str },
     #[error(
         "{option}: {address} is also given as another sentinel address: client, endpoint and pod \
          addresses must differ"
@@ -195,7 +193,7 @@ impl Config {
         Ok(Self {
             source: source(cluster, around, sentinel)?,
             node_name,
-            terminating_taints: taints(&cluster.terminating_taints)?,
+            terminating: cluster.terminating.marks(),
             healthz: HealthzArgs::default(),
             admin: AdminArgs::default(),
             observer: ObserverArgs::default(),
@@ -314,22 +312,6 @@ fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigE
         condition: wanted("--publish-condition", args.publish_condition)?,
         events: wanted("--publish-events", args.publish_events)?,
     })
-}
-
-/// Taint keys of the default presets, and of the given keys and presets.
-fn taints(given: &[String]) -> Result<TerminatingTaints, ConfigError> {
-    let given = given.iter().map(|text| text.trim());
-    let given: Vec<&str> = given.filter(|text| !text.is_empty()).collect();
-    for value in &given {
-        // Reject a misspelt preset, because it would silently become a key that matches no taint.
-        let is_nearly = |name: &&str| (1..=2).contains(&strsim::levenshtein(name, value));
-        let mut names = PRESETS.iter().map(|preset| preset.name);
-        if let Some(preset) = names.find(is_nearly) {
-            let value = (*value).to_owned();
-            return Err(ConfigError::Misspelt { value, preset });
-        }
-    }
-    Ok(TerminatingTaints::parse(given)?)
 }
 
 #[cfg(test)]

@@ -103,6 +103,7 @@ async fn health_port() -> Port {
         livez,
         audit: None,
         held: None,
+        leaving_held: None,
         services_held: None,
         broken_services: Arc::default(),
     }));

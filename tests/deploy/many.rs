@@ -214,6 +214,7 @@ fn a_cluster_that_is_not_scraped_any_more() {
 #[case("fleet", Some("PathproofFleetBraked"))]
 #[case("uncounted", Some("PathproofFleetNotCounted"))]
 #[case("waiting", None)]
+#[case("leaving", None)]
 fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static str>) {
     let mut fleet = Fleet::healthy(10);
     for node in ["node-2", "node-3"] {

@@ -67,9 +67,12 @@ impl Text {
         self.gap();
         let eligibility = &report.verdict.eligibility;
         if eligibility.is_leaving() {
-            let text = format!(
-                "{eligibility}; therefore /healthz answers 503, as intended. This does not change /livez"
-            );
+            let effect = match (answers.healthz.status, answers.held) {
+                (200, Some(held)) => format!("/healthz stays at 200: {held}"),
+                _ => "therefore /healthz answers 503, as intended. This does not change /livez"
+                    .into(),
+            };
+            let text = format!("{eligibility}; {effect}");
             self.section("leaving", Style::Warn, &sentence(&text));
             self.gap();
         }

@@ -23,6 +23,7 @@ use pathproof_facts::node_context::address;
 use pathproof_facts::switches::ENFORCEMENT;
 use pathproof_facts::time::Wall;
 
+use self::marks::marks;
 use self::peers::PeerNumbers;
 use super::facts::{Object, ObjectFacts, ServedService, ServedSlice, ServedStatus, object_names};
 
@@ -180,6 +181,7 @@ impl Converter {
             kubelet_silent: status.conditions.iter().flatten().any(is_silent),
             network: status.conditions.iter().flatten().find_map(lacks_network),
             enforcement: lookup(&node.metadata.annotations, ENFORCEMENT).map(|text| cut(text, 40)),
+            marks: marks(&status.conditions, &node.metadata.labels),
         }))))
     }
 
@@ -478,6 +480,7 @@ fn is_not_served(metadata: &ObjectMeta) -> bool {
     labels.any(|(label, _)| NOT_SERVED_LABELS.contains(&&**label))
 }
 
+mod marks;
 mod peers;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_wire::service::FAMILIES;
 
+use super::terminating::TerminatingArgs;
 use super::values::{
     OrNone, Pattern, PortRange, addresses, bind_address, device_prefix, directory, log_filter,
     minutes, object_name, pair, pattern, percent, port_range, range, url, word,
@@ -130,12 +131,8 @@ pub struct ClusterArgs {
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 
-    /// Taint that marks a node as being removed: a key, or a preset (repeatable)
-    ///
-    /// Presets: cluster-autoscaler (always on, as in kube-proxy), karpenter, spot, shutdown. The
-    /// taint's effect is ignored.
-    #[arg(long = "terminating-taint", value_name = "KEY|PRESET")]
-    pub terminating_taints: Vec<String>,
+    #[command(flatten)]
+    pub terminating: TerminatingArgs,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
@@ -186,8 +183,7 @@ pub struct HealthzArgs {
     /// with externalTrafficPolicy Local): FIRST-LAST; "none" leaves them to kube-proxy or Cilium
     ///
     /// Needs --port-takeover=steer. Any client may connect, as with kube-proxy:
-    /// --healthz-allow-cidr applies only to /healthz and /livez. The default is the API server's
-    /// default range of node ports.
+    /// --healthz-allow-cidr applies only to /healthz and /livez.
     #[arg(long, value_name = "RANGE", default_value = "30000-32767", value_parser = port_range)]
     pub health_check_node_ports: OrNone<PortRange>,
 
@@ -256,12 +252,15 @@ pub struct HealthzArgs {
 
     /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
     ///
-    /// A single failing node answers 503, unless its cause is not certain and the last count is older than
-    /// 15 minutes. A node that is being removed always answers 503. The rotator (`pathproof rotate`) counts
-    /// failing nodes by their conditions, also if they are in audit mode. If no count was ever published,
-    /// the brake is off.
+    /// The rotator (`pathproof rotate`) counts failing nodes by their conditions, also if they are in
+    /// audit mode. If no count was ever published, the brake is off.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent)]
     pub fleet_brake: u32,
+
+    /// The same for nodes that leave by marks other than deletion and the cluster autoscaler's taint;
+    /// 0 sets no limit
+    #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent)]
+    pub leaving_brake: u32,
 }
 
 /// Options of the admin port. The default serves nothing.

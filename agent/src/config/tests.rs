@@ -96,6 +96,9 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--interface-exclude=a/b", "a/b")]
 #[case("--terminating-taint=spott", "did you mean \"spot\"")]
 #[case("--terminating-taint=a=b:NoSchedule", "only the key")]
+#[case("--terminating-condition=Ready=no", "True, False or Unknown")]
+#[case("--terminating-label=a/b/c=d", "more than one slash")]
+#[case("--leaving-brake=101", "from 0 to 100")]
 #[case("--log-filter=pathproof=loud", "error, warn, info, debug, trace")]
 #[case("--flap-dwell=10", "10s")]
 #[case("--flap-dwell=-1s", "between 0 and 5m")]
@@ -286,14 +289,14 @@ fn with_a_folder_there_is_nothing_to_publish_to(#[case] option: &str) {
 
 #[test]
 fn the_autoscalers_taint_is_always_there() {
-    let taints = resolve(&[]).unwrap().terminating_taints;
+    let taints = resolve(&[]).unwrap().terminating;
     assert!(taints.contains("ToBeDeletedByClusterAutoscaler"));
 }
 
 #[test]
 fn presets_and_keys_add_up() {
     let taints = resolve(&["--terminating-taint=karpenter,leaving,,a.io/b"]);
-    let taints = taints.unwrap().terminating_taints;
+    let taints = taints.unwrap().terminating;
     for key in [
         "ToBeDeletedByClusterAutoscaler",
         "karpenter.sh/disrupted",
@@ -302,6 +305,23 @@ fn presets_and_keys_add_up() {
     ] {
         assert!(taints.contains(key), "{key}");
     }
+}
+
+#[test]
+fn conditions_and_labels_mark_a_node() {
+    let options = [
+        "--terminating-condition=Terminating,Ready=False",
+        "--terminating-label=kured=rebooting,,example.com/leaves",
+    ];
+    let marks = [
+        ("condition Terminating", Some("True")),
+        ("condition Ready", Some("False")),
+        ("label kured", Some("rebooting")),
+        ("label example.com/leaves", None),
+    ];
+    let marks = marks.map(|(key, value)| (key.to_owned(), value.map(str::to_owned)));
+    let expected = TerminatingMarks::default().with(marks);
+    assert_eq!(resolve(&options).unwrap().terminating, expected);
 }
 
 #[rstest]

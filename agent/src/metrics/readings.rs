@@ -76,11 +76,8 @@ pub(super) fn brake(turn: &Snapshot, to: &mut Samples<'_>) {
 }
 
 pub(super) fn eligibility(report: &Report) -> Option<f64> {
-    match report.verdict.eligibility {
-        Eligibility::NeverSeen => None,
-        Eligibility::Eligible => Some(1.0),
-        Eligibility::Deleting | Eligibility::Tainted { .. } => Some(0.0),
-    }
+    let known = Some(&report.verdict.eligibility).filter(|it| **it != Eligibility::NeverSeen);
+    known.map(|known| f64::from(!known.is_leaving()))
 }
 
 pub(super) fn last_proofs(turn: &Snapshot, to: &mut Samples<'_>) {

@@ -126,6 +126,30 @@ async fn a_node_that_uses_the_sentinels_address_is_published(
     server.until_counted(&mut rotator, &expected).await;
 }
 
+/// A node leaves by its agent's condition. Deletion and the autoscaler's taint do not count.
+#[rstest]
+#[case::marked(json!({}), 1)]
+#[case::another_taint(json!({ "spec": { "taints": [{ "key": "other", "effect": "NoSchedule" }] } }), 1)]
+#[case::autoscaler(
+    json!({ "spec": { "taints": [{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }] } }),
+    0
+)]
+#[case::deleted(json!({ "metadata": { "deletionTimestamp": "2026-11-21T10:00:00Z" } }), 0)]
+#[tokio::test]
+async fn a_node_that_leaves_is_counted(#[case] first: Value, #[case] leaving: u32) {
+    let server = Server::start().await;
+    let (mut first, now) = (first, clock::wall().to_string());
+    first["status"] = json!({ "conditions": [{
+        "type": "ServiceDatapathReady", "status": "True", "reason": "NodeLeaving",
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    }] });
+    server.store().nodes = 3;
+    server.store().first = first;
+    let mut rotator = server.rotator("a", HOUR).await;
+    let expected = format!(r#"{{"nodes":3,"unsound":{{}},"leaving":{leaving}}}"#);
+    server.until_counted(&mut rotator, &expected).await;
+}
+
 #[tokio::test]
 async fn a_failing_node_is_checked_early() {
     let server = Server::start().await;

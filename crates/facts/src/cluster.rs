@@ -1,6 +1,7 @@
 //! Facts about the cluster that matter for routing, as plain types: Node, Services, EndpointSlices.
 //! Kubernetes types must not be used here: the agent's `cluster::convert` turns them into these facts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,6 +57,9 @@ pub struct NodeFacts {
     pub network: Option<Box<str>>,
     /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
     pub enforcement: Option<Box<str>>,
+    /// Values of labels and statuses of conditions, by `label KEY` or `condition TYPE`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub marks: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 /// Transport protocol of a port.

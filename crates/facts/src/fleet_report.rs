@@ -16,6 +16,9 @@ pub struct FleetReport {
     pub nodes: u32,
     /// Nodes with evidence that their datapath fails, by the reason in their condition.
     pub unsound: BTreeMap<String, u32>,
+    /// Nodes that leave because of a mark beyond KEP-3836, and are not unsound.
+    #[serde(default)]
+    pub leaving: u32,
     /// When the report was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
     pub written: i64,
@@ -37,10 +40,11 @@ impl FleetReport {
     /// Parses the output of [`FleetReport::text`].
     ///
     /// # Errors
-    /// The text is not a report, or more nodes fail than there are.
+    /// The text is not a report, or more nodes fail or leave than there are.
     pub fn parse(text: &str) -> Result<Self, FleetReportError> {
         let report: Self = serde_json::from_str(text)?;
         let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();
+        let unsound = unsound.max(report.leaving.into());
         if unsound > u64::from(report.nodes) {
             let nodes = report.nodes;
             return Err(FleetReportError::Absurd { unsound, nodes });
@@ -55,7 +59,9 @@ impl FleetReport {
 
     /// Whether both reports have the same content, apart from the time of writing.
     pub fn is_same(&self, other: &FleetReport) -> bool {
-        (self.nodes, &self.unsound, &self.in_use) == (other.nodes, &other.unsound, &other.in_use)
+        let written = self.written;
+        let other = other.clone();
+        *self == FleetReport { written, ..other }
     }
 
     pub fn count(&self) -> Count {
@@ -67,8 +73,12 @@ impl FleetReport {
 
     /// The count with its time; `None` if no agent publishes its condition.
     pub fn published(&self) -> Option<Published> {
-        let (count, written) = (self.count(), self.written);
-        (self.nodes > 0).then_some(Published { count, written })
+        let (count, leaving, written) = (self.count(), self.leaving, self.written);
+        (self.nodes > 0).then_some(Published {
+            count,
+            leaving,
+            written,
+        })
     }
 }
 
@@ -84,8 +94,20 @@ pub struct Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     pub count: Count,
+    /// See [`FleetReport::leaving`].
+    #[serde(default)]
+    pub leaving: u32,
     /// See [`FleetReport::written`].
     pub written: i64,
+}
+
+impl Published {
+    /// The count of leaving nodes in place of unsound ones.
+    #[must_use]
+    pub fn of_leaving(mut self) -> Self {
+        self.count.unsound = self.leaving;
+        self
+    }
 }
 
 impl Count {

@@ -121,9 +121,8 @@ pub fn answer(
 
 fn is_eligible(eligibility: &Eligibility, policy: UnknownPolicy) -> bool {
     match eligibility {
-        Eligibility::Eligible => true,
-        Eligibility::Deleting | Eligibility::Tainted { .. } => false,
         Eligibility::NeverSeen => policy == UnknownPolicy::Open,
+        known => !known.is_leaving(),
     }
 }
 
@@ -158,6 +157,16 @@ impl Answer {
         (self.status, self.healthy, self.would_fail) = (503, false, true);
         for family in &mut self.families {
             family.healthy = false;
+        }
+        self
+    }
+
+    /// The answer of a leaving node; `is_held`: the fleet brake holds its 503 back.
+    #[must_use]
+    pub fn of_leaving(mut self, is_held: bool) -> Self {
+        if is_held {
+            self.node_eligible = self.node_eligible.map(|_| true);
+            self.status = if self.healthy { 200 } else { 503 };
         }
         self
     }

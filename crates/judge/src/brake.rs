@@ -3,8 +3,8 @@
 //!
 //! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the sentinel's
 //! slices ([`FleetReport`](pathproof_facts::fleet_report::FleetReport)); every agent decides for itself
-//! ([`Brake`]). Only the answer is held back: verdict, condition and metrics are not changed. Eligibility is
-//! never held back.
+//! ([`Brake`]). Only the answer is held back: verdict, condition and metrics are not changed. A deletion and the
+//! autoscaler's taint are never held back; other marks of leaving nodes have a second brake.
 
 use std::fmt;
 use std::hash::{Hash as _, Hasher as _};
@@ -40,6 +40,8 @@ const SILENT: Duration = Duration::from_secs(15 * 60);
 pub enum BrakeReason {
     /// Too many other nodes are unsound.
     Fleet(Count),
+    /// Too many other nodes leave because of marks beyond KEP-3836; `unsound` is their number.
+    Leaving(Count),
     /// The cause is uncertain, and the count of other nodes may still arrive.
     Waiting,
     /// The cause is uncertain, and no rotator counts.
@@ -47,11 +49,12 @@ pub enum BrakeReason {
 }
 
 impl BrakeReason {
-    pub const NAMES: [&str; 3] = ["fleet", "waiting", "uncounted"];
+    pub const NAMES: [&str; 4] = ["fleet", "leaving", "waiting", "uncounted"];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Fleet(_) => "fleet",
+            Self::Leaving(_) => "leaving",
             Self::Waiting => "waiting",
             Self::Uncounted => "uncounted",
         }
@@ -64,6 +67,10 @@ impl fmt::Display for BrakeReason {
             Self::Fleet(Count { unsound, nodes }) => {
                 write!(f, "the fleet brake is on: {unsound} of {nodes} nodes fail")
             }
+            Self::Leaving(Count { unsound, nodes }) => write!(
+                f,
+                "the fleet brake is on: {unsound} of {nodes} nodes are marked as being removed"
+            ),
             Self::Waiting => f.write_str(
                 "the cause is not certain, so the agent waits for the rotator's next count of \
                  failing nodes",
@@ -188,6 +195,15 @@ impl Brake {
         let counted = came > Some(failing.since) && !self.catches_up(now);
         let waits = now.since(failing.since) < self.wait || !counted;
         (waits && !failing.certain && !settled).then_some(BrakeReason::Waiting)
+    }
+
+    /// Whether the 503 of a marked node is held back, in a brake that gets
+    /// [counts of leaving nodes](Published::of_leaving). As for a certain cause, no mark waits for a count.
+    pub fn hold_leaving(&mut self, is_marked: bool, now: Mono) -> Option<BrakeReason> {
+        match self.step(is_marked, true, now)? {
+            BrakeReason::Fleet(count) => Some(BrakeReason::Leaving(count)),
+            other => Some(other),
+        }
     }
 
     /// Whether the 503 of Services that fail alone on a healthy node is held back. While too many

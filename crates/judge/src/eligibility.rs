@@ -18,6 +18,10 @@ pub enum Eligibility {
     Tainted {
         taint: String,
     },
+    /// A configured condition or label announces the removal.
+    Marked {
+        mark: String,
+    },
     /// No Node object was seen in this boot.
     NeverSeen,
 }
@@ -25,7 +29,17 @@ pub enum Eligibility {
 impl Eligibility {
     /// Whether the Node object shows that the node is being removed.
     pub fn is_leaving(&self) -> bool {
-        matches!(self, Eligibility::Deleting | Eligibility::Tainted { .. })
+        !matches!(self, Eligibility::Eligible | Eligibility::NeverSeen)
+    }
+
+    /// Whether a mark beyond KEP-3836 makes the node leave. A program may put it on every node by mistake, so
+    /// the fleet brake limits these.
+    pub fn is_limited(&self) -> bool {
+        match self {
+            Eligibility::Marked { .. } => true,
+            Eligibility::Tainted { taint } => !always_counts(taint),
+            Eligibility::Eligible | Eligibility::Deleting | Eligibility::NeverSeen => false,
+        }
     }
 
     /// Name as metrics and `/verdict` show it.
@@ -34,6 +48,7 @@ impl Eligibility {
             Eligibility::Eligible => "eligible",
             Eligibility::Deleting => "deleting",
             Eligibility::Tainted { .. } => "tainted",
+            Eligibility::Marked { .. } => "marked",
             Eligibility::NeverSeen => "never_seen",
         }
     }
@@ -47,6 +62,7 @@ impl fmt::Display for Eligibility {
             Eligibility::Tainted { taint } => {
                 write!(f, "the node is about to be removed: taint {taint}")
             }
+            Eligibility::Marked { mark } => write!(f, "the node is about to be removed: {mark}"),
             Eligibility::NeverSeen => {
                 f.write_str("the node's eligibility is unknown: no Node object was received")
             }
@@ -55,19 +71,35 @@ impl fmt::Display for Eligibility {
 }
 
 /// Judges the last known Node object; `None` if there was none in this boot.
-pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingTaints) -> Eligibility {
+pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingMarks) -> Eligibility {
     let Some(node) = node else {
         return Eligibility::NeverSeen;
     };
     if node.deleting {
         return Eligibility::Deleting;
     }
-    match node.taints.iter().find(|taint| terminating.contains(taint)) {
-        Some(taint) => Eligibility::Tainted {
-            taint: taint.to_string(),
+    let taints = (node.taints.iter()).filter(|taint| terminating.contains(taint));
+    // A taint that always counts comes first, because the fleet brake limits the others.
+    if let Some(taint) = taints.min_by_key(|taint| !always_counts(taint)) {
+        let taint = taint.to_string();
+        return Eligibility::Tainted { taint };
+    }
+    let is_set = |(key, value): &&Mark| {
+        let found = node.marks.get(key.as_str()).map(|found| &**found);
+        found.is_some() && (value.is_none() || value.as_deref() == found)
+    };
+    match terminating.marks.iter().find(is_set) {
+        Some((key, None)) => Eligibility::Marked { mark: key.clone() },
+        Some((key, Some(value))) => Eligibility::Marked {
+            mark: format!("{key}={value}"),
         },
         None => Eligibility::Eligible,
     }
+}
+
+/// Whether the taint with this key always makes a node leave, as in kube-proxy.
+pub fn always_counts(taint: &str) -> bool {
+    PRESETS[0].keys.contains(&taint)
 }
 
 /// A named set of taint keys that announce the removal of a node.
@@ -79,7 +111,7 @@ pub struct Preset {
 }
 
 /// All presets. The first one always counts, as in kube-proxy.
-pub const PRESETS: [Preset; 4] = [
+pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "cluster-autoscaler",
         keys: &["ToBeDeletedByClusterAutoscaler"],
@@ -101,46 +133,46 @@ pub const PRESETS: [Preset; 4] = [
         name: "shutdown",
         keys: &["node.cloudprovider.kubernetes.io/shutdown"],
     },
+    Preset {
+        name: "cordon",
+        keys: &["node.kubernetes.io/unschedulable"],
+    },
 ];
 
-/// Keys of the taints that announce the removal of a node. Effects do not matter, as in kube-proxy.
+/// A key of [`NodeFacts::marks`], and the value that counts; `None` is any value.
+pub type Mark = (String, Option<String>);
+
+/// Taints, conditions and labels that announce the removal of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TerminatingTaints {
+pub struct TerminatingMarks {
+    /// Keys of taints. Effects do not matter, as in kube-proxy.
     keys: BTreeSet<String>,
+    #[serde(default)]
+    marks: BTreeSet<Mark>,
 }
 
-impl Default for TerminatingTaints {
+impl Default for TerminatingMarks {
     /// The cluster autoscaler's preset.
     fn default() -> Self {
         Self {
             keys: PRESETS[0].keys.iter().map(ToString::to_string).collect(),
+            marks: BTreeSet::new(),
         }
     }
 }
 
-impl TerminatingTaints {
-    /// The default and `texts`: names of [presets](PRESETS) or taint keys.
-    ///
-    /// # Errors
-    /// The first text that is neither.
-    pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, TaintError> {
-        let mut taints = Self::default();
-        for text in texts {
-            taints.add(text.as_ref())?;
+impl TerminatingMarks {
+    /// The default and these taints: names of [presets](PRESETS), or keys.
+    pub fn of<'a>(taints: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut terminating = Self::default();
+        for taint in taints {
+            let preset = PRESETS.iter().find(|preset| preset.name == taint);
+            let own = [taint];
+            let keys = preset.map_or(own.as_slice(), |preset| preset.keys);
+            let keys = keys.iter().map(ToString::to_string);
+            terminating.keys.extend(keys);
         }
-        Ok(taints)
-    }
-
-    fn add(&mut self, text: &str) -> Result<(), TaintError> {
-        let text = text.trim();
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
-            self.keys
-                .extend(preset.keys.iter().map(ToString::to_string));
-            return Ok(());
-        }
-        check_key(text)?;
-        self.keys.insert(text.to_owned());
-        Ok(())
+        terminating
     }
 
     /// Whether a taint with this key announces the removal of a node.
@@ -148,71 +180,45 @@ impl TerminatingTaints {
         self.keys.contains(key)
     }
 
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.keys.iter().map(String::as_str)
+    /// These marks count too.
+    #[must_use]
+    pub fn with(mut self, marks: impl IntoIterator<Item = Mark>) -> Self {
+        self.marks.extend(marks);
+        self
+    }
+
+    /// The Node without other marks, which would only fill recordings.
+    pub fn relevant(&self, mut node: NodeFacts) -> NodeFacts {
+        let counts = |key: &str| self.marks.iter().any(|(counts, _)| counts == key);
+        node.marks.retain(|key, _| counts(key));
+        node
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TaintError {
-    #[error(
-        "terminating taint is empty: give a taint key or one of {}",
-        preset_names()
-    )]
-    Empty,
-    /// The text has a value or an effect.
-    #[error("terminating taint {text:?} has a value or an effect: give only the key, {key:?}")]
-    NotKeyAlone { text: String, key: String },
-    #[error(
-        "terminating taint {text:?} is not a valid taint key, {problem}: give a key such as \
-         \"karpenter.sh/disrupted\" or one of {}",
-        preset_names()
-    )]
-    Invalid { text: String, problem: &'static str },
-}
-
-fn preset_names() -> String {
-    PRESETS.map(|preset| preset.name).join(", ")
-}
-
-/// The rules of Kubernetes' `IsQualifiedName`.
-fn check_key(text: &str) -> Result<(), TaintError> {
-    if text.is_empty() {
-        return Err(TaintError::Empty);
-    }
-    if let Some((key, _)) = text.split_once(['=', ':']) {
-        return Err(TaintError::NotKeyAlone {
-            text: text.to_owned(),
-            key: key.to_owned(),
-        });
-    }
-    let invalid = |problem| {
-        Err(TaintError::Invalid {
-            text: text.to_owned(),
-            problem,
-        })
-    };
+/// Why this is no key of a taint or label, or type of a condition, by the rules of Kubernetes'
+/// `IsQualifiedName`.
+pub fn key_problem(text: &str) -> Option<&'static str> {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
     };
     if name.contains('/') {
-        return invalid("it has more than one slash");
+        return Some("it has more than one slash");
     }
     if prefix.is_some_and(|prefix| !is_dns_name(prefix)) {
-        return invalid("the part before the slash is not a DNS name in lower case");
+        return Some("the part before the slash is not a DNS name in lower case");
     }
     if name.is_empty() || name.len() > 63 {
-        return invalid("its name must have 1 to 63 characters");
+        return Some("its name must have 1 to 63 characters");
     }
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let outer = |c: char| c.is_ascii_alphanumeric();
     if !name.chars().all(inner) || !name.starts_with(outer) || !name.ends_with(outer) {
-        return invalid(
+        return Some(
             "its name must be letters, digits, '-', '_' and '.', and begin and end with a letter or digit",
         );
     }
-    Ok(())
+    None
 }
 
 /// Whether this is a valid name of an object (RFC 1123 subdomain).

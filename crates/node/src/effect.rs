@@ -136,6 +136,8 @@ pub struct PersistedState {
     /// Name of that Node.
     pub node: String,
     pub brake: BrakeMemory,
+    #[serde(default)]
+    pub leaving_brake: BrakeMemory,
     /// The switches as last read.
     pub switches: Switches,
     /// When this was written.
@@ -166,6 +168,8 @@ pub struct Answers {
     pub audit: Option<AuditBy>,
     /// Why the fleet brake holds back the node's 503.
     pub held: Option<BrakeReason>,
+    /// Why it holds back the 503 of a node that is marked as leaving.
+    pub leaving_held: Option<BrakeReason>,
     /// Why it holds back the 503 of `broken_services`.
     pub services_held: Option<BrakeReason>,
     /// Services that fail on this node for clients outside while the node itself works. Their health check
@@ -221,6 +225,7 @@ impl Answers {
             livez,
             audit: None,
             held: None,
+            leaving_held: None,
             services_held: None,
             broken_services: Arc::default(),
         }

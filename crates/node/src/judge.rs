@@ -11,12 +11,11 @@ use pathproof_facts::limits::{
 };
 use pathproof_facts::switches::Switches;
 use pathproof_facts::time::{Anchor, Mono};
-use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer};
 use pathproof_judge::brake::Brake;
 use pathproof_judge::damping::{Damping, UpgradeGate};
 use pathproof_judge::drain::Drain;
 use pathproof_judge::eligibility::{Eligibility, eligibility};
-use pathproof_judge::verdict::{CountedFamilies, Inputs, LastVerdict, Verdict, verdict};
+use pathproof_judge::verdict::{CountedFamilies, Inputs, LastVerdict, verdict};
 use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::coverage::Coverage;
 use pathproof_witness::drops::DropLedger;
@@ -30,10 +29,12 @@ use super::readings::Lookups;
 use super::sentinel::SentinelState;
 use super::{Settings, Start, boot};
 use crate::effect::{
-    Answers, Effect, Effects, Measurement, Notice, PersistedState, ReadEffect, SentinelEffect,
+    Effect, Effects, Measurement, Notice, PersistedState, ReadEffect, SentinelEffect,
     UnservedServices, VerdictUpdate, WriteEffect,
 };
 use crate::event::{Event, KernelSample, Successor, ViewFacts};
+
+mod answers;
 
 /// Everything that verdicts depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub struct Judge {
     pub(super) lookups: Lookups,
     damping: Damping,
     pub brake: Brake,
+    /// Limits how many nodes leave because of marks beyond KEP-3836.
+    #[serde(default)]
+    pub(super) leaving_brake: Brake,
     /// Annotations that require audit mode.
     pub switches: Switches,
     /// Summary of the last verdict. Before the first verdict it is the summary that a former agent stored.
@@ -94,6 +98,8 @@ impl Judge {
             false => switches,
         };
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
+        let leaving = known.map(|known| known.leaving_brake).unwrap_or_default();
+        let leaving_brake = Brake::restore(settings.leaving_brake, &settings.node, leaving);
         let mut limits = settings.limits;
         limits.service_stagger = brake.stagger();
         let last = known.map(|known| known.verdict);
@@ -135,6 +141,7 @@ impl Judge {
             lookups: Lookups::default(),
             damping,
             brake,
+            leaving_brake,
             switches: switches.unwrap_or_default(),
             last,
             served,
@@ -215,7 +222,7 @@ impl Judge {
     fn know(&mut self, facts: Box<ViewFacts>, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.facts, facts);
         if let Some(node) = &self.facts.node {
-            self.eligibility = eligibility(Some(node), &self.settings.taints);
+            self.eligibility = eligibility(Some(node), &self.settings.terminating);
         }
         let node = self.facts.node.as_ref();
         let node = node.map(|node| node.enforcement.as_deref());
@@ -229,6 +236,7 @@ impl Judge {
         self.coverage
             .unknown_frontends(self.facts.unknown_frontends.as_ref());
         self.brake.source(self.facts.silent, self.now);
+        self.leaving_brake.source(self.facts.silent, self.now);
         self.follow_sentinel(&before, effects);
         let ledger = &mut self.ledger.sentinel;
         if self.facts.synced {
@@ -403,58 +411,6 @@ impl Judge {
         })));
     }
 
-    fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {
-        let policy = self.settings.unknown_policy;
-        let audit = self.switches.audit(self.settings.enforcement);
-        let served = self.damping.step(verdict, policy);
-        let broken_services = self.broken_services(served.healthy, effects);
-        let anchor = &self.anchor;
-        // A 503 for an unknown verdict is due to the setting `unknown_policy`, so the fleet brake does not
-        // apply.
-        let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
-        let fails = !served.healthy && !unknown;
-        let certain = verdict.finding.is_certain();
-        let held = self.brake.step(fails, certain, verdict.at);
-        let held = held.filter(|_| audit.is_none());
-        let services_fail = !broken_services.is_empty() && audit.is_none();
-        let services_held = self.brake.hold_services(services_fail, verdict.at);
-        let refuses = match (&audit, &held) {
-            (Some(_), _) => Refuses::Nothing,
-            (None, Some(_)) => Refuses::BootOnly,
-            (None, None) => Refuses::All,
-        };
-        let waits = self.waits || verdict.state == State::Starting;
-        let answer_of =
-            |endpoint| answer(endpoint, verdict, &served, waits, policy, refuses, anchor);
-        Answers {
-            healthz: answer_of(Endpoint::Healthz),
-            livez: answer_of(Endpoint::Livez),
-            audit,
-            held,
-            services_held,
-            broken_services,
-        }
-    }
-
-    fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> UnservedServices {
-        if !healthy {
-            // The node's fault explains the Services' failures: forget them.
-            self.ledger.external_failures.excuse();
-        }
-        let broken = self.ledger.external_failures.broken(self.now);
-        if *broken != *self.broken {
-            let new = broken
-                .iter()
-                .filter(|service| !self.broken.contains(service));
-            let notice = new
-                .cloned()
-                .map(|(name, family)| Notice::Unserved(name, family));
-            effects.extend(notice.map(Effect::Log));
-            self.broken = broken.into();
-        }
-        Arc::clone(&self.broken)
-    }
-
     fn remember(&mut self, changed: bool, effects: &mut Effects) {
         let pause = match self.is_well() {
             true => REMEMBER,
@@ -474,6 +430,7 @@ impl Judge {
                 ledger: self.ledger.memory(),
                 damping: self.damping.memory.clone(),
                 brake: self.brake.memory,
+                leaving_brake: self.leaving_brake.memory,
                 switches: self.switches.clone(),
                 verdict,
                 eligibility: self.eligibility.clone(),

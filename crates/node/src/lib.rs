@@ -35,7 +35,7 @@ use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::ClusterView;
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::drain::{DrainView, Outsiders, ProbeRanges};
-use pathproof_judge::eligibility::{Eligibility, TerminatingTaints};
+use pathproof_judge::eligibility::{Eligibility, TerminatingMarks};
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_plan::Planner;
 use pathproof_plan::expect::conflicts::SentinelConflicts;
@@ -56,8 +56,9 @@ pub struct Settings {
     pub node: String,
     /// Thresholds and times of the rules.
     pub limits: Limits,
-    /// Taints that announce the removal of a node.
-    pub taints: TerminatingTaints,
+    /// Marks that announce the removal of a node.
+    #[serde(rename = "taints")]
+    pub terminating: TerminatingMarks,
     /// Answer for an unknown verdict.
     pub unknown_policy: UnknownPolicy,
     /// Whether a broken datapath changes the answers.
@@ -68,6 +69,9 @@ pub struct Settings {
     pub flap_dwell: Duration,
     /// Maximum share of nodes that may be out of service together, in percent; `None` turns the brake off.
     pub fleet_brake: Option<u32>,
+    /// The same for nodes that leave because of marks beyond KEP-3836.
+    #[serde(default)]
+    pub leaving_brake: Option<u32>,
     /// Source ranges of load balancers' probes.
     #[serde(skip)]
     pub drain_ignore: ProbeRanges,
@@ -108,7 +112,7 @@ impl Node {
     /// Continues from the state that an agent of this boot stored, if there is one.
     pub fn new(settings: Settings, start: Start) -> Self {
         Self {
-            view_planner: ViewPlanner::new(settings.sentinel.clone(), settings.own_ports.clone()),
+            view_planner: ViewPlanner::new(&settings),
             judge: Judge::new(settings, start),
             recorder: Some(Recorder::default()),
             recorded: None,
@@ -120,7 +124,7 @@ impl Node {
     /// Continues from the judge in a recording; the events come from the recording too.
     pub fn replay(judge: Judge) -> Self {
         Self {
-            view_planner: ViewPlanner::new(None, Vec::new()),
+            view_planner: ViewPlanner::default(),
             judge,
             recorder: None,
             recorded: Some(BTreeMap::new()),

@@ -9,6 +9,7 @@ mod drain;
 mod drops;
 mod endpoint_routes;
 mod health_ports;
+mod leaving;
 mod lookups;
 mod maps;
 mod persisted;

@@ -9,6 +9,7 @@ use pathproof_facts::cluster::{Change, EndpointFacts, ObjectName};
 use pathproof_facts::node_context::ECHO_SERVICE;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::{Applied, ClusterView};
+use pathproof_judge::eligibility::TerminatingMarks;
 use pathproof_judge::health_ports::{HealthPorts, PortTable};
 use pathproof_plan::Planner;
 use pathproof_plan::expect::addresses::{OTHERS, in_cluster, tries};
@@ -17,6 +18,7 @@ use pathproof_plan::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 use pathproof_witness::evidence::ip_of;
 
+use crate::Settings;
 use crate::departures::date;
 use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
 use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
@@ -66,6 +68,7 @@ pub(super) struct ViewPlanner {
     silent_since: Option<Mono>,
     programming: Programming,
     own_ports: Vec<u16>,
+    terminating: TerminatingMarks,
     /// Number of frontends in conflict.
     conflicts: usize,
     /// Number of conflicts that began so far.
@@ -87,11 +90,12 @@ pub(super) struct ViewPlanner {
 }
 
 impl ViewPlanner {
-    pub(super) fn new(rule: Option<SentinelRule>, own_ports: Vec<u16>) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            planner: planner(rule.as_ref(), &own_ports),
-            rule,
-            own_ports,
+            planner: planner(settings.sentinel.as_ref(), &settings.own_ports),
+            rule: settings.sentinel.clone(),
+            own_ports: settings.own_ports.clone(),
+            terminating: settings.terminating.clone(),
             ..Self::default()
         }
     }
@@ -406,7 +410,7 @@ impl ViewPlanner {
         Some(Box::new(ViewFacts {
             synced: self.view.is_synced(),
             silent: self.silent_since.is_some(),
-            node: self.view.node().cloned(),
+            node: (self.view.node()).map(|node| self.terminating.relevant(node.clone())),
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),
             unknown_frontends: self.state.unknown_frontends.clone(),

@@ -15,7 +15,7 @@ pub struct AnswersReport {
     pub livez: AnswerReport,
     /// The setting that puts the node in audit mode, in which the datapath never causes a 503.
     pub audit: Option<AuditBy>,
-    /// Why the fleet brake holds back a 503, of the node or of its failing Services.
+    /// Why the fleet brake holds back a 503: of a failing or leaving node, or of failing Services.
     pub held: Option<BrakeReason>,
     /// Services (`namespace/name`) that fail on this node for clients outside while the node itself
     /// works. Their health check node ports answer 503, unless audit mode or the fleet brake prevents it.
@@ -40,7 +40,7 @@ impl From<&effect::Answers> for AnswersReport {
             healthz: of(&answers.healthz),
             livez: of(&answers.livez),
             audit: answers.audit,
-            held: answers.held.or(answers.services_held),
+            held: (answers.held.or(answers.leaving_held)).or(answers.services_held),
             broken_services: broken.into_iter().collect(),
             refused_by_owner: Vec::new(),
         }

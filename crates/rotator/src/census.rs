@@ -48,6 +48,8 @@ pub(super) struct Member {
     changed: Mono,
     /// Reason of a condition with status False.
     pub(super) failing: Option<Box<str>>,
+    /// A mark beyond KEP-3836 makes the node leave.
+    leaving: bool,
     /// When the rotator saw the node begin or stop failing.
     pub(super) since: Mono,
     pub(super) excluded: Excluded,
@@ -98,6 +100,7 @@ impl Census {
             heartbeat,
             changed,
             failing: failing.map(|condition| condition.reason.as_str().into()),
+            leaving: known.is_some_and(|known| known.leaving),
             since: same.map_or(now, |known| known.since),
             excluded: Excluded::No,
             version: "".into(),
@@ -113,6 +116,12 @@ impl Census {
         if let Some(member) = self.nodes.get_mut(node) {
             (member.excluded, member.version) = (excluded, version.into());
         }
+    }
+
+    /// Records whether the node leaves because of a mark beyond KEP-3836. Returns whether that changed.
+    pub fn set_leaving(&mut self, node: &str, leaving: bool) -> bool {
+        let member = self.nodes.get_mut(node);
+        member.is_some_and(|member| std::mem::replace(&mut member.leaving, leaving) != leaving)
     }
 
     /// Records how the node uses the sentinel's addresses.
@@ -144,6 +153,7 @@ impl Census {
         };
         for member in self.nodes.values().filter(|member| member.is_counted(now)) {
             report.nodes += 1;
+            report.leaving += u32::from(member.leaving);
             if let Some(reason) = &member.failing {
                 *report.unsound.entry(reason.to_string()).or_default() += 1;
             }
@@ -168,7 +178,8 @@ impl Census {
         let is_same = |last: &PublishedCount| last.report.is_same(&counted);
         let due = |last: &PublishedCount| {
             let (before, after) = (last.report.count().unsound, counted.count().unsound);
-            let (since, pause) = match before.abs_diff(after) {
+            let leaving = last.report.leaving.abs_diff(counted.leaving);
+            let (since, pause) = match before.abs_diff(after).max(leaving) {
                 _ if last.report.in_use != counted.in_use => (last.changed, Duration::ZERO),
                 0 if is_same(last) => (last.written, BEAT),
                 0 => (last.changed, OTHER),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Why};
 use pathproof_facts::time::{HumanDuration, Wall};
-use pathproof_judge::eligibility::PRESETS;
+use pathproof_judge::eligibility::always_counts;
 use pathproof_judge::explain::label;
 use pathproof_report::condition::{Reason, Status, TYPE, says_leaving};
 use serde::{Serialize, Serializer};
@@ -128,8 +128,7 @@ fn row(node: &NodeSeen, now: Wall) -> Row {
 
 fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
     // Whether the node is leaving, by the Node alone: its deletion, and the taints that always count.
-    let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
-    let tainted = node.taints.iter().find(counts).cloned();
+    let tainted = node.taints.iter().find(|key| always_counts(key)).cloned();
     let deleted = node.deleting.then(|| "deleted".to_owned());
     Row {
         node: node.name.clone(),

@@ -13,7 +13,7 @@ use pathproof_facts::trace::ProbeTrace;
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::damping::DWELL_DEFAULT;
 use pathproof_judge::drain::ProbeRanges;
-use pathproof_judge::eligibility::TerminatingTaints;
+use pathproof_judge::eligibility::TerminatingMarks;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_node::effect::{
     Effect, MapEffect, ReadEffect, SentinelEffect, VerdictUpdate, WriteEffect,
@@ -60,12 +60,13 @@ impl SimNode {
         let mut settings = Settings {
             node: self.datapath.node.name.to_string(),
             limits: Limits::default(),
-            taints: TerminatingTaints::default(),
+            terminating: TerminatingMarks::default(),
             unknown_policy: UnknownPolicy::Open,
             enforcement: Enforcement::Enforce,
             families: CountedFamilies::default(),
             flap_dwell: DWELL_DEFAULT,
             fleet_brake: None,
+            leaving_brake: None,
             drain_ignore: ProbeRanges::default(),
             watches_services: true,
             own_ports: Vec::new(),

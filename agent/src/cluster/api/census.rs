@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use pathproof_facts::fleet_report::FleetReport;
 use pathproof_facts::time::{Mono, Wall};
+use pathproof_judge::eligibility::always_counts;
+use pathproof_report::condition::Reason;
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
@@ -137,7 +139,14 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let version = node.metadata.resource_version.as_deref();
     let excluded = Excluded::of(label.map(String::as_str));
     census.exclude(name, excluded, version.unwrap_or_default());
-    changed
+    // Deletion and the autoscaler's taint are not limited, so these nodes do not count.
+    let spec = node.spec.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.as_deref());
+    let mut taints = taints.unwrap_or_default().iter();
+    let is_limited = node.metadata.deletion_timestamp.is_none()
+        && !taints.any(|taint| always_counts(&taint.key))
+        && condition.is_some_and(|condition| condition.reason == Reason::Leaving.name());
+    changed | census.set_leaving(name, is_limited)
 }
 
 /// A sentence if the Node uses an address of the sentinel. The Node's name needs no escaping, because it

@@ -196,6 +196,28 @@ status:
     assert_eq!(&*facts.uid, "u-1");
 }
 
+/// kubelet reports a graceful node shutdown only in a message; the negative control is another message.
+#[rstest]
+#[case::shuts_down("node is shutting down", Some("True"))]
+#[case::no_network("container runtime network not ready", None)]
+fn labels_and_conditions_are_marks(#[case] message: &str, #[case] shutdown: Option<&str>) {
+    let facts = node(&format!(
+        "metadata: {{name: here, labels: {{kured: rebooting, empty: ''}}}}
+status:
+  conditions:
+  - {{type: Ready, status: 'False', reason: KubeletNotReady, message: {message}}}
+  - {{type: Terminating, status: 'True'}}
+"
+    ));
+    let marks = facts.unwrap().unwrap().marks;
+    let mark = |key: &str| marks.get(key).map(|value| &**value);
+    assert_eq!(mark("label kured"), Some("rebooting"));
+    assert_eq!(mark("label empty"), Some(""));
+    assert_eq!(mark("condition Ready"), Some("False"));
+    assert_eq!(mark("condition Terminating"), Some("True"));
+    assert_eq!(mark("condition kubelet-shutdown"), shutdown);
+}
+
 #[test]
 fn another_node_is_not_taken() {
     assert_eq!(node("metadata: {name: there}"), Ok(None));

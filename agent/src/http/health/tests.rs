@@ -44,6 +44,7 @@ fn answers(healthz: u16, livez: u16) -> Arc<Answers> {
         livez: answer(livez, None),
         audit: None,
         held: None,
+        leaving_held: None,
         services_held: None,
         broken_services: Arc::default(),
     })

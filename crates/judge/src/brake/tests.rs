@@ -22,7 +22,12 @@ fn wall(at: Mono) -> Wall {
 fn count(brake: &mut Brake, count: Option<Count>, at: Mono) {
     let written = wall(at).0 / NANOS;
     if let Some(count) = count {
-        brake.record(Published { count, written }, wall(at), at);
+        let published = Published {
+            count,
+            written,
+            ..Published::default()
+        };
+        brake.record(published, wall(at), at);
     }
 }
 
@@ -232,6 +237,7 @@ fn a_count_that_was_known_is_no_sign_of_life() {
     let old = Published {
         count: of(100, 200).unwrap(),
         written: wall(s(0)).0 / NANOS,
+        ..Published::default()
     };
     let late = s(SILENT.as_secs() + 1);
     let mut first = Brake::restore(Some(20), "node", BrakeMemory::default());
@@ -263,6 +269,28 @@ fn a_lone_node_that_fails_again_is_answered() {
     }
 }
 
+/// A controller marks every node: most stay, and one in five may leave. No mark waits for a count.
+#[rstest]
+#[case::few(39, false)]
+#[case::many(40, true)]
+#[case::all(199, true)]
+fn one_node_in_five_may_be_marked(#[case] others: u32, #[case] held: bool) {
+    let counted = |leaving, at: Mono| Published {
+        count: of(7, 200).unwrap(),
+        leaving,
+        written: wall(at).0 / NANOS,
+    };
+    let mut brake = Brake::restore(Some(20), "node", BrakeMemory::default());
+    assert_eq!(brake.hold_leaving(true, s(0)), None, "nobody counts");
+    assert_eq!(brake.hold_leaving(false, s(1)), None);
+    brake.record(counted(0, s(1)).of_leaving(), wall(s(1)), s(1));
+    assert_eq!(brake.hold_leaving(true, s(2)), None);
+    brake.record(counted(others + 1, s(4)).of_leaving(), wall(s(4)), s(4));
+    let expected = held.then(|| BrakeReason::Leaving(of(others + 1, 200).unwrap()));
+    assert_eq!(brake.hold_leaving(true, s(4)), expected);
+    assert_eq!(brake.hold_leaving(false, s(5)), None, "the mark is gone");
+}
+
 #[test]
 fn without_a_count_or_a_limit_nothing_is_held() {
     assert_eq!(brake(None).step(true, false, s(1)), None);
@@ -291,6 +319,7 @@ fn nodes_wait_differently() {
 #[case(r#"{"nodes":3,"unsound":{"a":4}}"#, None)]
 #[case(r#"{"nodes":3,"unsound":{"a":4294967295,"b":4294967295}}"#, None)]
 #[case(r#"{"nodes":-1,"unsound":{}}"#, None)]
+#[case(r#"{"nodes":3,"unsound":{},"leaving":4}"#, None)]
 #[case("20 %", None)]
 fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
     let read = FleetReport::parse(text);

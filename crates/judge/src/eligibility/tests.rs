@@ -32,6 +32,7 @@ fn node(taints: &[&str], deleting: bool) -> NodeFacts {
 )]
 #[case::gke(&["spot"], &["cloud.google.com/impending-node-termination"], false, "tainted")]
 #[case::shutdown(&["shutdown"], &["node.cloudprovider.kubernetes.io/shutdown"], false, "tainted")]
+#[case::cordon(&["cordon"], &["node.kubernetes.io/unschedulable"], false, "tainted")]
 #[case::literal(&["example.com/leaving"], &["other", "example.com/leaving"], false, "tainted")]
 #[case::not_a_prefix_match(&[], &["ToBeDeletedByClusterAutoscaler2"], false, "eligible")]
 fn nodes(
@@ -40,17 +41,95 @@ fn nodes(
     #[case] deleting: bool,
     #[case] expected: &str,
 ) {
-    let terminating = TerminatingTaints::parse(texts).unwrap();
+    let terminating = TerminatingMarks::of(texts.iter().copied());
     assert_eq!(
         eligibility(Some(&node(taints, deleting)), &terminating).name(),
         expected
     );
 }
 
+fn marked(marks: &[(&str, &str)]) -> NodeFacts {
+    let marks = marks
+        .iter()
+        .map(|(key, value)| ((*key).into(), (*value).into()));
+    NodeFacts {
+        marks: marks.collect(),
+        ..node(&[], false)
+    }
+}
+
+fn terminating() -> TerminatingMarks {
+    let mark = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+    TerminatingMarks::of(["karpenter"]).with([
+        mark("condition Terminating", Some("True")),
+        mark("label kured", Some("rebooting")),
+        mark("label kured", Some("draining")),
+        mark("label example.com/leaves", None),
+    ])
+}
+
+#[rstest]
+#[case::condition(&[("condition Terminating", "True")], Some("condition Terminating=True"))]
+#[case::condition_that_is_false(&[("condition Terminating", "False")], None)]
+#[case::another_condition(&[("condition Ready", "True")], None)]
+#[case::label_of_the_same_name(&[("label Terminating", "True")], None)]
+#[case::label(&[("label kured", "rebooting")], Some("label kured=rebooting"))]
+#[case::second_value(&[("label kured", "draining")], Some("label kured=draining"))]
+#[case::another_value(&[("label kured", "done")], None)]
+#[case::any_value(&[("label example.com/leaves", "soon")], Some("label example.com/leaves"))]
+#[case::without_a_value(&[("label example.com/leaves", "")], Some("label example.com/leaves"))]
+fn marks(#[case] marks: &[(&str, &str)], #[case] expected: Option<&str>) {
+    let found = eligibility(Some(&marked(marks)), &terminating());
+    let mark = expected.map(|mark| Eligibility::Marked {
+        mark: mark.to_owned(),
+    });
+    assert_eq!(found, mark.unwrap_or(Eligibility::Eligible));
+    assert_eq!(
+        (found.is_leaving(), found.is_limited()),
+        (expected.is_some(), expected.is_some())
+    );
+    // Without the option.
+    let default = eligibility(Some(&marked(marks)), &TerminatingMarks::default());
+    assert_eq!(default, Eligibility::Eligible);
+}
+
+/// KEP-3836's two are not limited, whatever other marks the node has.
+#[test]
+fn deletion_and_the_autoscalers_taint_come_first() {
+    let mark = ("label kured", "rebooting");
+    let both = ["karpenter.sh/disrupted", "ToBeDeletedByClusterAutoscaler"];
+    for (taints, deleting, limited) in [
+        (&both[..1], false, true),
+        (&both[..], false, false),
+        (&both[..1], true, false),
+    ] {
+        let facts = NodeFacts {
+            marks: marked(&[mark]).marks,
+            ..node(taints, deleting)
+        };
+        let found = eligibility(Some(&facts), &terminating());
+        assert!(found.is_leaving());
+        assert_eq!(found.is_limited(), limited, "{found}");
+    }
+}
+
+#[test]
+fn recordings_get_no_other_marks() {
+    let facts = marked(&[
+        ("label kured", "x"),
+        ("label owner", "me"),
+        ("condition Ready", "True"),
+    ]);
+    assert_eq!(
+        terminating().relevant(facts),
+        marked(&[("label kured", "x")])
+    );
+}
+
 #[test]
 fn a_node_never_seen_is_neither() {
     assert_eq!(
-        eligibility(None, &TerminatingTaints::default()),
+        eligibility(None, &TerminatingMarks::default()),
         Eligibility::NeverSeen
     );
 }
@@ -59,25 +138,19 @@ fn a_node_never_seen_is_neither() {
 fn reasons_are_words() {
     let tainted = node(&["ToBeDeletedByClusterAutoscaler"], false);
     assert_eq!(
-        eligibility(Some(&tainted), &TerminatingTaints::default()).to_string(),
+        eligibility(Some(&tainted), &TerminatingMarks::default()).to_string(),
         "the node is about to be removed: taint ToBeDeletedByClusterAutoscaler"
     );
 }
 
 #[rstest]
-#[case("", "terminating taint is empty")]
-#[case(
-    "karpenter.sh/disrupted:NoSchedule",
-    "give only the key, \"karpenter.sh/disrupted\""
-)]
-#[case("dedicated=gpu:NoSchedule", "give only the key, \"dedicated\"")]
 #[case("a/b/c", "more than one slash")]
 #[case("Upper.example/x", "not a DNS name in lower case")]
 #[case("/x", "not a DNS name in lower case")]
 #[case("example.com/", "1 to 63 characters")]
 #[case("example.com/-x", "begin and end with a letter or digit")]
 #[case("two words", "begin and end with a letter or digit")]
-fn bad_taints_are_named(#[case] text: &str, #[case] expected: &str) {
-    let error = TerminatingTaints::parse([text]).unwrap_err().to_string();
-    assert!(error.contains(expected), "{error}");
+fn bad_keys_are_explained(#[case] text: &str, #[case] expected: &str) {
+    let problem = key_problem(text).unwrap();
+    assert!(problem.contains(expected), "{problem}");
 }

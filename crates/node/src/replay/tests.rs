@@ -12,7 +12,7 @@ use pathproof_facts::limits::Limits;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::trace::ProbePath;
 use pathproof_judge::answer::UnknownPolicy;
-use pathproof_judge::eligibility::TerminatingTaints;
+use pathproof_judge::eligibility::TerminatingMarks;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_plan::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use pathproof_wire::evidence::OUTCOMES;
@@ -36,12 +36,13 @@ fn settings() -> Settings {
     Settings {
         node: "node-1".to_owned(),
         limits: Limits::default(),
-        taints: TerminatingTaints::default(),
+        terminating: TerminatingMarks::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
         families: CountedFamilies::default(),
         flap_dwell: Duration::from_secs(10),
         fleet_brake: None,
+        leaving_brake: None,
         drain_ignore: Default::default(),
         watches_services: true,
         own_ports: Vec::new(),

@@ -9,7 +9,7 @@ use pathproof_facts::freshness::FIRST_GENERATION;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::Wall;
 use pathproof_judge::answer::UnknownPolicy;
-use pathproof_judge::eligibility::{Eligibility, TerminatingTaints};
+use pathproof_judge::eligibility::{Eligibility, TerminatingMarks};
 use pathproof_judge::verdict::LastVerdict;
 use pathproof_plan::REST;
 use pathproof_wire::evidence::Outcome;
@@ -38,8 +38,8 @@ fn a_node_that_leaves_is_answered_with_503(
     #[case] name: &str,
     #[case] status: u16,
 ) {
-    let taints = TerminatingTaints::parse(["ours/leaves"]).unwrap();
-    let mut scene = Scene::probed_with(|settings, _| settings.taints = taints);
+    let taints = TerminatingMarks::of(["ours/leaves"]);
+    let mut scene = Scene::probed_with(|settings, _| settings.terminating = taints);
     let effects = scene.view(vec![change]);
     let update = effects.verdict_update();
     assert_eq!(update.verdict.eligibility.name(), name);

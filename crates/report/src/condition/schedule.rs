@@ -2,9 +2,9 @@
 //! and failed attempts.
 //!
 //! A change to False, or back to True, is written at once. Any other change is written once it has
-//! lasted, within a budget, so that a node with rare connections does not load the API server. An
-//! unchanged condition is written every [`Pace::heartbeat`], at a phase that differs by node. Nothing
-//! is queued: a write always has the current condition.
+//! lasted (unless the node leaves), within a budget, so that a node with rare connections does not load
+//! the API server. An unchanged condition is written every [`Pace::heartbeat`], at a phase that differs by
+//! node. Nothing is queued: a write always has the current condition.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Pace {
     /// Maximum delay of a change. Each node has a constant delay, so that 5,000 nodes that break at one
     /// moment cause only 1,000 writes a second.
     pub jitter: Duration,
-    /// Minimum duration of a change other than to False or back to True.
+    /// Minimum duration of a change other than to False, back to True, or to a leaving node.
     pub settle: Duration,
     /// Minimum time between two writes.
     pub gap: Duration,
@@ -149,7 +149,12 @@ impl Schedule {
 
     fn change_due(&self, current: &Current) -> Option<Mono> {
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
-        let settled = current.since.plus(self.pace.settle).plus(jitter);
+        // The fleet brake counts leaving nodes, so their condition does not wait.
+        let settle = match current.condition.reason {
+            Reason::Leaving => Duration::ZERO,
+            _ => self.pace.settle,
+        };
+        let settled = current.since.plus(settle).plus(jitter);
         let Some(written) = &self.written else {
             // Any condition is better than none, but an agent that just started knows nothing yet.
             return Some(match current.condition.status {

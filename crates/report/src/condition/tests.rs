@@ -140,6 +140,20 @@ fn a_change_to_false_and_back_is_written_within_the_jitter() {
     assert!(writes.len() <= 4, "{writes:?}");
 }
 
+/// The negative control is another change that leaves the status True.
+#[test]
+fn a_node_that_leaves_is_written_within_the_jitter() {
+    let jitter = Pace::default().jitter.as_secs();
+    for (reason, soon) in [(Reason::Leaving, true), (Reason::Degraded(None), false)] {
+        let changed = condition_of(Status::True, reason);
+        let condition_of = |second| if second < 100 { sound() } else { changed };
+        let writes = writes(&mut schedule("node-1", None), 130, condition_of);
+        let is_soon = |at: &u64| (100..=100 + jitter).contains(at);
+        assert_eq!(writes.iter().any(is_soon), soon, "{writes:?}");
+        assert_eq!(writes.len(), 2, "{writes:?}");
+    }
+}
+
 #[test]
 fn what_does_not_last_is_not_written() {
     let suspect = condition_of(Status::True, Reason::Suspect(Some(Cause::Lost)));

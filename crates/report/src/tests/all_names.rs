@@ -102,10 +102,12 @@ fn every_name_is_what_is_documented() {
     });
     assert_eq!(Status::parse("true"), None);
     let taint = "ToBeDeletedByClusterAutoscaler".to_owned();
+    let mark = "label kured=rebooting".to_owned();
     let nodes = [
         &Eligibility::Eligible,
         &Eligibility::Deleting,
         &Eligibility::Tainted { taint },
+        &Eligibility::Marked { mark },
         &Eligibility::NeverSeen,
     ];
     table(out, "nodes", &nodes, |node| {

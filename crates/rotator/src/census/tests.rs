@@ -63,7 +63,7 @@ fn nodes_that_fail_are_counted_by_reason_and_the_silent_are_not() {
     let report = census.count(NOW, s(0));
     assert_eq!(
         report.text(),
-        r#"{"nodes":7,"unsound":{"DatapathBrokenLeaked":2,"DatapathStale":1},"written":1700000000}"#
+        r#"{"nodes":7,"unsound":{"DatapathBrokenLeaked":2,"DatapathStale":1},"leaving":0,"written":1700000000}"#
     );
     assert_eq!(census.nodes(), 10);
     census.remove("node-0");
@@ -170,6 +170,28 @@ fn an_agent_that_writes_is_counted_whatever_its_clock() {
         1,
         "only one wrote within 15 min"
     );
+}
+
+/// Marks of many nodes are published as fast as failures. A watch repeats each Node with every heartbeat.
+#[test]
+fn nodes_that_leave_are_counted_apart_from_those_that_fail() {
+    let mut census = cluster(200, 3);
+    let leaving = |census: &mut Census, at| {
+        let report = census.publish(false, false, NOW, at).unwrap();
+        assert_eq!(report.count().unsound, 3);
+        report.leaving
+    };
+    assert_eq!(leaving(&mut census, s(0)), 0);
+    for number in 10..14 {
+        assert!(census.set_leaving(&format!("node-{number}"), true));
+        assert!(!census.set_leaving(&format!("node-{number}"), true));
+        set(&mut census, number, false);
+    }
+    assert_eq!(leaving(&mut census, s(1)), 4);
+    assert!(census.set_leaving("node-10", false));
+    assert_eq!(leaving(&mut census, s(9)), 4, "small changes are gathered");
+    assert_eq!(leaving(&mut census, s(11)), 3);
+    assert!(!census.set_leaving("unknown", true));
 }
 
 /// Each agent must receive this before it has made its devices.

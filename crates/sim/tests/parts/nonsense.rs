@@ -19,7 +19,7 @@ use pathproof_facts::trace::{
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::damping::DWELL_DEFAULT;
 use pathproof_judge::drain::ProbeRanges;
-use pathproof_judge::eligibility::TerminatingTaints;
+use pathproof_judge::eligibility::TerminatingMarks;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_node::event::{
     Event, KernelSample, KernelState, SentinelEvent, Service, Successor, ViewFacts,
@@ -44,12 +44,13 @@ pub(crate) fn settings() -> Settings {
     Settings {
         node: "node-0".to_owned(),
         limits: Limits::default(),
-        taints: TerminatingTaints::default(),
+        terminating: TerminatingMarks::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
         families: CountedFamilies::default(),
         flap_dwell: DWELL_DEFAULT,
         fleet_brake: Some(20),
+        leaving_brake: Some(20),
         drain_ignore: ProbeRanges::default(),
         watches_services: true,
         own_ports: Vec::new(),
@@ -357,6 +358,7 @@ prop_compose! {
     ) -> ViewFacts {
         let fleet = fleet.map(|(unsound, nodes)| Published {
             count: Count { unsound, nodes },
+            leaving: nodes / 2,
             written: i64::from(unsound),
         });
         let [synced, silent, v4, v6, exists] = flags;

@@ -40,6 +40,7 @@ prop_compose! {
             kubelet_silent,
             network: network.map(Into::into),
             enforcement,
+            marks: Default::default(),
         }
     }
 }

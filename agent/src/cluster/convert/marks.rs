@@ -1,0 +1,31 @@
+//! Labels and conditions of the agent's Node, which may announce its removal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::NodeCondition;
+
+/// Key of a node that shuts down (kubelet's graceful node shutdown). kubelet shows that only in a message.
+const SHUTDOWN: &str = "condition kubelet-shutdown";
+/// kubelet's text in the message of its condition Ready.
+const SHUTS_DOWN: &str = "node is shutting down";
+
+/// See [`NodeFacts::marks`](pathproof_facts::cluster::NodeFacts::marks).
+pub(super) fn marks(
+    conditions: &Option<Vec<NodeCondition>>,
+    labels: &Option<BTreeMap<String, String>>,
+) -> BTreeMap<Arc<str>, Arc<str>> {
+    let mut marks = BTreeMap::<Arc<str>, Arc<str>>::new();
+    for condition in conditions.iter().flatten() {
+        let message = condition.message.as_deref().unwrap_or_default();
+        if condition.type_ == "Ready" && message.contains(SHUTS_DOWN) {
+            marks.insert(SHUTDOWN.into(), "True".into());
+        }
+        let key = format!("condition {}", condition.type_);
+        marks.insert(key.into(), condition.status.as_str().into());
+    }
+    for (key, value) in labels.iter().flatten() {
+        marks.insert(format!("label {key}").into(), value.as_str().into());
+    }
+    marks
+}
