@@ -28,15 +28,6 @@ pub(super) const SHOWN: usize = OUTCOMES + 1;
 /// Sums by path, then by outcome; the last outcome is `lost`, which user space counts.
 pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
-/// Failures that the kernel counts. [`Outcome::AnswerNotDelivered`] is not among them, since answers to
-/// clients outside can also be lost on the way.
-const FAILURES: [Outcome; 4] = [
-    Outcome::Refused,
-    Outcome::Leaked,
-    Outcome::Misrouted,
-    Outcome::Stale,
-];
-
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// Totals of all Services, by family.
@@ -107,7 +98,7 @@ impl Tally {
 impl Connections {
     pub(super) fn record(&mut self, delta: &CountDelta, info: &ServiceInfo, now: Mono) {
         let family = info.family as usize;
-        let failed = failures(delta);
+        let failed = delta.failed();
         add(&mut self.nodes[family], delta);
         let Some(tally) = self.tally(delta.service, info, failed > 0) else {
             return add(&mut self.others[family], delta);
@@ -170,11 +161,6 @@ impl Connections {
             .map(|(tally, trouble, endpoints)| tally.report(endpoints, trouble));
         (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
     }
-}
-
-fn failures(delta: &CountDelta) -> u64 {
-    let counted = FAILURES.map(|outcome| u64::from(delta.counts[outcome as usize]));
-    counted.iter().sum::<u64>() + u64::from(delta.lost)
 }
 
 fn add(sums: &mut Sums, delta: &CountDelta) {

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize, Serializer};
 mod answers;
 mod conflicts;
 pub mod drain;
+pub mod episodes;
 mod peers;
 pub mod sentinel;
 

@@ -19,7 +19,7 @@ pub use lookups::{
 use pathproof_facts::cause::Failure;
 use pathproof_facts::limits::CATCH_UP;
 use pathproof_facts::time::Mono;
-use pathproof_wire::evidence::OUTCOMES;
+use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{FAMILIES, SOURCE_CLASSES, SourceClass};
 pub use pending_reports::{PendingReports, came_back, count, ip_of, socket_of};
 use serde::{Deserialize, Serialize};
@@ -79,11 +79,21 @@ pub struct CountDelta {
     pub service: u32,
     #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
-    /// By [`Outcome`](pathproof_wire::evidence::Outcome).
+    /// By [`Outcome`].
     pub counts: [u32; OUTCOMES],
     /// Connections that arrived, had to be forwarded and were not seen again for
     /// [`LOSS_WINDOW_NS`](pathproof_wire::abi::LOSS_WINDOW_NS).
     pub lost: u32,
+}
+
+impl CountDelta {
+    /// Number of failed connections. [`Outcome::AnswerNotDelivered`] is not among them, since answers to
+    /// clients outside can also be lost on the way.
+    pub fn failed(&self) -> u64 {
+        use Outcome::{Leaked, Misrouted, Refused, Stale};
+        let counted = [Refused, Leaked, Misrouted, Stale].map(|of| self.counts[of as usize]);
+        counted.into_iter().chain([self.lost]).map(u64::from).sum()
+    }
 }
 
 /// A connection that was not handled as expected.
