@@ -13,6 +13,7 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ use crate::{clock, port, state};
 mod agent;
 mod changes;
 mod check;
+mod episodes;
 mod notices;
 mod owner_answers;
 mod probing;
@@ -155,6 +157,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let (recordings, wanted_recordings) = mpsc::channel(1);
     let admin = admin::AdminState {
         report: agent.output.report.subscribe(),
+        episodes: agent.output.episodes.shown.subscribe(),
         metrics,
         readiness: readiness.clone(),
         heartbeat: heartbeat.clone(),
@@ -299,17 +302,13 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     let devices = remove(&prefix).await;
     let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
-    if let Some(dir) = &kept.state_dir {
-        let forgotten = [
-            api::forget(dir),
-            succession::forget(dir),
-            starting::forget(dir),
-            state::remove(dir),
-        ];
-        let forgotten: io::Result<()> = forgotten.into_iter().collect();
+    let state = kept.state_dir.as_deref().map(|dir| (dir, forget(dir)));
+    let journal = kept.journal_folder();
+    let journal = journal.map(|dir| (dir, state::remove_journal(dir)));
+    for (dir, forgotten) in [state, journal].into_iter().flatten() {
         forgotten.map_err(|source| PinsError::Io {
             operation: "remove",
-            path: dir.clone(),
+            path: dir.to_owned(),
             source,
         })?;
     }
@@ -318,6 +317,17 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
         filters: filters.map_err(|error| format!("cannot remove the filters: {error}"))?,
         devices: devices?,
     })
+}
+
+/// Removes what agents keep in their state folder.
+fn forget(dir: &Path) -> io::Result<()> {
+    let forgotten = [
+        api::forget(dir),
+        succession::forget(dir),
+        starting::forget(dir),
+        state::remove(dir),
+    ];
+    forgotten.into_iter().collect()
 }
 
 /// The observer, if it is loaded, and how loading went.

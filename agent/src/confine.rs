@@ -94,9 +94,10 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         let folders = [dir.parent(), pins::above_mount(dir)].into_iter();
         needs.made.extend(folders.flatten().map(Path::to_owned));
     }
-    if let Some(dir) = &config.kept.state_dir {
+    let state = config.kept.state_dir.as_deref();
+    for dir in state.into_iter().chain(config.kept.journal_folder()) {
         let _ = crate::files::make_private(dir);
-        needs.written.push(dir.clone());
+        needs.written.push(dir.to_owned());
     }
     search(&mut needs, &named, notes);
     needs

@@ -1,7 +1,7 @@
 //! Writes files atomically, even if two agents write at the same time or one is killed. This module must
 //! not depend on the contents of the files.
 
-use std::fs::{DirBuilder, DirEntry, OpenOptions, Permissions};
+use std::fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -21,8 +21,15 @@ pub(crate) fn part(file: &Path) -> PathBuf {
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Beginnings of the names of everything in an agent's state folder.
-const OWN: [&str; 5] = ["agents", "api-servers.", "recordings", "starting", "state."];
+/// Beginnings of the names of everything in an agent's folders.
+const OWN: [&str; 6] = [
+    "agents",
+    "api-servers.",
+    "episodes.",
+    "recordings",
+    "starting",
+    "state.",
+];
 
 /// Makes a folder that only its owner can read. kubelet and older agents create it with mode 0755, so the mode
 /// of a folder with nothing but an agent's files is changed. A folder with other content may belong to others,
@@ -46,6 +53,20 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
 
 /// Writes a file atomically, readable only by its owner; `fresh` is the temporary path.
 pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, fresh, bytes, |_| Ok(()))
+}
+
+/// Like [`write`], and waits for the disk, so that a machine that loses power has the old or the new file.
+pub(crate) fn write_through(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, fresh, bytes, File::sync_all)
+}
+
+fn replace(
+    path: &Path,
+    fresh: &Path,
+    bytes: &[u8],
+    sync: impl Fn(&File) -> io::Result<()>,
+) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -53,7 +74,10 @@ pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600);
     let written = options
         .open(fresh)
-        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            sync(&file)
+        })
         .and_then(|()| fs::rename(fresh, path));
     written.inspect_err(|_| {
         // Remove a partial file: it is useless and takes space.

@@ -1,5 +1,6 @@
-//! Data in the state folder that outlives the agent: a small JSON file, and recordings of the flight
-//! recorder. A restarted agent continues from the file, which is valid until the node reboots.
+//! Data that outlives the agent: a small JSON file, and recordings of the flight recorder. A restarted agent
+//! continues from the file, which is valid until the node reboots. The journal of episodes stays valid, and
+//! may have a folder that survives a reboot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,9 +8,10 @@ use std::{fs, io};
 
 use pathproof_facts::time::Wall;
 use pathproof_node::effect::PersistedState;
+use pathproof_report::episodes::Journal;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{LEFT, part, sweep, write};
+use crate::files::{LEFT, part, sweep, write, write_through};
 
 const FILE: &str = "state.json";
 /// Prefix and suffix of temporary files that become [`FILE`].
@@ -37,8 +39,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Stores the state in `dir`. Without a folder, no state is stored.
     pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
-        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
-        let boot_id = boot_id.trim().to_owned();
+        let boot_id = boot_id();
         // Without a boot id, stored state cannot be attributed to this boot, so none is stored.
         let path = dir.map(|dir| dir.join(FILE));
         let path = path.filter(|_| !boot_id.is_empty());
@@ -104,13 +105,50 @@ impl Memory {
     }
 }
 
-/// Removes the state file and the recordings, and then the folder if it is empty.
+/// Id of the current boot; empty if it is unknown.
+pub(crate) fn boot_id() -> String {
+    let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
+    boot_id.trim().to_owned()
+}
+
+const JOURNAL: &str = "episodes.json";
+/// Prefix and suffix of temporary files that become [`JOURNAL`].
+const FRESH_JOURNAL: [&str; 2] = ["episodes.", ".tmp"];
+
+/// Reads the journal in `dir`. An unreadable one is logged, and then replaced.
+pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
+    sweep(dir, FRESH_JOURNAL, LEFT);
+    let path = dir.join(JOURNAL);
+    let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice(&text)?));
+    let read = read.inspect_err(|error: &io::Error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::warn!(path = %path.display(), %error, "the journal of episodes cannot be read: \
+                                                            a new one begins");
+        }
+    });
+    read.ok()
+}
+
+/// Writes the journal to the disk. This may take long.
+pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
+    let path = dir.join(JOURNAL);
+    write_through(&path, &part(&path), document.as_bytes())
+}
+
+/// Removes the journal, and then the folder if it is empty.
+pub(crate) fn remove_journal(dir: &Path) -> io::Result<()> {
+    unless_missing(fs::remove_file(dir.join(JOURNAL)))?;
+    sweep(dir, FRESH_JOURNAL, Duration::ZERO);
+    let _ = fs::remove_dir(dir);
+    Ok(())
+}
+
+/// Removes the state file, the recordings and the journal, and then the folder if it is empty.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     unless_missing(fs::remove_file(dir.join(FILE)))?;
     Recordings::below(dir).remove()?;
     sweep(dir, FRESH, Duration::ZERO);
-    let _ = fs::remove_dir(dir);
-    Ok(())
+    remove_journal(dir)
 }
 
 fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
@@ -168,6 +206,11 @@ impl Recordings {
         Ok(files)
     }
 
+    /// Whether the recording of this name is kept.
+    pub fn has(&self, file: &str) -> bool {
+        self.folder.join(file).is_file()
+    }
+
     pub fn remove(&self) -> io::Result<()> {
         unless_missing(fs::remove_dir_all(&self.folder))
     }
@@ -176,6 +219,8 @@ impl Recordings {
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
+
+    use pathproof_facts::time::Mono;
 
     use super::*;
 
@@ -204,8 +249,25 @@ mod tests {
             names
         };
         assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
+        make("episodes.8-99.tmp");
+        make("episodes.json");
         remove(dir.path()).unwrap();
         assert_eq!(names(), ["other.tmp"]);
+    }
+
+    #[test]
+    fn a_journal_is_read_back_and_a_damaged_one_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = || read_journal(dir.path());
+        assert_eq!(read(), None);
+        let mut journal = Journal::resume(None, "worker-1", "boot-1", Mono(7));
+        let document = journal.document();
+        write_journal(dir.path(), &document[1..]).unwrap();
+        assert_eq!(read(), None);
+        write_journal(dir.path(), &document).unwrap();
+        let read = read().map(|mut read| read.document());
+        assert_eq!(read.as_deref(), Some(&*document));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -132,6 +132,7 @@ async fn admin_port() -> Port {
     let metrics = Metrics::new();
     let state = AdminState {
         report,
+        episodes: watch::channel("".into()).1,
         metrics: Arc::clone(&metrics),
         readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),

@@ -24,6 +24,7 @@ use pathproof_witness::evidence::FailedConnection;
 use tokio::sync::watch;
 
 use super::changes::Changes;
+use super::episodes::Episodes;
 use super::probing::Probing;
 use super::{Loaded, notices, settings};
 use crate::clock;
@@ -39,7 +40,7 @@ use crate::netlink::ways;
 use crate::port::{SteeredServices, Succeeded};
 use crate::publish::Publishing;
 use crate::sentinel::kernel::{conntrack, owners};
-use crate::state::{Memory, Recordings};
+use crate::state::Memory;
 
 /// Changes of this size, as of 1,000 small objects, free enough memory to return it to the system.
 const LARGE: usize = 10_000;
@@ -75,6 +76,7 @@ pub(super) struct Output {
     started: Mono,
     faults: Option<[u64; FAULTS]>,
     memory: Memory,
+    pub(super) episodes: Episodes,
 }
 
 impl Agent {
@@ -95,6 +97,7 @@ impl Agent {
         };
         let started = start.now;
         let rereads = probing.as_ref().is_some_and(Probing::rereads);
+        let episodes = Episodes::new(&config.kept, &config.node_name, started);
         Self {
             node: Node::new(settings(&config, limits, rereads), start),
             config,
@@ -113,6 +116,7 @@ impl Agent {
                 started,
                 faults: None,
                 memory,
+                episodes,
             },
             interfaces: Interfaces::default(),
             unfollowed: false,
@@ -227,6 +231,7 @@ impl Agent {
             Some(Ok(read)) => {
                 let (counts, answers) = (&read.sample.counts, read.answers.into_iter());
                 (self.output.metrics).record_sample(counts, answers, self.node.planner());
+                (self.output.episodes.journal).count(counts, self.node.planner());
                 self.output.faults = Some(read.sample.faults);
                 Event::Sample(Box::new(read.sample))
             }
@@ -278,7 +283,11 @@ impl Agent {
                 (self.health_ports.iter_mut()).for_each(|ports| ports.follow(&table));
             }
             Effect::Write(WriteEffect::State(state)) => self.output.memory.remember(*state),
-            Effect::Write(WriteEffect::Recording) => self.save_recording(),
+            Effect::Write(WriteEffect::Recording) => {
+                self.output
+                    .episodes
+                    .save_recording(|| self.node.recording());
+            }
             Effect::Measure(measured) => self.output.metrics.record(&measured),
             Effect::Log(notice) => notices::log(&notice),
         }
@@ -319,18 +328,6 @@ impl Agent {
         None
     }
 
-    fn save_recording(&self) {
-        let Some(dir) = &self.config.kept.state_dir else {
-            return;
-        };
-        match Recordings::below(dir).write(clock::wall(), &self.node.recording()) {
-            Ok(path) => {
-                tracing::info!(path = %path.display(), "wrote a recording of the last minutes")
-            }
-            Err(error) => tracing::warn!(%error, "the recording cannot be written"),
-        }
-    }
-
     fn program(&mut self, plan: &[MapChange], events: &mut VecDeque<Event>) {
         let Some(observer) = self.observer.as_mut().filter(|_| !plan.is_empty()) else {
             return;
@@ -366,6 +363,8 @@ impl Agent {
         let report = Arc::new(report);
         self.output.answers.send_replace(Arc::new(answers));
         self.output.report.send_replace(Some(Arc::clone(&report)));
+        let successor = || self.succeeded.ask().exists();
+        self.output.episodes.judged(&report, successor);
         self.output.metrics.update(self.snapshot(report));
         // The answers are never late because of the log.
         for line in lines {

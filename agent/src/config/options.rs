@@ -4,7 +4,7 @@
 //! Every option can also be set by an environment variable; the command line wins.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, Args as ClapArgs, ValueEnum};
@@ -267,11 +267,12 @@ pub struct HealthzArgs {
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Admin port")]
 pub struct AdminArgs {
-    /// Listen address of /metrics, /verdict, /recording, /drainz and /agent/*: IP:PORT, IP, or
-    /// :PORT; "none" serves none of them
+    /// Listen address of /metrics, /verdict, /episodes, /recording, /drainz and /agent/*: IP:PORT,
+    /// IP, or :PORT; "none" serves none of them
     ///
     /// The default is reachable only on the node. For Prometheus give 0.0.0.0, since the node's
-    /// own probes use 127.0.0.1, and limit the clients with --admin-allow-cidr. Only the node itself may read /verdict and /recording.
+    /// own probes use 127.0.0.1, and limit the clients with --admin-allow-cidr. Only the node itself
+    /// may read /verdict, /episodes and /recording.
     #[arg(
         id = "admin-bind-address",
         long,
@@ -366,6 +367,18 @@ pub struct KeptArgs {
         value_parser = directory
     )]
     pub state_dir: OrNone<PathBuf>,
+
+    /// Folder that keeps the journal for `pathproof report`, and may be on a disk: a reboot empties
+    /// /run; "none" keeps nothing [default: the value of --state-dir]
+    #[arg(long, value_name = "DIR", value_parser = directory)]
+    pub journal_dir: Option<OrNone<PathBuf>>,
+}
+
+impl KeptArgs {
+    pub fn journal_folder(&self) -> Option<&Path> {
+        let folder = self.journal_dir.as_ref().unwrap_or(&self.state_dir);
+        folder.as_deref()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]

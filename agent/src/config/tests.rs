@@ -176,7 +176,18 @@ fn an_exclusion_wins() {
 #[test]
 fn none_turns_folders_off() {
     let config = resolve(&["--pin-dir=none", "--state-dir=none"]).unwrap();
+    assert_eq!(config.kept.journal_folder(), None);
     assert_eq!((config.kept.pin_dir, config.kept.state_dir), (None, None));
+}
+
+#[rstest]
+#[case(&[], Some("/run/pathproof"))]
+#[case(&["--state-dir=/a"], Some("/a"))]
+#[case(&["--state-dir=/a", "--journal-dir=/b"], Some("/b"))]
+#[case(&["--journal-dir=none"], None)]
+fn the_journals_folder(#[case] options: &[&str], #[case] folder: Option<&str>) {
+    let kept = resolve(options).unwrap().kept;
+    assert_eq!(kept.journal_folder(), folder.map(Path::new));
 }
 
 #[rstest]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `/metrics` | OpenMetrics |
 //! | `/verdict` | the whole report as JSON: verdict, reasons, evidence, coverage |
+//! | `/episodes` | the journal of 503s, as `pathproof report` reads it |
 //! | `/recording` | the events of the last minutes, as `pathproof replay` reads them |
 //! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503 |
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
@@ -17,8 +18,8 @@
 //!
 //! Read only: GET and HEAD. Nothing here changes state.
 //!
-//! `/verdict` and `/recording` contain clients' addresses and names of Services. They are for the node itself,
-//! even if other clients may scrape metrics.
+//! `/verdict`, `/episodes` and `/recording` contain clients' addresses or names of Services. They are for the
+//! node itself, even if other clients may scrape metrics.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ use crate::metrics::{self, Metrics};
 pub struct AdminState {
     /// The published report; `None` before the first verdict.
     pub report: watch::Receiver<Option<Arc<Report>>>,
+    /// The journal of episodes in JSON; empty before the first verdict.
+    pub episodes: watch::Receiver<Arc<str>>,
     pub metrics: Arc<Metrics>,
     pub readiness: Readiness,
     pub heartbeat: Heartbeat,
@@ -63,6 +66,7 @@ pub type RecordingRequest = oneshot::Sender<Vec<u8>>;
 pub fn router(state: AdminState) -> Router {
     let evidence = Router::new()
         .route("/verdict", get(verdict))
+        .route("/episodes", get(episodes))
         .route("/recording", get(recording))
         .layer(axum::middleware::from_fn(for_the_node_itself));
     evidence
@@ -114,6 +118,14 @@ async fn verdict(State(state): State<AdminState>) -> Response {
     match report {
         Some(report) => json(StatusCode::OK, &*report),
         None => too_early(&state),
+    }
+}
+
+async fn episodes(State(state): State<AdminState>) -> Response {
+    let journal = Arc::clone(&state.episodes.borrow());
+    match journal.is_empty() {
+        true => too_early(&state),
+        false => (JSON, format!("{journal}\n")).into_response(),
     }
 }
 
@@ -201,6 +213,7 @@ async fn index() -> Html<&'static str> {
          <ul>\n\
          <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
          <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
+         <li><a href=\"/episodes\">/episodes</a>: the journal of 503s (pathproof report)</li>\n\
          <li><a href=\"/recording\">/recording</a>: the events of the last minutes (pathproof replay)</li>\n\
          <li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive (JSON)</li>\n\
          <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\

@@ -135,6 +135,7 @@ async fn the_served_report_is_shown() {
     let (publish, report) = tokio::sync::watch::channel(None);
     let router = admin::router(admin::AdminState {
         report,
+        episodes: tokio::sync::watch::channel("".into()).1,
         metrics: Arc::clone(&metrics),
         readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),

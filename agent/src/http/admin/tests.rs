@@ -14,18 +14,21 @@ struct Fixture {
     router: Router,
     state: AdminState,
     publish: watch::Sender<Option<Arc<Report>>>,
+    episodes: watch::Sender<Arc<str>>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
 }
 
 fn fixture() -> Fixture {
     let (publish, report) = watch::channel(None);
+    let (episodes, shown) = watch::channel("".into());
     let readiness = Readiness::default();
     readiness.set("cluster view", false);
     let heartbeat = Heartbeat::new(NOW.0);
     let metrics = Metrics::new();
     let state = AdminState {
         report,
+        episodes: shown,
         metrics: Arc::clone(&metrics),
         readiness,
         heartbeat: heartbeat.clone(),
@@ -37,6 +40,7 @@ fn fixture() -> Fixture {
         router: router(state.clone()),
         state,
         publish,
+        episodes,
         metrics,
         heartbeat,
     }
@@ -100,8 +104,23 @@ async fn evidence_is_for_the_node_itself(#[case] peer: &str, #[case] code: u16) 
     let (status, _, body) = ask_from(peer, &fixture.router, Method::GET, "/verdict").await;
     assert_eq!(status, code, "{body}");
     assert_eq!(body.contains("kubectl port-forward"), code == 403, "{body}");
+    fixture.episodes.send_replace("{}".into());
+    let (status, ..) = ask_from(peer, &fixture.router, Method::GET, "/episodes").await;
+    assert_eq!(status, code);
     let (status, ..) = ask_from(peer, &fixture.router, Method::GET, "/metrics").await;
     assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn the_journal_is_shown_once_it_begins() {
+    let fixture = fixture();
+    let (status, _, body) = ask(&fixture.router, Method::GET, "/episodes").await;
+    assert_eq!(status, 503);
+    assert!(body.contains("no verdict yet"), "{body}");
+    fixture.episodes.send_replace("{\"schema\":1}".into());
+    let (status, kind, body) = ask(&fixture.router, Method::GET, "/episodes").await;
+    assert_eq!((status.as_u16(), kind.as_str()), (200, "application/json"));
+    assert_eq!(body, "{\"schema\":1}\n");
 }
 
 #[tokio::test]
@@ -222,6 +241,7 @@ async fn the_index_lists_every_page() {
     for path in [
         "/verdict",
         "/metrics",
+        "/episodes",
         "/recording",
         "/drainz",
         "/agent/readyz",
