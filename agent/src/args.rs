@@ -12,8 +12,8 @@ pub mod variables;
 
 pub use commands::{
     AdminPort, CheckArgs, CleanupArgs, DrainArgs, EchoArgs, FleetArgs, FleetCommand, KubeProxyArgs,
-    KubectlOptions, NodeArgs, Output, Plugin, RecordArgs, ReplayArgs, StatusArgs, VersionArgs,
-    WhyArgs,
+    KubectlOptions, NodeArgs, Output, PageArgs, Plugin, RecordArgs, ReplayArgs, ReportArgs,
+    StatusArgs, VersionArgs, WhyArgs,
 };
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
@@ -71,6 +71,12 @@ pub enum Command {
     /// Replay a recording: show its verdicts over time, and whether this version reaches the same
     /// ones
     Replay(ReplayArgs),
+    /// Show every 503 of the last weeks, served or held back by audit mode, to decide whether to
+    /// enforce
+    ///
+    /// Reads the journal of the agent, which has the last 31 days. `pathproof fleet report` reads
+    /// those of all agents of a cluster.
+    Report(ReportArgs),
     /// Test the datapath once, with or without a running agent
     ///
     /// Creates the sentinel's interfaces, probes every path for a few seconds, reports which paths

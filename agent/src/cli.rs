@@ -25,6 +25,7 @@ pub mod fleet;
 mod page;
 mod parts;
 pub mod recording;
+pub mod report;
 pub mod status;
 pub mod why;
 

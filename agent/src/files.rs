@@ -1,7 +1,7 @@
 //! Writes files atomically, even if two agents write at the same time or one is killed. This module must
 //! not depend on the contents of the files.
 
-use std::fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, DirEntry, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -51,22 +51,9 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file atomically, readable only by its owner; `fresh` is the temporary path.
-pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace(path, fresh, bytes, |_| Ok(()))
-}
-
-/// Like [`write`], and waits for the disk, so that a machine that loses power has the old or the new file.
-pub(crate) fn write_through(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace(path, fresh, bytes, File::sync_all)
-}
-
-fn replace(
-    path: &Path,
-    fresh: &Path,
-    bytes: &[u8],
-    sync: impl Fn(&File) -> io::Result<()>,
-) -> io::Result<()> {
+/// Writes a file atomically, readable only by its owner; `fresh` is the temporary path. With `sync` it waits for
+/// the disk, so that a machine that loses power keeps the old or the new file.
+pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -76,7 +63,7 @@ fn replace(
         .open(fresh)
         .and_then(|mut file| {
             file.write_all(bytes)?;
-            sync(&file)
+            if sync { file.sync_all() } else { Ok(()) }
         })
         .and_then(|()| fs::rename(fresh, path));
     written.inspect_err(|_| {

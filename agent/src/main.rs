@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Why(args) => cli::why::run(&args),
         Command::Record(args) => cli::recording::record(&args),
         Command::Replay(args) => cli::recording::run_replay(&args),
+        Command::Report(args) => cli::report::run(&args),
         Command::Check(args) => check(&args),
         Command::Drain(args) => cli::drain::run(&args, clock::mono),
         Command::Fleet(args) => cli::fleet::run(&args, clock::wall()),

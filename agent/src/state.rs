@@ -11,7 +11,7 @@ use pathproof_node::effect::PersistedState;
 use pathproof_report::episodes::Journal;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{LEFT, part, sweep, write, write_through};
+use crate::files::{LEFT, part, sweep, write};
 
 const FILE: &str = "state.json";
 /// Prefix and suffix of temporary files that become [`FILE`].
@@ -84,7 +84,7 @@ impl Memory {
             boot_id: self.boot_id.clone(),
             persisted,
         };
-        let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?);
+        let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?, false);
         let written = write().or_else(|error| {
             // If the disk is full, make room: the state matters more than recordings.
             let is_full = error.kind() == io::ErrorKind::StorageFull;
@@ -132,7 +132,7 @@ pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
 /// Writes the journal to the disk. This may take long.
 pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
     let path = dir.join(JOURNAL);
-    write_through(&path, &part(&path), document.as_bytes())
+    write(&path, &part(&path), document.as_bytes(), true)
 }
 
 /// Removes the journal, and then the folder if it is empty.
@@ -186,7 +186,7 @@ impl Recordings {
         let path = self.folder.join(format!("{time}{ENDING}"));
         // Remove partial files of agents that were killed while they wrote.
         sweep(&self.folder, ["", BEGUN], LEFT);
-        write(&path, &path.with_extension(&BEGUN[1..]), recording)?;
+        write(&path, &path.with_extension(&BEGUN[1..]), recording, false)?;
         // Never delete the new recording: it may sort first, because the clock may have been set back.
         let mut others = self.files()?;
         others.retain(|other| *other != path);

@@ -168,6 +168,42 @@ fn a_command_runs_in_the_pod_of_the_nodes_agent() {
     assert_eq!(said.arguments, expected);
 }
 
+/// The journals of all nodes make one page. A node whose agent does not answer is named.
+#[test]
+fn the_report_has_the_journals_of_all_agents() {
+    let running = json!({ "running": {} });
+    let mut ill = pod("agent-ill", "Running", &running);
+    let journal = json!([{
+        "schema": 1, "node": "worker-3", "boot_id": "x", "at": 7,
+        "observed_ns": { "2026-11-20": 3_600_000_000_000_u64 }, "episodes": [], "deleted": 0,
+    }]);
+    let canned = |ill: &Value| {
+        let pods = json!([pod("agent-1", "Running", &running), ill]);
+        let canned = Canned::new().list("pods", &pods);
+        fs::write(canned.0.path().join("journal"), journal.to_string()).unwrap();
+        canned
+    };
+    // Both pods are on one node, as during an update.
+    let said = canned(&ill).pathproof(&["report", "--context=prod"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    assert!(
+        said.out.starts_with("REPORT  1 node, 2026-11-20"),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains("0 wrong in 1 node-hours"), "{}", said.out);
+    let expected = ["--", "/pathproof", "report", "--output=json"];
+    assert_eq!(said.arguments[said.arguments.len() - 4..], expected);
+
+    ill["spec"]["nodeName"] = "worker-4".into();
+    let said = canned(&ill).pathproof(&["report", "-o", "json"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(serde_json::from_str::<Value>(&said.out).unwrap(), journal);
+    let said = canned(&ill).pathproof(&["report"]);
+    let line = "not read        worker-4: exit status: 3.\n";
+    assert!(said.out.contains(line), "{}", said.out);
+}
+
 #[rstest]
 #[case(json!([]), "there is no agent pod on node worker-3 in namespace pathproof")]
 #[case(

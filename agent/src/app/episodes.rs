@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use pathproof_facts::time::Mono;
 use pathproof_report::Report;
@@ -24,8 +23,6 @@ pub(super) struct Episodes {
     is_written: bool,
     /// Writes outside of the main loop: unlike /run, the folder may be on a disk that blocks.
     writer: Option<JoinHandle<()>>,
-    /// Whether the last write failed. Of consecutive failures, only the first is logged.
-    failed: Arc<AtomicBool>,
 }
 
 impl Episodes {
@@ -43,7 +40,6 @@ impl Episodes {
             recordings,
             is_written: true,
             writer: None,
-            failed: Arc::default(),
         }
     }
 
@@ -61,13 +57,9 @@ impl Episodes {
         let Some(folder) = self.folder.clone().filter(|_| !has_successor()) else {
             return;
         };
-        let (document, failed) = (Arc::clone(&self.shown.borrow()), Arc::clone(&self.failed));
+        let document = Arc::clone(&self.shown.borrow());
         self.writer = Some(tokio::task::spawn_blocking(move || {
-            let written = write_journal(&folder, &document);
-            let failed_before = failed.swap(written.is_err(), Ordering::Relaxed);
-            if let Err(error) = written
-                && !failed_before
-            {
+            if let Err(error) = write_journal(&folder, &document) {
                 tracing::warn!(folder = %folder.display(), %error, "the journal of episodes cannot \
                                                                     be written");
             }

@@ -107,6 +107,37 @@ pub struct ReplayArgs {
 }
 
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct ReportArgs {
+    /// Journals to read instead of the agent's: output of `report --output json`, or episodes.json
+    /// of a --journal-dir (repeatable)
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub from: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub admin: AdminPort,
+    #[command(flatten)]
+    pub page: PageArgs,
+
+    /// Output format: text, or the journals as JSON, which --from reads
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub output: Output,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct PageArgs {
+    /// Also write the page as one HTML file with a timeline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Your verdicts, one a line: NODE TIME right|wrong|unknown NOTE
+    ///
+    /// TIME is any time of an episode, such as 2026-11-23T04:05:06Z. Lines that begin with # are
+    /// ignored.
+    #[arg(long, value_name = "FILE")]
+    pub verdicts: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = CHECK_CODES)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -244,7 +275,8 @@ pub struct CleanupArgs {
 }
 
 const FLEET_CODES: &str = "Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 wrong option. \
-                           why and status: the exit code of the command in the pod.";
+                           why and status: the exit code of the command in the pod. report: 1 if a \
+                           journal could not be read.";
 
 const KUBECTL: &str = "Options passed to kubectl";
 const LIST: &str = "List";
@@ -336,6 +368,8 @@ pub enum FleetCommand {
     Why(NodeArgs),
     /// Run `pathproof status` in the agent's pod on a node: show its verdict
     Status(NodeArgs),
+    /// Run `pathproof report` in every agent's pod: show every 503 of the cluster on one page
+    Report(PageArgs),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]

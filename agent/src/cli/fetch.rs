@@ -65,6 +65,11 @@ pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
     Ok((parse(address, &body)?, body))
 }
 
+/// The journal of `/episodes`.
+pub(super) fn episodes(address: &str) -> Result<String, FetchError> {
+    body(address, &exchange(address, "/episodes", INTERACTIVE)?)
+}
+
 /// The answer of `/drainz` to a query, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
     let answer = exchange(address, &format!("/drainz?{}", ask.query()))?;
@@ -84,7 +89,7 @@ pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
     }
 }
 
-/// The body of an answer of `/verdict`.
+/// The body of an answer of `/verdict` or `/episodes`.
 pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
     let answer = Answer::of(address, answer)?;
     match answer.status {

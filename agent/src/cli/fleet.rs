@@ -1,5 +1,5 @@
 //! `pathproof fleet`, or `kubectl pathproof`: lists the nodes of a cluster by their conditions, and
-//! runs `why` and `status` in the pod of a node's agent. Every request goes through kubectl.
+//! runs `why`, `status` and `report` in the pods of agents. Every request goes through kubectl.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,8 +11,8 @@ use pathproof_judge::eligibility::PRESETS;
 use pathproof_rotator::{Group, Row, Tally, age, rows};
 use serde::Serialize;
 
-use super::Exit;
 use super::page::{Style, Text, counted, grouped, sentence};
+use super::{Exit, report};
 use crate::args::{FleetArgs, FleetCommand};
 
 mod kubectl;
@@ -41,6 +41,12 @@ pub fn run(args: &FleetArgs, now: Wall) -> Exit {
                 let list = List::of(&rows, args.unhealthy, now);
                 super::show(args.output, &list, |colour| list.page(program(), colour))
             }));
+        }
+        Some(FleetCommand::Report(page)) => {
+            return match kubectl::journals(args) {
+                Ok((read, unread)) => super::end(report::show(read, &unread, page, args.output)),
+                Err(error) => super::fail(&error),
+            };
         }
         Some(FleetCommand::Why(why)) => ("why", why),
         Some(FleetCommand::Status(status)) => ("status", status),

@@ -7,7 +7,7 @@ use pathproof_facts::text::visible;
 use pathproof_report::SentinelCondition;
 
 #[cfg(test)]
-pub(super) use tests::{assert_colours, assert_page};
+pub(super) use tests::{assert_colours, assert_page, assert_text};
 
 /// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;

@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 #[derive(Debug)]
 pub struct PodSeen {
     pub name: String,
+    /// Empty if it is not scheduled yet.
+    pub node: String,
     pub deleting: bool,
     /// Why no process of the pod runs; `None` if one runs.
     pub waits: Option<String>,
@@ -79,6 +81,7 @@ fn pod(pod: Pod) -> PodSeen {
     };
     PodSeen {
         name: pod.metadata.name.unwrap_or_default(),
+        node: pod.spec.and_then(|spec| spec.node_name).unwrap_or_default(),
         deleting: pod.metadata.deletion_timestamp.is_some(),
         waits,
     }

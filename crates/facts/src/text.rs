@@ -5,8 +5,9 @@
 //!
 //! | output | function |
 //! |---|---|
-//! | pages: `status`, `why`, `check`, `fleet`, `drain`, `replay` | [`styled`]; [`visible`] for a piece |
-//! | `--output json`, `/verdict` and `/drainz`, which people read with curl | [`json`] |
+//! | pages: `status`, `why`, `check`, `report`, `fleet`, `drain`, `replay` | [`styled`]; [`visible`] for a piece |
+//! | the HTML file of `report` | its function `escaped`, which begins with [`styled`] |
+//! | `--output json`, `/verdict`, `/episodes` and `/drainz`, which people read with curl | [`json`] |
 //! | the line on standard error by which a command fails | [`visible`] |
 //! | lines of the log | [`styled`] or [`visible`]; [`json`] if the log is JSON |
 //! | message of the Node's condition, note of Events | [`visible`] |

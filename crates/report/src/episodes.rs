@@ -31,7 +31,7 @@ const GAP: Duration = Duration::from_secs(5);
 /// Interval between writes of the journal while no episode begins or ends.
 const WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Journal {
     pub schema: u32,
     pub node: String,
@@ -55,6 +55,7 @@ pub struct Journal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Episode {
+    /// To the second, as an operator writes it.
     pub begin: Timestamp,
     /// Duration until its end, or until the last verdict before the agent stopped.
     #[serde(rename = "lasted_ns", with = "ns")]
@@ -92,13 +93,8 @@ impl Journal {
         let mut journal = before.unwrap_or_else(|| Self {
             schema: SCHEMA,
             node: node.to_owned(),
-            boot_id: String::new(),
             at: now,
-            observed_ns: BTreeMap::new(),
-            episodes: VecDeque::new(),
-            deleted: 0,
-            has_evidence: false,
-            written: None,
+            ..Self::default()
         });
         let same_boot = journal.boot_id == boot_id && !boot_id.is_empty();
         if !same_boot || now.since(journal.at) > RECENT {
@@ -203,8 +199,9 @@ impl Episode {
         let verdict = &report.verdict;
         let cause = verdict.cause.map(Cause::name);
         let cause = cause.or_else(|| verdict.why.map(Why::name));
+        let second = report.written.as_second();
         Self {
-            begin: report.written,
+            begin: Timestamp::from_second(second).unwrap_or(report.written),
             lasted: Duration::ZERO,
             end: End::Open,
             cause: cause.unwrap_or(verdict.state.name()).to_owned(),
@@ -238,7 +235,8 @@ impl Episode {
     }
 }
 
-fn day(at: Timestamp) -> Date {
+/// Day of a time, in UTC.
+pub fn day(at: Timestamp) -> Date {
     Offset::UTC.to_datetime(at).date()
 }
 

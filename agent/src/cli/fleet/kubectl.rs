@@ -5,10 +5,13 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
+use pathproof_report::episodes::Journal;
 use pathproof_rotator::NodeSeen;
 use thiserror::Error;
 
 use crate::args::{FleetArgs, Output};
+use crate::causes::chain;
+use crate::cli::report;
 use crate::cluster::listed::{self, PodSeen};
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
@@ -16,6 +19,8 @@ const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/compone
 const CONTAINER: &str = "agent";
 /// The binary in the image, which has no PATH.
 const BINARY: &str = "/pathproof";
+/// Number of agents that are asked at the same time.
+const AT_ONCE: usize = 8;
 
 #[derive(Debug, Error)]
 pub(super) enum KubectlError {
@@ -67,17 +72,56 @@ pub(super) fn agent_pod(args: &FleetArgs, node: &str) -> Result<String, KubectlE
     }
 }
 
+/// Reads the journals of all agents. Also returns the nodes whose journal could not be read, with the reason.
+pub(super) fn journals(args: &FleetArgs) -> Result<(Vec<Journal>, Vec<String>), KubectlError> {
+    let words = [
+        format!("--namespace={}", args.namespace),
+        format!("--selector={AGENTS}"),
+    ];
+    let pods = get(args, "pods", &words, listed::pods)?;
+    let (mut journals, mut unread) = (Vec::<Journal>::new(), Vec::new());
+    for pods in pods.chunks(AT_ONCE) {
+        let start = |pod: &PodSeen| {
+            let mut command = in_pod(args, &pod.name, "report");
+            command.arg("--output=json").stdin(Stdio::null());
+            command.stdout(Stdio::piped()).spawn()
+        };
+        let started: Vec<_> = pods.iter().map(start).collect();
+        for (PodSeen { node, name, .. }, child) in pods.iter().zip(started) {
+            let output = child.map_err(not_started)?.wait_with_output();
+            let output = output.map_err(not_started)?;
+            let read = match output.status.success() {
+                true => report::parse(name, &output.stdout).map_err(|error| chain(&error)),
+                false => Err(output.status.to_string()),
+            };
+            match read {
+                Ok(read) => journals.extend(read),
+                Err(why) => unread.push((node, why)),
+            }
+        }
+    }
+    // During an update a node may have two pods.
+    unread.retain(|(node, _)| !journals.iter().any(|journal| journal.node == **node));
+    let unread = unread.iter().map(|(node, why)| format!("{node}: {why}"));
+    Ok((journals, unread.collect()))
+}
+
 /// Replaces this process by kubectl, which runs the agent's binary in `pod`. Standard streams, signals and
 /// exit code are then kubectl's. Returns only if kubectl cannot be started.
 pub(super) fn exec(args: &FleetArgs, pod: &str, run: &str, options: &[String]) -> KubectlError {
-    let mut command = kubectl("exec", args);
-    command
-        .arg(format!("--namespace={}", args.namespace))
-        .args([pod, "--container", CONTAINER, "--", BINARY, run]);
+    let mut command = in_pod(args, pod, run);
     if args.output == Output::Json {
         command.arg("--output=json");
     }
     not_started(command.args(options).exec())
+}
+
+fn in_pod(args: &FleetArgs, pod: &str, run: &str) -> Command {
+    let mut command = kubectl("exec", args);
+    command
+        .arg(format!("--namespace={}", args.namespace))
+        .args([pod, "--container", CONTAINER, "--", BINARY, run]);
+    command
 }
 
 fn get<T>(

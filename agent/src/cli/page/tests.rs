@@ -9,7 +9,7 @@ pub(in crate::cli) fn assert_page(folder: &str, name: &str, page: &str) {
 }
 
 /// Like `assert_page`, for a page that may be wider than a terminal.
-fn assert_text(folder: &str, name: &str, page: &str) {
+pub(in crate::cli) fn assert_text(folder: &str, name: &str, page: &str) {
     let path = format!(
         "{}/testdata/{folder}/{name}.txt",
         env!("CARGO_MANIFEST_DIR")

@@ -268,7 +268,7 @@ fn recall(file: &Path) -> Vec<SocketAddr> {
 
 fn keep(file: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
     let bytes = serde_json::to_vec(addresses)?;
-    files::write(file, &files::part(file), &bytes)
+    files::write(file, &files::part(file), &bytes, false)
 }
 
 /// Removes the saved addresses from `state_dir`.
