@@ -13,7 +13,6 @@
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -302,13 +301,18 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     let devices = remove(&prefix).await;
     let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
-    let state = kept.state_dir.as_deref().map(|dir| (dir, forget(dir)));
-    let journal = kept.journal_folder();
-    let journal = journal.map(|dir| (dir, state::remove_journal(dir)));
-    for (dir, forgotten) in [state, journal].into_iter().flatten() {
+    if let Some(dir) = &kept.state_dir {
+        let forgotten = [
+            api::forget(dir),
+            succession::forget(dir),
+            starting::forget(dir),
+            kept.journal_folder().map_or(Ok(()), state::remove_journal),
+            state::remove(dir),
+        ];
+        let forgotten: io::Result<()> = forgotten.into_iter().collect();
         forgotten.map_err(|source| PinsError::Io {
             operation: "remove",
-            path: dir.to_owned(),
+            path: dir.clone(),
             source,
         })?;
     }
@@ -317,17 +321,6 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
         filters: filters.map_err(|error| format!("cannot remove the filters: {error}"))?,
         devices: devices?,
     })
-}
-
-/// Removes what agents keep in their state folder.
-fn forget(dir: &Path) -> io::Result<()> {
-    let forgotten = [
-        api::forget(dir),
-        succession::forget(dir),
-        starting::forget(dir),
-        state::remove(dir),
-    ];
-    forgotten.into_iter().collect()
 }
 
 /// The observer, if it is loaded, and how loading went.

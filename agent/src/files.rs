@@ -22,14 +22,7 @@ pub(crate) fn part(file: &Path) -> PathBuf {
 }
 
 /// Beginnings of the names of everything in an agent's folders.
-const OWN: [&str; 6] = [
-    "agents",
-    "api-servers.",
-    "episodes.",
-    "recordings",
-    "starting",
-    "state.",
-];
+const OWN: [&str; 5] = ["agents", "api-servers.", "recordings", "starting", "state."];
 
 /// Makes a folder that only its owner can read. kubelet and older agents create it with mode 0755, so the mode
 /// of a folder with nothing but an agent's files is changed. A folder with other content may belong to others,

@@ -9,12 +9,13 @@ use std::{fs, io};
 use pathproof_facts::time::Wall;
 use pathproof_node::effect::PersistedState;
 use pathproof_report::episodes::Journal;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{LEFT, part, sweep, write};
 
 const FILE: &str = "state.json";
-/// Prefix and suffix of temporary files that become [`FILE`].
+/// Prefix and suffix of temporary files that become [`FILE`] or [`JOURNAL`].
 const FRESH: [&str; 2] = ["state.", ".tmp"];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -54,26 +55,11 @@ impl Memory {
         }
     }
 
-    /// Reads the state that an agent has written since the node booted. An unreadable file is logged and
-    /// ignored.
+    /// Reads the state that an agent has written since the node booted.
     pub(crate) fn recall(&self) -> Option<PersistedState> {
-        let path = self.path.as_ref()?;
-        let read = || Ok(serde_json::from_slice::<Stored>(&fs::read(path)?)?);
-        match read() {
-            Ok(stored) if stored.schema == SCHEMA && stored.boot_id == self.boot_id => {
-                Some(stored.persisted)
-            }
-            Ok(_) => None,
-            Err(error) => {
-                let error: io::Error = error;
-                if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(path = %path.display(), %error, "the saved state cannot be \
-                                                                    read: the agent starts without \
-                                                                    it");
-                }
-                None
-            }
-        }
+        let stored: Stored = read(self.path.as_ref()?)?;
+        let is_valid = stored.schema == SCHEMA && stored.boot_id == self.boot_id;
+        is_valid.then_some(stored.persisted)
     }
 
     /// Writes the state atomically. Of consecutive failures, only the first is logged.
@@ -111,22 +97,23 @@ pub(crate) fn boot_id() -> String {
     boot_id.trim().to_owned()
 }
 
-const JOURNAL: &str = "episodes.json";
-/// Prefix and suffix of temporary files that become [`JOURNAL`].
-const FRESH_JOURNAL: [&str; 2] = ["episodes.", ".tmp"];
-
-/// Reads the journal in `dir`. An unreadable one is logged, and then replaced.
-pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
-    sweep(dir, FRESH_JOURNAL, LEFT);
-    let path = dir.join(JOURNAL);
-    let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice(&text)?));
+/// Reads a file of an earlier agent. An unreadable file is logged and ignored.
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let read = fs::read(path).and_then(|text| Ok(serde_json::from_slice(&text)?));
     let read = read.inspect_err(|error: &io::Error| {
         if error.kind() != io::ErrorKind::NotFound {
-            tracing::warn!(path = %path.display(), %error, "the journal of episodes cannot be read: \
-                                                            a new one begins");
+            tracing::warn!(path = %path.display(), %error, "the saved state cannot be read: the agent \
+                                                            starts without it");
         }
     });
     read.ok()
+}
+
+const JOURNAL: &str = "state.episodes.json";
+
+pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
+    sweep(dir, FRESH, LEFT);
+    read(&dir.join(JOURNAL))
 }
 
 /// Writes the journal to the disk. This may take long.
@@ -138,7 +125,7 @@ pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
 /// Removes the journal, and then the folder if it is empty.
 pub(crate) fn remove_journal(dir: &Path) -> io::Result<()> {
     unless_missing(fs::remove_file(dir.join(JOURNAL)))?;
-    sweep(dir, FRESH_JOURNAL, Duration::ZERO);
+    sweep(dir, FRESH, Duration::ZERO);
     let _ = fs::remove_dir(dir);
     Ok(())
 }
@@ -147,7 +134,6 @@ pub(crate) fn remove_journal(dir: &Path) -> io::Result<()> {
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     unless_missing(fs::remove_file(dir.join(FILE)))?;
     Recordings::below(dir).remove()?;
-    sweep(dir, FRESH, Duration::ZERO);
     remove_journal(dir)
 }
 
@@ -249,8 +235,7 @@ mod tests {
             names
         };
         assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
-        make("episodes.8-99.tmp");
-        make("episodes.json");
+        make("state.episodes.json");
         remove(dir.path()).unwrap();
         assert_eq!(names(), ["other.tmp"]);
     }

@@ -108,8 +108,8 @@ pub struct ReplayArgs {
 
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct ReportArgs {
-    /// Journals to read instead of the agent's: output of `report --output json`, or episodes.json
-    /// of a --journal-dir (repeatable)
+    /// Journals to read instead of the agent's: output of `report --output json`, or
+    /// state.episodes.json of a --journal-dir (repeatable)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub from: Vec<PathBuf>,
 

@@ -214,17 +214,16 @@ impl Audit<'_> {
 
 impl Row<'_> {
     fn put(&self, out: &mut Text) {
-        let style = match self.judged {
-            Judged::Right => Style::Good,
-            Judged::Wrong => Style::Bad,
-            Judged::Unknown => Style::Warn,
-        };
-        let (episode, verdict) = (self.episode, self.judged.name());
-        let (begin, lasted, cause) = (episode.begin.to_string(), self.lasted(), &episode.cause);
-        let cells = format!("{begin}{lasted:>10}  {cause:<17} {:<8}", episode.answered);
-        out.put(Style::Plain, &cells);
-        out.put(style, &format!("{verdict:<9}"));
-        out.put(Style::Heading, self.node).line();
+        let (episode, verdict, node) = (self.episode, self.judged.name(), self.node);
+        let Episode {
+            begin,
+            cause,
+            answered,
+            ..
+        } = episode;
+        let lasted = self.lasted();
+        let cells = format!("{begin}{lasted:>10}  {cause:<17} {answered:<8}{verdict:<9}{node}");
+        out.put(Style::Plain, &cells).line();
         out.to(6).wrapped(Style::Faint, 6, &self.details());
     }
 

@@ -14,8 +14,8 @@ const LABELS: f64 = 300.0;
 const DAYS: f64 = 780.0;
 const NARROWEST: f64 = 3.0;
 const LINE: usize = 20;
-/// Maximum number of days with a label.
-const DAYS_NAMED: usize = 8;
+/// Each of this many days has a label.
+const DAYS_NAMED: usize = 7;
 const DAY: f64 = 86_400.0;
 const HEAD: &str = "<!doctype html>
 <html lang=\"en\"><meta charset=\"utf-8\"><title>pathproof report</title>
@@ -52,14 +52,13 @@ fn timeline(rows: &[Row<'_>], days: &BTreeSet<Date>) -> String {
     let bottom = LINE * nodes.len();
     let height = bottom + LINE;
     let mut svg = format!("<svg width=\"1100\" height=\"{height}\" role=\"img\">\n");
-    let named = days.len().div_ceil(DAYS_NAMED).max(1);
     // Writing to a String cannot fail.
-    for (index, day) in days.iter().enumerate().step_by(named) {
-        let (x, y) = (LABELS + column * index as f64, bottom + 15);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y2=\"{bottom}\"/><text x=\"{x:.1}\" y=\"{y}\">{day}</text>"
-        );
+    for (index, day) in days.iter().enumerate() {
+        let x = LABELS + column * index as f64;
+        let _ = write!(svg, "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>");
+        if index % DAYS_NAMED == 0 {
+            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{height}\">{day}</text>");
+        }
     }
     for (index, node) in nodes.into_iter().enumerate() {
         let (y, name) = (LINE * index + 14, escaped(node));

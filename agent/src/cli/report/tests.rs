@@ -108,6 +108,18 @@ fn the_headline_counts_only_what_was_judged(#[case] verdicts: &str, #[case] expe
     assert!(headline.starts_with(expected), "{headline}");
 }
 
+/// The page quotes the report; `...` marks omitted lines.
+#[test]
+fn the_rollout_quotes_what_is_printed() {
+    let docs = include_str!("../../../../docs/rollout.md");
+    let (_, quoted) = docs.split_once("report.html\n").expect("a quoted page");
+    let (quoted, _) = quoted.split_once("```").expect("its end");
+    let page = audit(&faults(), VERDICTS, &[]).page(false);
+    for line in quoted.lines().filter(|line| *line != "...") {
+        assert!(page.lines().any(|known| known == line), "{line}\n{page}");
+    }
+}
+
 /// A node that really answered 503 saved its connections already.
 #[test]
 fn an_enforced_503_is_not_counted_as_saved() {
