@@ -158,7 +158,7 @@ fn rendered(values: Value) -> Vec<Value> {
 )]
 #[case::environment(
     json!({ "agent": { "extraEnv": [{ "name": "A", "value": "b" }] } }),
-    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/env/2",
+    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/env/3",
     json!({ "name": "A", "value": "b" })
 )]
 #[case::environment_of_the_rotator(

@@ -51,10 +51,9 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
     scene.kubectl_with(&["delete", "-k", cleanup, "--timeout=60s"]);
     assert_eq!(pins().expect("pins"), "");
     assert_eq!(scene.programs(), 0, "still attached");
-    let state = scene
-        .node
-        .run("find", &["/run/pathproof", "-mindepth", "1"]);
-    assert_eq!(state.expect("the folder of the state"), "");
+    let folders = ["/run/pathproof", "/var/lib/pathproof", "-mindepth", "1"];
+    let kept = scene.node.run("find", &folders);
+    assert_eq!(kept.expect("the agent's folders"), "");
 
     // The patch of docs/operations.md that removes the condition.
     let delete = r#"{"status":{"conditions":[{"type":"ServiceDatapathReady","$patch":"delete"}]}}"#;
