@@ -14,6 +14,7 @@ mod agent_devices;
 mod agent_diagnostics;
 mod agent_drain;
 mod agent_drops;
+mod agent_episodes;
 mod agent_faults;
 mod agent_hardening;
 mod agent_health_ports;
