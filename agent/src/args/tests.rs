@@ -13,7 +13,12 @@ fn reference() -> String {
         page.push_str(&section(command));
         let inner = command.get_subcommands_mut();
         for inner in inner.filter(|one| one.get_name() != "help") {
-            page.push_str(&section(inner));
+            // Global options are in the section of the outer command.
+            let hide = |arg: clap::Arg| match arg.is_global_set() {
+                true => arg.hide(true),
+                false => arg,
+            };
+            page.push_str(&section(&mut inner.clone().mut_args(hide)));
         }
     }
     page
