@@ -151,7 +151,7 @@ impl Audit<'_> {
 
     /// Days on which a node was observed or had an episode.
     fn days(&self) -> BTreeSet<Date> {
-        let mut days = BTreeSet::new();
+        let mut days: BTreeSet<Date> = BTreeSet::new();
         for journal in self.journals.values() {
             days.extend(journal.observed_ns.keys());
             days.extend(journal.episodes.iter().map(|episode| day(episode.begin)));

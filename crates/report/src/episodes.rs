@@ -137,8 +137,7 @@ impl Journal {
         (self.written).is_none_or(|written| now.since(written) >= WRITE_INTERVAL)
     }
 
-    /// Counts the failed connections of an open episode. Connections of pathproof's own probes are not
-    /// counted.
+    /// Counts the failed connections of an open episode, except those of pathproof's probes.
     pub fn count(&mut self, counts: &[CountDelta], directory: &dyn Directory) {
         let Some(episode) = self.open() else { return };
         for delta in counts.iter().filter(|delta| delta.failed() > 0) {

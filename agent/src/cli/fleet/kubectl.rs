@@ -19,7 +19,7 @@ const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/compone
 const CONTAINER: &str = "agent";
 /// The binary in the image, which has no PATH.
 const BINARY: &str = "/pathproof";
-/// Number of agents that are asked at the same time.
+/// Number of journals that are read at the same time.
 const AT_ONCE: usize = 8;
 
 #[derive(Debug, Error)]

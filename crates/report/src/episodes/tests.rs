@@ -18,7 +18,7 @@ fn begun() -> Journal {
     Journal::resume(None, "worker-1", "boot-1", mono(0))
 }
 
-/// What a new agent reads from the file of an old one.
+/// The journal as a new agent reads it from the file.
 fn read(journal: &mut Journal) -> Option<Journal> {
     serde_json::from_str(&journal.document()).unwrap()
 }
