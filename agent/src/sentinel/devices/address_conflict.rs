@@ -1,11 +1,11 @@
 //! Checks whether this node uses the sentinel's addresses for something else. The core checks whether the
 //! cluster does.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use pathproof_facts::node_context;
-use pathproof_plan::expect::addresses::{OTHERS, RESERVE};
+use pathproof_plan::expect::addresses::{OTHERS, RESERVE, benchmark_range};
 use pathproof_wire::service::Family;
 use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
@@ -14,15 +14,6 @@ use super::ensure::is_marked;
 use super::netlink::{Netlink, Route, name_of, neighbour_of, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
-
-/// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, and not used by
-/// Kubernetes.
-fn benchmark_range(family: Family) -> IpNet {
-    match family {
-        Family::V4 => Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15).into(),
-        Family::V6 => Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0), 48).into(),
-    }
-}
 
 /// Finds a use of the sentinel's addresses in `families` on this node: an address of the node, a
 /// foreign route, a neighbour. Returns a sentence with the remedy.

@@ -2,11 +2,12 @@
 //! elsewhere in the agent.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::view::ClusterView;
+use pathproof_wire::service::Family;
 
 use super::sentinel::SentinelRule;
 
@@ -20,6 +21,15 @@ pub const RESERVE: &str = "give another address of the podCIDR that IPAM never a
 const PORTS: [u16; 2] = [10_250, 9];
 /// Maximum number of endpoints at the sentinel's addresses that the agent tries to connect to.
 const CLAIMS: usize = 4;
+
+/// Benchmarking range of `family` (RFC 2544, RFC 5180), which has the sentinel's default addresses: never
+/// routed on the internet, and not used by Kubernetes.
+pub fn benchmark_range(family: Family) -> IpNet {
+    match family {
+        Family::V4 => Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15).into(),
+        Family::V6 => Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0), 48).into(),
+    }
+}
 
 /// Finds a use of the sentinel's addresses in the cluster: this node's podCIDRs and Node object,
 /// cluster IPs of other Services. Returns a sentence with the remedy.
