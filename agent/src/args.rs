@@ -12,8 +12,8 @@ pub mod variables;
 
 pub use commands::{
     AdminPort, CheckArgs, CleanupArgs, DrainArgs, EchoArgs, FleetArgs, FleetCommand, KubeProxyArgs,
-    KubectlOptions, NodeArgs, Output, PageArgs, Plugin, RecordArgs, ReplayArgs, ReportArgs,
-    StatusArgs, VersionArgs, WhyArgs,
+    KubectlOptions, NodeArgs, Output, PageArgs, Plugin, PreflightArgs, RecordArgs, ReplayArgs,
+    ReportArgs, StatusArgs, VersionArgs, WhyArgs,
 };
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
@@ -27,7 +27,7 @@ correctly to a broken application is healthy.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
-permissions. check and drain have more.";
+permissions. check, drain and preflight have more.";
 
 const CHECK_CODES: &str = "\
 Exit codes: 0 the node is proven and every TCP path passes, 1 it is broken or stale, 3 anything \
@@ -104,10 +104,13 @@ pub enum Command {
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
     /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists nodes that are not ready
-    /// first (broken, stale or recovering), then uncertain nodes (degraded, suspect, unknown, starting, or
-    /// with an outdated condition), nodes that are being removed, and healthy nodes. Nodes that do not run
+    /// first, then uncertain nodes, nodes that are being removed, and healthy nodes. Nodes that do not run
     /// Linux have no agent, and are listed last.
     Fleet(Box<FleetArgs>),
+    /// Check a cluster before anything is installed: nodes, proxy, addresses, load balancers, rights
+    ///
+    /// Runs kubectl, which must be in PATH, and changes nothing.
+    Preflight(PreflightArgs),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces
     Cleanup(CleanupArgs),

@@ -24,6 +24,7 @@ pub mod fetch;
 pub mod fleet;
 mod page;
 mod parts;
+pub mod preflight;
 pub mod recording;
 pub mod report;
 pub mod status;

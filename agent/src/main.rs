@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check(&args),
         Command::Drain(args) => cli::drain::run(&args, clock::mono),
         Command::Fleet(args) => cli::fleet::run(&args, clock::wall()),
+        Command::Preflight(args) => cli::preflight::run(&args),
         Command::Rotate(args) => exit(rotate_generations(*args)),
         Command::Echo(args) => exit(echo(args)),
         Command::Cleanup(args) => exit(cleanup(args)),

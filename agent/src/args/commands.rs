@@ -16,9 +16,7 @@ use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Text for a terminal
     Text,
-    /// JSON
     Json,
 }
 
@@ -382,6 +380,33 @@ pub struct NodeArgs {
     /// Options of the command in the pod, such as `-- --admin-address 127.0.0.1:9999`
     #[arg(value_name = "OPTION", last = true)]
     pub options: Vec<String>,
+}
+
+const PREFLIGHT_CODES: &str = "Exit codes: 0 nothing is refused, 1 something is refused or the command \
+                               failed, 3 something is unknown, 64 wrong option.";
+
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+#[command(after_help = PREFLIGHT_CODES)]
+pub struct PreflightArgs {
+    /// Namespace for pathproof
+    #[arg(long, short, value_name = "NAMESPACE", default_value = "pathproof")]
+    pub namespace: String,
+
+    /// Kubeconfig file, passed to kubectl
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<String>,
+
+    /// Context of the kubeconfig, passed to kubectl
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+
+    /// Read recorded lists from a folder instead; a missing file's command is shown
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["kubeconfig", "context"])]
+    pub from_files: Option<PathBuf>,
+
+    /// Output format
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub output: Output,
 }
 
 /// Words passed to kubectl, each as `--NAME=VALUE`, so that no value is taken for an option.

@@ -15,7 +15,7 @@ use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, report};
 use crate::args::{FleetArgs, FleetCommand};
 
-mod kubectl;
+pub(super) mod kubectl;
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;

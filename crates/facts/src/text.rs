@@ -5,7 +5,7 @@
 //!
 //! | output | function |
 //! |---|---|
-//! | pages: `status`, `why`, `check`, `report`, `fleet`, `drain`, `replay` | [`styled`]; [`visible`] for a piece |
+//! | pages: `status`, `why`, `check`, `report`, `fleet`, `preflight`, `drain`, `replay` | [`styled`]; [`visible`] for a piece |
 //! | the HTML file of `report` | its function `escaped`, which begins with [`styled`] |
 //! | `--output json`, `/verdict`, `/episodes` and `/drainz`, which people read with curl | [`json`] |
 //! | the line on standard error by which a command fails | [`visible`] |

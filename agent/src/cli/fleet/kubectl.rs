@@ -1,5 +1,5 @@
-//! kubectl as a child process: `fleet` sends no other requests to the API server or to an agent. kubectl
-//! writes its messages to standard error itself.
+//! kubectl as a child process: `fleet` and `preflight` send no other requests to the API server or to an
+//! agent. For `fleet`, kubectl writes its messages to standard error itself.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -9,7 +9,7 @@ use pathproof_report::episodes::Journal;
 use pathproof_rotator::NodeSeen;
 use thiserror::Error;
 
-use crate::args::{FleetArgs, Output};
+use crate::args::{FleetArgs, KubectlOptions, Output};
 use crate::causes::chain;
 use crate::cli::report;
 use crate::cluster::listed::{self, PodSeen};
@@ -23,7 +23,7 @@ const BINARY: &str = "/pathproof";
 const AT_ONCE: usize = 8;
 
 #[derive(Debug, Error)]
-pub(super) enum KubectlError {
+pub(in crate::cli) enum KubectlError {
     #[error("kubectl is not in PATH: install it, or add its folder to PATH")]
     Missing,
     #[error("kubectl cannot be started")]
@@ -117,7 +117,7 @@ pub(super) fn exec(args: &FleetArgs, pod: &str, run: &str, options: &[String]) -
 }
 
 fn in_pod(args: &FleetArgs, pod: &str, run: &str) -> Command {
-    let mut command = kubectl("exec", args);
+    let mut command = kubectl("exec", &args.kubectl);
     command
         .arg(format!("--namespace={}", args.namespace))
         .args([pod, "--container", CONTAINER, "--", BINARY, run]);
@@ -130,7 +130,7 @@ fn get<T>(
     words: &[String],
     read: fn(&[u8]) -> serde_json::Result<T>,
 ) -> Result<T, KubectlError> {
-    let mut command = kubectl("get", args);
+    let mut command = kubectl("get", &args.kubectl);
     command.args([what, "--output=json"]).args(words);
     // A credential plugin may prompt for a password.
     command.stdin(Stdio::inherit()).stderr(Stdio::inherit());
@@ -142,13 +142,13 @@ fn get<T>(
     read(&output.stdout).map_err(|source| KubectlError::Unreadable(what, source))
 }
 
-fn kubectl(verb: &str, args: &FleetArgs) -> Command {
+pub(in crate::cli) fn kubectl(verb: &str, options: &KubectlOptions) -> Command {
     let mut command = Command::new("kubectl");
-    command.arg(verb).args(&args.kubectl.0);
+    command.arg(verb).args(&options.0);
     command
 }
 
-fn not_started(source: io::Error) -> KubectlError {
+pub(in crate::cli) fn not_started(source: io::Error) -> KubectlError {
     match source.kind() {
         io::ErrorKind::NotFound => KubectlError::Missing,
         _ => KubectlError::Start(source),

@@ -1,0 +1,146 @@
+//! Addresses of the cluster in the sentinel's ranges, and the program that routes Services.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use pathproof_plan::expect::addresses::benchmark_range;
+use pathproof_wire::service::Family;
+use serde_json::Value;
+
+use super::read::{Cluster, name, note, text};
+use super::{Line, line, marks, merged};
+
+/// Users of addresses: the list, the place of the addresses in its objects, and a noun.
+const USERS: [(&str, &str, &str); 5] = [
+    ("nodes", "/spec/podCIDRs", "a podCIDR"),
+    ("nodes", "/status/addresses", "an address of a Node"),
+    ("servicecidrs", "/spec/cidrs", "a ServiceCIDR"),
+    ("services", "/spec/clusterIPs", "a cluster IP"),
+    ("endpointslices", "/endpoints", "an endpoint"),
+];
+
+pub(super) fn addresses(cluster: &Cluster) -> Vec<Line> {
+    let ranges = Family::ALL.map(benchmark_range);
+    let (mut compared, mut found) = (0_usize, Vec::new());
+    for (list, at, what) in USERS {
+        for object in cluster.list(list) {
+            let mut used = Vec::new();
+            if note(object, "endpointslice.kubernetes.io/managed-by") != "pathproof" {
+                networks(object.pointer(at).unwrap_or(&Value::Null), &mut used);
+            }
+            compared += used.len();
+            let meets = |used: &IpNet| {
+                let mut ranges = ranges.iter();
+                ranges.any(|range| range.contains(used) || used.contains(range))
+            };
+            for used in used.into_iter().filter(meets) {
+                let name = format!("{} ({used})", name(object));
+                found.push((name, line("range used", what)));
+            }
+        }
+    }
+    match compared {
+        0 => Vec::new(),
+        _ if found.is_empty() => vec![line("range free", &compared.to_string())],
+        _ => merged(found.into_iter()),
+    }
+}
+
+/// Collects the addresses and networks among all texts in a value.
+fn networks(value: &Value, into: &mut Vec<IpNet>) {
+    match value {
+        Value::String(text) => {
+            let network = text.parse::<IpNet>().ok();
+            into.extend(network.or_else(|| Some(text.parse::<IpAddr>().ok()?.into())));
+        }
+        Value::Array(all) => all.iter().for_each(|one| networks(one, into)),
+        Value::Object(all) => all.values().for_each(|one| networks(one, into)),
+        _ => {}
+    }
+}
+
+pub(super) fn proxy(cluster: &Cluster) -> Vec<Line> {
+    if !cluster.has("daemonsets") {
+        return Vec::new();
+    }
+    // A replacement of kube-proxy may leave its DaemonSet with a selector that fits no node.
+    let runs = |name: &str| {
+        let set = cluster.find("daemonsets", name)?;
+        let count = set.pointer("/status/desiredNumberScheduled");
+        count.is_none_or(|count| *count != 0).then_some(set)
+    };
+    let kubelets = |mark: &str| {
+        let mut nodes = cluster.list("nodes").iter();
+        nodes.any(|node| text(node, "/status/nodeInfo/kubeletVersion").contains(mark))
+    };
+    let kube_proxy = runs("kube-proxy");
+    let has_cilium = runs("cilium").is_some();
+    let replaces = match cluster.setting("cilium-config", "kube-proxy-replacement") {
+        _ if runs("anetd").is_some() => true,
+        "" => has_cilium && kube_proxy.is_none() && !kubelets("+k3s") && !kubelets("+rke2"),
+        mode => has_cilium && matches!(mode, "true" | "strict"),
+    };
+    match kube_proxy {
+        Some(_) if replaces => vec![line("two proxies", "")],
+        None if replaces => cilium(cluster),
+        Some(set) => configured(cluster, set),
+        None => {
+            let other = marks("proxy ").find(|&mark| runs(mark).is_some() || kubelets(mark));
+            vec![line(&format!("proxy {}", other.unwrap_or("unknown")), "")]
+        }
+    }
+}
+
+/// Lines about kube-proxy, by its configuration or else by its flags.
+fn configured(cluster: &Cluster, set: &Value) -> Vec<Line> {
+    let maps = ["kube-proxy", "kube-proxy-config"].into_iter();
+    let mut files =
+        maps.flat_map(|map| ["config.conf", "config"].map(|key| cluster.setting(map, key)));
+    let file = files.find(|file| !file.is_empty());
+    let file: Value = match file.map_or(Ok(Value::Null), serde_saphyr::from_str) {
+        Ok(file) => file,
+        Err(error) => return vec![line("proxy unreadable", &error.to_string())],
+    };
+    let option = |field, flag, default| match text(&file, field) {
+        "" if cluster.has("configmaps") => argument(set, flag).unwrap_or(default),
+        "" => argument(set, flag).unwrap_or("unknown"),
+        value => value,
+    };
+    let mode = option("/mode", "--proxy-mode=", "iptables");
+    let flag = "--healthz-bind-address=";
+    let bind = option("/healthzBindAddress", flag, "0.0.0.0:10256");
+    let port = match bound(bind) {
+        None => "port unknown",
+        Some(at) if at.ip().is_loopback() => "port loopback",
+        Some(at) if at.port() != 10_256 => "port other",
+        Some(_) => "port",
+    };
+    vec![line("kube-proxy", mode), line(port, bind)]
+}
+
+/// The value of a flag of the DaemonSet's containers.
+fn argument<'a>(set: &'a Value, flag: &str) -> Option<&'a str> {
+    let containers = set.pointer("/spec/template/spec/containers")?.as_array()?;
+    let words = containers.iter();
+    let words = words.flat_map(|one| [&one["command"], &one["args"]]);
+    let mut words = words.filter_map(Value::as_array).flatten();
+    words.find_map(|word| word.as_str()?.strip_prefix(flag))
+}
+
+/// A listen address as kube-proxy reads it: the port may be missing, or the host.
+fn bound(text: &str) -> Option<SocketAddr> {
+    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
+    let whole = format!("{host}{text}").parse().ok();
+    whole.or_else(|| Some(SocketAddr::new(text.parse().ok()?, 10_256)))
+}
+
+/// Lines about Cilium in place of kube-proxy, and about each setting in `lines.txt` that it has.
+fn cilium(cluster: &Cluster) -> Vec<Line> {
+    let is_set = |mark: &&str| {
+        let (key, value) = mark.split_once('=').unwrap_or_default();
+        cluster.has("configmaps") && cluster.setting("cilium-config", key) == value
+    };
+    let settings = marks("cilium ").filter(is_set);
+    let settings = settings.map(|mark| line(&format!("cilium {mark}"), ""));
+    [line("cilium", "")].into_iter().chain(settings).collect()
+}
