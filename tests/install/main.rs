@@ -10,6 +10,7 @@ mod first;
 mod fleet;
 mod leaving;
 mod mount;
+mod preflight;
 mod remove;
 mod rights;
 mod rollout;
