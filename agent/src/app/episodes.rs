@@ -86,7 +86,7 @@ impl Episodes {
 mod tests {
     use std::fs;
 
-    use pathproof_report::testing::sample;
+    use pathproof_samples as sample;
 
     use super::*;
 

@@ -67,7 +67,7 @@ pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
 
 /// The journal of `/episodes`.
 pub(super) fn episodes(address: &str) -> Result<String, FetchError> {
-    body(address, &exchange(address, "/episodes", INTERACTIVE)?)
+    body(address, &exchange(address, "/episodes")?)
 }
 
 /// The answer of `/drainz` to a query, and its body.

@@ -23,9 +23,9 @@ use crate::Report;
 pub const SCHEMA: u32 = 1;
 /// Maximum number of days, of episodes, and of Services that an episode counts by name. With the longest
 /// names, the journal has less than 500 KiB.
-const DAYS_KEPT: usize = 31;
+pub const DAYS_KEPT: usize = 31;
 pub const EPISODES_KEPT: usize = 200;
-const SERVICES_KEPT: usize = 8;
+pub const SERVICES_KEPT: usize = 8;
 /// Time between two verdicts above which the time between them was not observed.
 const GAP: Duration = Duration::from_secs(5);
 /// Interval between writes of the journal while no episode begins or ends.
@@ -36,7 +36,7 @@ pub struct Journal {
     pub schema: u32,
     pub node: String,
     /// Boot of the node to which `at` belongs.
-    boot_id: String,
+    pub boot_id: String,
     /// Time of the last verdict.
     at: Mono,
     /// Time with evidence, which is every state but Unknown and Starting: nanoseconds by day (UTC).
@@ -238,6 +238,3 @@ impl Episode {
 pub fn day(at: Timestamp) -> Date {
     Offset::UTC.to_datetime(at).date()
 }
-
-#[cfg(test)]
-mod tests;

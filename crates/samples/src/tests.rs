@@ -1,4 +1,5 @@
 mod condition;
+mod episodes;
 mod sentences;
 
 use std::fmt::Write as _;

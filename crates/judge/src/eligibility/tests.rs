@@ -78,7 +78,7 @@ fn terminating() -> TerminatingMarks {
 #[case::another_value(&[("label kured", "done")], None)]
 #[case::any_value(&[("label example.com/leaves", "soon")], Some("label example.com/leaves"))]
 #[case::without_a_value(&[("label example.com/leaves", "")], Some("label example.com/leaves"))]
-fn marks(#[case] marks: &[(&str, &str)], #[case] expected: Option<&str>) {
+fn a_mark_announces_a_removal(#[case] marks: &[(&str, &str)], #[case] expected: Option<&str>) {
     let found = eligibility(Some(&marked(marks)), &terminating());
     let mark = expected.map(|mark| Eligibility::Marked {
         mark: mark.to_owned(),

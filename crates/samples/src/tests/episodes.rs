@@ -1,10 +1,22 @@
+//! The journal of 503s, from sample reports.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
 use pathproof_facts::directory::ServiceInfo;
+use pathproof_facts::text;
+use pathproof_facts::time::Mono;
+use pathproof_report::Report;
+use pathproof_report::episodes::{
+    DAYS_KEPT, EPISODES_KEPT, End, Journal, SCHEMA, SERVICES_KEPT, day,
+};
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{Family, SourceClass};
+use pathproof_witness::evidence::CountDelta;
 use rstest::rstest;
 
-use super::*;
-use crate::testing::sample;
+use crate as sample;
 
 const SECOND: u64 = 1_000_000_000;
 /// The agent's start on its monotonic clock, in seconds.
@@ -238,7 +250,8 @@ fn an_episode_names_the_recording_of_its_begin_while_it_is_kept() {
 fn names_in_the_document_steer_no_terminal() {
     let mut journal = begun();
     judge(&mut journal, 0..1, true);
-    journal.episodes[0].fail("shop/\u{1b}[2J\u{202e}".to_owned(), 1);
+    let failed = &mut journal.episodes[0].failed;
+    failed.insert("shop/\u{1b}[2J\u{202e}".to_owned(), 1);
     let document = journal.document();
     assert!(!document.contains(text::is_hidden), "{document}");
     let back = read(&mut journal).unwrap();
