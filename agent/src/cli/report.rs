@@ -21,12 +21,14 @@ mod html;
 mod verdicts;
 
 /// Maximum size of a file that is read: the longest journals of 200 nodes.
-const MAX_FILE: u64 = 100 << 20;
+pub(super) const MAX_FILE: u64 = 100 << 20;
 const TITLES: &str = "begin                   lasted  cause             answer  verdict  node";
 const NOTES: &str = "An episode is a time in which the node was, or would have been, answered with 503 for its \
                      datapath. `+` means that its end was not observed. The answer is that of /livez when it \
-                     began: 200 means that the 503 was held back. Only episodes with 200 and the verdict right \
-                     count as what enforcing would have saved. What kube-proxy's own /healthz answered is not \
+                     began: 200 means that audit mode or the fleet brake held the 503 back. Only what audit mode \
+                     held back and the verdict right approves counts as what enforcing would have saved, and \
+                     of its connections only those of clients outside, whom load balancers send elsewhere. \
+                     What the fleet brake would have held back in audit is not subtracted. What kube-proxy's own /healthz answered is not \
                      known: the agent does not request it.";
 
 #[derive(Debug, Error)]
@@ -130,15 +132,15 @@ impl Audit<'_> {
     /// All episodes by time.
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
-        for Journal { node, episodes, .. } in self.journals.values() {
-            for episode in episodes {
+        for journal in self.journals.values() {
+            for episode in &journal.episodes {
                 let mut verdicts = self.verdicts.iter().rev();
-                let verdict = verdicts.find(|verdict| verdict.is_on(node, episode));
+                let verdict = verdicts.find(|verdict| verdict.is_on(journal, episode));
                 let (judged, note) = verdict.map_or((Judged::Unknown, ""), |verdict| {
                     (verdict.judged, &*verdict.note)
                 });
                 rows.push(Row {
-                    node,
+                    node: &journal.node,
                     episode,
                     judged,
                     note,
@@ -164,14 +166,18 @@ impl Audit<'_> {
         let observed = journals.flat_map(|journal| journal.observed_ns.values());
         let observed = observed.fold(0_u64, |sum, ns| sum.saturating_add(*ns));
         let (mut lasted, mut failed) = (Duration::ZERO, 0_u64);
-        let is_saved = |row: &&Row<'_>| row.judged == Judged::Right && row.episode.answered == 200;
+        let is_saved = |row: &&Row<'_>| {
+            let by_audit = row.episode.answered == 200 && !row.episode.held;
+            row.judged == Judged::Right && by_audit
+        };
         for Row { episode, .. } in rows.iter().filter(is_saved) {
             lasted = lasted.saturating_add(episode.lasted);
-            failed = failed.saturating_add(episode.connections());
+            failed = failed.saturating_add(episode.failed_outside);
         }
         let count = |judged: Judged| rows.iter().filter(|row| row.judged == judged).count();
         let text = format!(
-            "{} wrong in {} node-hours, would have saved {:.1} node-minutes and {}",
+            "{} wrong in {} node-hours, would have saved {:.1} node-minutes and {} of clients \
+             outside",
             count(Judged::Wrong),
             grouped(Duration::from_nanos(observed).as_secs() / 3_600),
             lasted.as_secs_f64() / 60.0,
@@ -237,6 +243,10 @@ impl Row<'_> {
     fn details(&self) -> String {
         let episode = self.episode;
         let mut details = counted(episode.connections(), "failed connection");
+        if episode.failed_outside > 0 {
+            let outside = grouped(episode.failed_outside);
+            details = format!("{details} ({outside} of clients outside)");
+        }
         for (service, failed) in &episode.failed {
             details = format!("{details}, {service} {}", grouped(*failed));
         }

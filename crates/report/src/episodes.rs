@@ -15,6 +15,7 @@ use pathproof_facts::directory::Directory;
 use pathproof_facts::limits::RECENT;
 use pathproof_facts::time::{Mono, nanos, ns};
 use pathproof_facts::{named, text};
+use pathproof_wire::service::SourceClass;
 use pathproof_witness::evidence::CountDelta;
 use serde::{Deserialize, Serialize};
 
@@ -65,12 +66,16 @@ pub struct Episode {
     pub cause: String,
     /// Status of /livez when it began: 200 if the 503 was held back.
     pub answered: u16,
+    /// Whether the fleet brake, and not audit mode, held its 503 back when it began.
+    pub held: bool,
     /// File name of the recording that was written when it began, while the agent keeps that file.
     pub recording: Option<String>,
     /// Connections that failed meanwhile, by Service as in `verdict.services`.
     pub failed: BTreeMap<String, u64>,
     /// Connections to further Services that failed meanwhile.
     pub failed_others: u64,
+    /// Those of all Services whose clients are outside: a 503 makes load balancers send them to other nodes.
+    pub failed_outside: u64,
 }
 
 named! {
@@ -144,7 +149,7 @@ impl Journal {
             let service = directory.service(delta.service);
             let users = service.filter(|info| !(info.udp || info.sentinel || info.echo));
             if let Some(info) = users {
-                episode.fail(info.label(), delta.failed());
+                episode.fail(info.label(), delta);
             }
         }
     }
@@ -177,7 +182,8 @@ impl Journal {
         while self.observed_ns.len() > DAYS_KEPT {
             self.observed_ns.pop_first();
         }
-        if let Some(first) = self.observed_ns.keys().next().copied() {
+        let is_full = self.observed_ns.len() == DAYS_KEPT;
+        if let Some(first) = (self.observed_ns.keys().next().copied()).filter(|_| is_full) {
             self.episodes
                 .retain(|episode| episode.end == End::Open || day(episode.begin) >= first);
         }
@@ -205,13 +211,19 @@ impl Episode {
             end: End::Open,
             cause: cause.unwrap_or(verdict.state.name()).to_owned(),
             answered: report.answers.livez.status,
+            held: report.answers.audit.is_none() && report.answers.held.is_some(),
             recording: None,
             failed: BTreeMap::new(),
             failed_others: 0,
+            failed_outside: 0,
         }
     }
 
-    fn fail(&mut self, service: String, count: u64) {
+    fn fail(&mut self, service: String, delta: &CountDelta) {
+        let count = delta.failed();
+        if delta.class == SourceClass::External {
+            self.failed_outside = self.failed_outside.saturating_add(count);
+        }
         let has_room = self.failed.len() < SERVICES_KEPT || self.failed.contains_key(&service);
         let failed = match has_room {
             true => self.failed.entry(service).or_default(),

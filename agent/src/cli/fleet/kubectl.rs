@@ -1,9 +1,9 @@
 //! kubectl as a child process: `fleet` and `preflight` send no other requests to the API server or to an
 //! agent. For `fleet`, kubectl writes its messages to standard error itself.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use pathproof_report::episodes::Journal;
 use pathproof_rotator::NodeSeen;
@@ -88,11 +88,10 @@ pub(super) fn journals(args: &FleetArgs) -> Result<(Vec<Journal>, Vec<String>), 
         };
         let started: Vec<_> = pods.iter().map(start).collect();
         for (PodSeen { node, name, .. }, child) in pods.iter().zip(started) {
-            let output = child.map_err(not_started)?.wait_with_output();
-            let output = output.map_err(not_started)?;
-            let read = match output.status.success() {
-                true => report::parse(name, &output.stdout).map_err(|error| chain(&error)),
-                false => Err(output.status.to_string()),
+            let printed = child.and_then(printed).map_err(not_started)?;
+            let read = match printed {
+                (status, document) if status.success() => journals_of(node, name, &document),
+                (status, _) => Err(status.to_string()),
             };
             match read {
                 Ok(read) => journals.extend(read),
@@ -104,6 +103,24 @@ pub(super) fn journals(args: &FleetArgs) -> Result<(Vec<Journal>, Vec<String>), 
     unread.retain(|(node, _)| !journals.iter().any(|journal| journal.node == **node));
     let unread = unread.iter().map(|(node, why)| format!("{node}: {why}"));
     Ok((journals, unread.collect()))
+}
+
+/// Reads what kubectl prints. It ends if it prints more than is read.
+fn printed(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut document = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(report::MAX_FILE).read_to_end(&mut document)?;
+    }
+    Ok((child.wait()?, document))
+}
+
+/// An agent may speak of its own node only.
+fn journals_of(node: &str, pod: &str, document: &[u8]) -> Result<Vec<Journal>, String> {
+    let journals = report::parse(pod, document).map_err(|error| chain(&error))?;
+    match journals.iter().all(|journal| journal.node == node) {
+        true => Ok(journals),
+        false => Err("its journal names another node".to_owned()),
+    }
 }
 
 /// Replaces this process by kubectl, which runs the agent's binary in `pod`. Standard streams, signals and
@@ -152,5 +169,24 @@ pub(in crate::cli) fn not_started(source: io::Error) -> KubectlError {
     match source.kind() {
         io::ErrorKind::NotFound => KubectlError::Missing,
         _ => KubectlError::Start(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pathproof_facts::time::Mono;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_speaks_of_its_own_node_only() {
+        let mut journal = Journal::resume(None, "worker-1", "boot-1", Mono(0));
+        let document = journal.document();
+        let read = |node: &str| journals_of(node, "pathproof-agent-a", document.as_bytes());
+        assert_eq!(read("worker-1").map(|journals| journals.len()), Ok(1));
+        assert_eq!(
+            read("worker-2"),
+            Err("its journal names another node".to_owned())
+        );
     }
 }

@@ -29,9 +29,11 @@ fn episode(begin: &str, lasted_ms: u64, cause: &str, failed: Value) -> Value {
         "end": "recovered",
         "cause": cause,
         "answered": 200,
+        "held": false,
         "recording": null,
         "failed": failed,
         "failed_others": 0,
+        "failed_outside": 0,
     })
 }
 
@@ -44,6 +46,7 @@ fn quiet() -> Vec<Value> {
 fn faults() -> Vec<Value> {
     let served = json!({ "shop/web:http": 1_100, "shop/api": 103 });
     let mut off = episode("2026-11-12T09:30:00Z", 754_000, "forwarding_off", served);
+    off["failed_outside"] = 1_100.into();
     off["recording"] = "2026-11-12T093000.512Z.pathproof".into();
     let mut flushed = episode(
         "2026-11-15T22:10:41Z",
@@ -52,6 +55,7 @@ fn faults() -> Vec<Value> {
         json!({ "shop/web:http": 52 }),
     );
     flushed["failed_others"] = 6.into();
+    flushed["failed_outside"] = 41.into();
     let mut rebooted = episode("2026-11-19T03:00:12Z", 32_000, "program_missing", json!({}));
     rebooted["end"] = "not_observed".into();
     vec![
@@ -120,17 +124,38 @@ fn the_rollout_quotes_what_is_printed() {
     }
 }
 
-/// A node that really answered 503 saved its connections already.
-#[test]
-fn an_enforced_503_is_not_counted_as_saved() {
+/// A node that really answered 503 saved its connections already, and the fleet brake holds back in enforce too.
+#[rstest]
+#[case::enforced("answered", json!(503))]
+#[case::braked("held", json!(true))]
+fn what_enforcing_does_not_change_is_not_counted_as_saved(
+    #[case] field: &str,
+    #[case] value: Value,
+) {
     let mut journals = faults();
-    journals[1]["episodes"][0]["answered"] = 503.into();
+    journals[1]["episodes"][0][field] = value;
     let judged = format!("{VERDICTS}worker-3 2026-11-19T03:00:12Z right\n");
     let audit = audit(&journals, &judged, &[]);
     let headline = audit.headline(&audit.rows());
-    let expected =
-        "0 wrong in 1,008 node-hours, would have saved 0.7 node-minutes and 58 failed connections";
+    let expected = "0 wrong in 1,008 node-hours, would have saved 0.7 node-minutes and 41 failed \
+                    connections of clients outside";
     assert_eq!(headline, expected);
+}
+
+/// The first episode may have lasted until the second in which the next one begins.
+#[test]
+fn a_verdict_with_the_time_of_a_begin_is_on_that_episode_alone() {
+    let one = |begin: &str| episode(begin, 4_000, "leaked", json!({}));
+    let both = json!([one("2026-11-12T09:30:00Z"), one("2026-11-12T09:30:05Z")]);
+    let judged = |verdict: &str| {
+        let audit = audit(&[journal("worker-1", both.clone())], verdict, &[]);
+        let rows = audit.rows();
+        rows.iter().map(|row| row.judged).collect::<Vec<_>>()
+    };
+    let exact = judged("worker-1 2026-11-12T09:30:05Z wrong");
+    assert_eq!(exact, [Judged::Unknown, Judged::Wrong]);
+    let within = judged("worker-1 2026-11-12T09:30:04Z wrong");
+    assert_eq!(within, [Judged::Wrong, Judged::Unknown]);
 }
 
 #[test]

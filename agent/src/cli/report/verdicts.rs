@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use pathproof_facts::named;
-use pathproof_report::episodes::Episode;
+use pathproof_report::episodes::{Episode, Journal};
 
 use crate::config::values::time;
 
@@ -25,8 +25,12 @@ pub(super) struct OperatorVerdict {
 }
 
 impl OperatorVerdict {
-    pub(super) fn is_on(&self, node: &str, episode: &Episode) -> bool {
-        self.node == node && episode.contains(self.at)
+    /// Whether it is on this episode of the journal. The time at which an episode begins means that one alone:
+    /// the one before may have ended in the same second.
+    pub(super) fn is_on(&self, journal: &Journal, episode: &Episode) -> bool {
+        let is_begin = |other: &Episode| other.begin == self.at;
+        let is_exact = || journal.episodes.iter().any(is_begin);
+        self.node == journal.node && episode.contains(self.at) && (is_begin(episode) || !is_exact())
     }
 }
 

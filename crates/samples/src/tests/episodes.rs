@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pathproof_facts::directory::ServiceInfo;
+use pathproof_facts::switches::AuditBy;
 use pathproof_facts::text;
 use pathproof_facts::time::Mono;
+use pathproof_judge::brake::BrakeReason;
 use pathproof_report::Report;
 use pathproof_report::episodes::{
     DAYS_KEPT, EPISODES_KEPT, End, Journal, SCHEMA, SERVICES_KEPT, day,
@@ -104,19 +106,22 @@ fn failed_connections_count_from_the_503_on_by_service() {
     let mut directory =
         BTreeMap::from([(90, service(90, "dns").1), (91, service(91, "sentinel").1)]);
     directory.extend((0..10).map(|id| service(id, &format!("s{id}"))));
-    let delta = |service: u32| {
+    let delta = |class: SourceClass, service: u32| {
         let mut counts = [0; OUTCOMES];
         counts[Outcome::Arrived as usize] = 9;
         counts[Outcome::Leaked as usize] = 2;
         counts[Outcome::AnswerNotDelivered as usize] = 4;
         CountDelta {
             service,
-            class: SourceClass::Pod,
+            class,
             counts,
             lost: 1,
         }
     };
-    let counts: Vec<CountDelta> = (0..10).chain([90, 91, 92]).map(delta).collect();
+    let services = (0..10).chain([90, 91, 92]);
+    let counts: Vec<CountDelta> = services
+        .map(|service| delta(SourceClass::Pod, service))
+        .collect();
     let mut journal = begun();
     journal.count(&counts, &directory);
     judge(&mut journal, 0..1, true);
@@ -129,6 +134,13 @@ fn failed_connections_count_from_the_503_on_by_service() {
     assert_eq!(episode.failed["shop/s0"], 6);
     assert_eq!(episode.failed["shop/s7"], 3);
     assert_eq!((episode.failed_others, episode.connections()), (6, 33));
+    assert_eq!(episode.failed_outside, 0, "pods alone");
+    judge(&mut journal, 2..3, true);
+    for class in SourceClass::ALL {
+        journal.count(&[delta(class, 0), delta(class, 91)], &directory);
+    }
+    let episode = &journal.episodes[1];
+    assert_eq!((episode.connections(), episode.failed_outside), (9, 3));
 }
 
 /// Cases: boot of the new agent, seconds without an agent, and whether the node fails still.
@@ -209,6 +221,34 @@ fn old_days_and_then_old_episodes_are_deleted() {
     assert_eq!(journal.episodes.len(), EPISODES_KEPT);
     assert_eq!(journal.deleted, DAYS_KEPT as u64);
     assert!(document.len() < 100_000, "{} bytes", document.len());
+}
+
+#[test]
+fn an_episode_before_the_first_observed_day_stays_while_there_is_room() {
+    let mut journal = begun();
+    journal.judged(&report(0, 0, true));
+    journal.judged(&report(1, 1, false));
+    journal.document();
+    assert_eq!(journal.observed_ns.len(), 1);
+    assert_eq!(journal.episodes.len(), 1);
+}
+
+/// Cases: whether the node audits, whether the brake holds, and whether the episode says so.
+#[rstest]
+#[case::braked(false, true, true)]
+#[case::braked_in_audit(true, true, false)]
+#[case::audit(true, false, false)]
+fn only_an_enforcing_node_is_held_by_the_brake(
+    #[case] audits: bool,
+    #[case] holds: bool,
+    #[case] held: bool,
+) {
+    let mut report = report(0, 0, true);
+    report.answers.audit = audits.then_some(AuditBy::Flag);
+    report.answers.held = holds.then_some(BrakeReason::Waiting);
+    let mut journal = begun();
+    journal.judged(&report);
+    assert_eq!(journal.episodes[0].held, held);
 }
 
 #[test]
