@@ -13,6 +13,7 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -301,25 +302,33 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     let devices = remove(&prefix).await;
     let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
-    if let Some(dir) = &kept.state_dir {
+    let journal = emptied(kept.journal_folder(), state::remove_journal);
+    emptied(kept.state_dir.as_deref(), |dir| {
         let forgotten = [
             api::forget(dir),
             succession::forget(dir),
             starting::forget(dir),
-            kept.journal_folder().map_or(Ok(()), state::remove_journal),
             state::remove(dir),
         ];
-        let forgotten: io::Result<()> = forgotten.into_iter().collect();
-        forgotten.map_err(|source| PinsError::Io {
-            operation: "remove",
-            path: dir.clone(),
-            source,
-        })?;
-    }
+        forgotten.into_iter().collect()
+    })?;
+    journal?;
     Ok(Removed {
         pins: pins?,
         filters: filters.map_err(|error| format!("cannot remove the filters: {error}"))?,
         devices: devices?,
+    })
+}
+
+fn emptied(
+    dir: Option<&Path>,
+    remove: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), PinsError> {
+    let Some(dir) = dir else { return Ok(()) };
+    remove(dir).map_err(|source| PinsError::Io {
+        operation: "remove",
+        path: dir.to_owned(),
+        source,
     })
 }
 

@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use pathproof_facts::time::Wall;
 use pathproof_node::effect::PersistedState;
-use pathproof_report::episodes::Journal;
+use pathproof_report::episodes::{self, Journal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -110,10 +110,18 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 const JOURNAL: &str = "state.episodes.json";
+/// A journal that this version cannot read, in place of one that is overwritten.
+const UNREAD: &str = "state.episodes.unread";
 
 pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
     sweep(dir, FRESH, LEFT);
-    read(&dir.join(JOURNAL))
+    let path = dir.join(JOURNAL);
+    let journal = read(&path).filter(|journal: &Journal| journal.schema == episodes::SCHEMA);
+    if journal.is_none() {
+        // Without a journal there is nothing to rename.
+        let _ = fs::rename(&path, dir.join(UNREAD));
+    }
+    journal
 }
 
 /// Writes the journal to the disk. This may take long.
@@ -124,7 +132,9 @@ pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
 
 /// Removes the journal, and then the folder if it is empty.
 pub(crate) fn remove_journal(dir: &Path) -> io::Result<()> {
-    unless_missing(fs::remove_file(dir.join(JOURNAL)))?;
+    for file in [JOURNAL, UNREAD] {
+        unless_missing(fs::remove_file(dir.join(file)))?;
+    }
     sweep(dir, FRESH, Duration::ZERO);
     let _ = fs::remove_dir(dir);
     Ok(())
@@ -235,24 +245,31 @@ mod tests {
             names
         };
         assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
-        make("state.episodes.json");
+        make(JOURNAL);
+        make(UNREAD);
         remove(dir.path()).unwrap();
         assert_eq!(names(), ["other.tmp"]);
     }
 
     #[test]
-    fn a_journal_is_read_back_and_a_damaged_one_is_replaced() {
+    fn a_journal_is_read_back_and_one_that_cannot_be_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         let read = || read_journal(dir.path());
         assert_eq!(read(), None);
         let mut journal = Journal::resume(None, "worker-1", "boot-1", Mono(7));
         let document = journal.document();
-        write_journal(dir.path(), &document[1..]).unwrap();
-        assert_eq!(read(), None);
+        let later = document.replacen("\"schema\":1", "\"schema\":2", 1);
+        for unread in [&document[1..], &later[..]] {
+            write_journal(dir.path(), unread).unwrap();
+            assert_eq!(read(), None);
+            let kept = fs::read_to_string(dir.path().join(UNREAD)).unwrap();
+            assert_eq!(kept, unread);
+        }
         write_journal(dir.path(), &document).unwrap();
         let read = read().map(|mut read| read.document());
         assert_eq!(read.as_deref(), Some(&*document));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        remove_journal(dir.path()).unwrap();
+        assert!(!dir.path().exists());
     }
 
     #[test]

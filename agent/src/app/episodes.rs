@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pathproof_facts::time::Mono;
 use pathproof_report::Report;
@@ -23,6 +24,8 @@ pub(super) struct Episodes {
     is_written: bool,
     /// Writes outside of the main loop: unlike /run, the folder may be on a disk that blocks.
     writer: Option<JoinHandle<()>>,
+    /// Whether the last write failed: of consecutive failures, only the first is logged.
+    broken: Arc<AtomicBool>,
 }
 
 impl Episodes {
@@ -40,6 +43,7 @@ impl Episodes {
             recordings,
             is_written: true,
             writer: None,
+            broken: Arc::default(),
         }
     }
 
@@ -58,8 +62,11 @@ impl Episodes {
             return;
         };
         let document = Arc::clone(&self.shown.borrow());
+        let broken = Arc::clone(&self.broken);
         self.writer = Some(tokio::task::spawn_blocking(move || {
-            if let Err(error) = write_journal(&folder, &document) {
+            let written = write_journal(&folder, &document);
+            let was_broken = broken.swap(written.is_err(), Ordering::Relaxed);
+            if let Some(error) = written.err().filter(|_| !was_broken) {
                 tracing::warn!(folder = %folder.display(), %error, "the journal of episodes cannot \
                                                                     be written");
             }
@@ -125,6 +132,26 @@ mod tests {
         assert_eq!(second.journal.episodes.len(), 1);
         fs::remove_dir_all(state.path().join("recordings")).unwrap();
         assert_eq!(begin().journal.episodes[0].recording, None);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_cannot_be_written_is_noted_until_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("journal");
+        fs::write(&folder, "").unwrap();
+        let kept = KeptArgs {
+            journal_dir: Some(Some(folder.clone())),
+            ..KeptArgs::default()
+        };
+        let mut episodes = Episodes::new(&kept, "worker-1", Mono(0));
+        for is_broken in [true, false] {
+            episodes.is_written = false;
+            episodes.judged(&broken(), || false);
+            episodes.writer.take().unwrap().await.unwrap();
+            assert_eq!(episodes.broken.load(Ordering::Relaxed), is_broken);
+            // The next write makes a folder in its place.
+            let _ = fs::remove_file(&folder);
+        }
     }
 
     #[tokio::test]
