@@ -107,21 +107,28 @@ fn gatekeeper_allows_what_the_agent_has() {
 fn kyverno_exempts_the_agent_alone() {
     let exception = read("examples/kyverno-exception.yaml").remove(0);
     let matched = exception["spec"]["match"]["any"].as_array();
-    let matched = matched.expect("one match");
-    assert_eq!(matched.len(), 1);
+    let matched = matched.expect("matches");
+    assert_eq!(matched.len(), 2);
     let resources = &matched[0]["resources"];
     assert_eq!(resources["namespaces"], json!(["pathproof"]));
     let objects = read("base/agent.yaml");
     let name = &of_kind(&objects, "DaemonSet")["metadata"]["name"];
     let name = name.as_str().expect("a name");
-    assert_eq!(resources["names"], json!([format!("{name}*")]));
-    // Pods have the name of their DaemonSet: no other workload's name begins like that.
+    assert_eq!(resources["names"], json!(["*-agent*"]));
+    assert!(name.ends_with("-agent"), "{name}");
+    // Pods have the name of their DaemonSet: no other workload has one like that.
     for file in ["base/rotator.yaml", "base/echo.yaml"] {
         for object in read(file) {
             let other = object["metadata"]["name"].as_str().expect("a name");
-            assert!(!other.starts_with(name), "{other}");
+            assert!(!other.contains("-agent"), "{other}");
         }
     }
+    let objects = read("cleanup/cleanup.yaml");
+    let cleanup = &of_kind(&objects, "DaemonSet")["metadata"];
+    let resources = &matched[1]["resources"];
+    assert_eq!(resources["namespaces"], json!([cleanup["namespace"]]));
+    assert_eq!(resources["names"], json!(["pathproof-cleanup*"]));
+    assert_eq!(cleanup["name"], "pathproof-cleanup");
     let exceptions = exception["spec"]["exceptions"].as_array();
     assert_eq!(exceptions.expect("exceptions").len(), 9);
 }

@@ -67,12 +67,12 @@ fn rendered(values: Value) -> Vec<Value> {
 )]
 #[case::volume(
     json!({ "agent": { "extraVolumes": [{ "name": "ca", "hostPath": { "path": "/etc/ssl" } }] } }),
-    "DaemonSet/pathproof-agent", "/spec/template/spec/volumes/2",
+    "DaemonSet/pathproof-agent", "/spec/template/spec/volumes/3",
     json!({ "name": "ca", "hostPath": { "path": "/etc/ssl" } })
 )]
 #[case::mount(
     json!({ "agent": { "extraVolumeMounts": [{ "name": "ca", "mountPath": "/etc/ssl" }] } }),
-    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/volumeMounts/2",
+    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/volumeMounts/3",
     json!({ "name": "ca", "mountPath": "/etc/ssl" })
 )]
 #[case::volume_of_the_rotator(

@@ -186,6 +186,14 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "agent": { "extraVolumes": [{ "name": "state", "emptyDir": {} }] } }),
     &["agent.extraVolumes", "state", "another name"]
 )]
+#[case::the_journal(
+    json!({ "agent": { "extraVolumeMounts": [{ "name": "journal", "mountPath": "/a" }] } }),
+    &["agent.extraVolumeMounts", "journal", "another name"]
+)]
+#[case::a_variable_of_the_chart(
+    json!({ "agent": { "extraEnv": [{ "name": "PATHPROOF_JOURNAL_DIR", "value": "/a" }] } }),
+    &["agent.extraEnv", "PATHPROOF_JOURNAL_DIR", "remove it"]
+)]
 #[case::sentinel_said_twice(
     json!({ "agent": { "extraArgs": ["--sentinel-client-address=192.0.2.1"] } }),
     &["--sentinel-client-address", "sentinel.clientIPv4"]

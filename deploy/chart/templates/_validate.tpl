@@ -111,7 +111,7 @@
 {{- fail (printf "image.repository=%s names no registry, and no public one has the image: set image.registry or global.imageRegistry to yours, or image.pullPolicy=Never if the image was loaded onto every node" .Values.image.repository) }}
 {{- end }}
 {{- range (concat .Values.agent.extraVolumes .Values.agent.extraVolumeMounts) }}
-{{- if has .name (list "bpffs" "state") }}
+{{- if has .name (list "bpffs" "state" "journal") }}
 {{- fail (printf "agent.extraVolumes or agent.extraVolumeMounts has %s, which the chart uses itself: choose another name" .name) }}
 {{- end }}
 {{- end }}
@@ -176,7 +176,7 @@
 {{- fail (printf "the namespace %s has the label pod-security.kubernetes.io/enforce=%s, but the agents need the host network: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged, or install into another namespace" $name $enforced $name) }}
 {{- end }}
 {{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $found }}
-{{- if and .Values.namespace.create $found (ne $owner .Release.Name) }}
+{{- if and .Values.namespace.create .Values.shared.create $found (ne $owner .Release.Name) }}
 {{- fail (printf "namespace.create=true, but the namespace %s exists and does not belong to this release: set namespace.create=false, and kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged" $name $name) }}
 {{- end }}
 {{- end }}
@@ -222,7 +222,7 @@
 {{- $option := printf "--%s" ($name | trimPrefix "PATHPROOF_" | lower | replace "_" "-") }}
 {{- $setter := "" }}
 {{- if hasPrefix "PATHPROOF_" $name }}{{ $setter = get $values $option }}{{ end }}
-{{- $setter = get (dict "NODE_NAME" "the pod's own spec.nodeName" "PATHPROOF_ADMIN_ADDRESS" "agent.admin.port" "PATHPROOF_DOCS_URL" "metrics.prometheusRule.runbooks") $name | default $setter }}
+{{- $setter = get (dict "NODE_NAME" "the pod's own spec.nodeName" "PATHPROOF_JOURNAL_DIR" "the chart itself" "PATHPROOF_ADMIN_ADDRESS" "agent.admin.port" "PATHPROOF_DOCS_URL" "metrics.prometheusRule.runbooks") $name | default $setter }}
 {{- with $setter }}
 {{- fail (printf "agent.extraEnv has %s, which %s sets: set it there, and remove it from agent.extraEnv" $name .) }}
 {{- end }}
