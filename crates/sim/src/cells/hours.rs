@@ -1,5 +1,5 @@
 //! Hours of simulated nodes, to find false 503s and missed faults in combinations that no table lists. A node
-//! lives from its boot through the events of [`rates`], with an innocent world of the tables, to a fault of the
+//! lives from the agent's start through the events of [`rates`], with an innocent world of the tables, to a fault of the
 //! tables. Pairs of a world and a fault that did not occur yet are preferred.
 //!
 //! The node is stepped like a shipped agent, whose probes, samples and checks would notice a gap. A stretch
@@ -26,7 +26,7 @@ use crate::{Act, BEGIN, Claim, Dice, SimNode, World};
 
 const ROWS: (&[WorldRow], &[FaultRow]) = (&WORLDS, &FAULTS);
 const STEP: Duration = Duration::from_secs(1);
-/// Time after boot until all witnesses count, including the node itself.
+/// Time after the start until all witnesses count, including the node itself.
 const BOOTED: Duration = Duration::from_secs(150);
 /// Time for which endpoints that moved matter: proxies are up to 45 s late here, and removed endpoints serve for
 /// 30 s more.
@@ -34,7 +34,7 @@ const MOVED: Duration = Duration::from_secs(120);
 /// One of this many idle stretches is stepped for over an hour: then the judge also forgets what was in use.
 const LONG: usize = 64;
 
-/// A node from its boot to its fault. It follows from these numbers alone, so it can be played again.
+/// A node from the agent's start to its fault. It follows from these numbers alone, so it can be played again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Index in [`WORLDS`].

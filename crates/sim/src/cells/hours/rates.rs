@@ -14,7 +14,7 @@ const fn hours(hours: u64) -> Duration {
     s(3_600 * hours)
 }
 
-/// Time from the boot of a node to its fault. Real nodes have a fault in months; one a day is enough for idle time
+/// Time from the agent's start to the fault. Real nodes have a fault in months; one a day is enough for idle time
 /// and other events around each.
 pub(super) const LIFE: Span = (hours(12), hours(36));
 /// Shares of the rows of [`USES`], in their order. Most nodes have users; new and spare ones are idle.
@@ -64,7 +64,7 @@ pub(super) const EVENTS: [(Duration, Draw); 9] = [
     (hours(48), |dice, _, _| Some(Act::SetClock(dice.below(7_200) as i64 - 3_600))),
 ];
 
-/// Adds events from the boot until shortly before `end`.
+/// Adds events from the agent's start until shortly before `end`.
 pub(super) fn draw_events(world: &mut World, services: usize, end: Duration, dice: &mut Dice) {
     let grace = world.proxy_delay.1 + GRACE;
     for (every, draw) in EVENTS {
