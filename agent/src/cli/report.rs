@@ -28,8 +28,8 @@ const NOTES: &str = "An episode is a time in which the node was, or would have b
                      began: 200 means that audit mode or the fleet brake held the 503 back. Only what audit mode \
                      held back and the verdict right approves counts as what enforcing would have saved, and \
                      of its connections only those of clients outside, whom load balancers send elsewhere. \
-                     What the fleet brake would have held back in audit is not subtracted. What kube-proxy's own /healthz answered is not \
-                     known: the agent does not request it.";
+                     What the fleet brake would have held back in audit is not subtracted. What kube-proxy's \
+                     own /healthz answered is not known: the agent does not request it.";
 
 #[derive(Debug, Error)]
 pub(super) enum Problem {
