@@ -33,6 +33,9 @@ pub(in crate::cli) enum KubectlError {
          grants the rights it needs"
     )]
     Failed(&'static str, ExitStatus),
+    /// For `preflight`, whose rights are others.
+    #[error("kubectl get {0} failed ({1}), see its message above")]
+    NotListed(&'static str, ExitStatus),
     #[error("kubectl get {0} did not print a list in JSON")]
     Unreadable(&'static str, #[source] serde_json::Error),
     #[error(

@@ -63,12 +63,7 @@ pub(super) fn proxy(cluster: &Cluster) -> Vec<Line> {
     if !cluster.has("daemonsets") {
         return Vec::new();
     }
-    // A replacement of kube-proxy may leave its DaemonSet with a selector that fits no node.
-    let runs = |name: &str| {
-        let set = cluster.find("daemonsets", name)?;
-        let count = set.pointer("/status/desiredNumberScheduled");
-        count.is_none_or(|count| *count != 0).then_some(set)
-    };
+    let runs = |name: &str| cluster.runs(name);
     let kubelets = |mark: &str| {
         let mut nodes = cluster.list("nodes").iter();
         nodes.any(|node| text(node, "/status/nodeInfo/kubeletVersion").contains(mark))
@@ -81,8 +76,15 @@ pub(super) fn proxy(cluster: &Cluster) -> Vec<Line> {
         mode => has_cilium && matches!(mode, "true" | "strict"),
     };
     match kube_proxy {
+        _ if runs("calico-node").is_some_and(has_ebpf) => vec![line("proxy calico-node", "")],
         Some(_) if replaces => vec![line("two proxies", "")],
-        None if replaces => cilium(cluster),
+        None if replaces => {
+            let mut lines = cilium(cluster);
+            if kubelets("+k3s") || kubelets("+rke2") {
+                lines.push(line("hidden proxy", ""));
+            }
+            lines
+        }
         Some(set) => configured(cluster, set),
         None => {
             let other = marks("proxy ").find(|&mark| runs(mark).is_some() || kubelets(mark));
@@ -91,23 +93,38 @@ pub(super) fn proxy(cluster: &Cluster) -> Vec<Line> {
     }
 }
 
+/// Whether Calico's eBPF dataplane is on.
+fn has_ebpf(set: &Value) -> bool {
+    let mut pairs = containers(set)
+        .filter_map(|one| one["env"].as_array())
+        .flatten();
+    pairs.any(|pair| {
+        text(pair, "/name") == "FELIX_BPFENABLED"
+            && text(pair, "/value").eq_ignore_ascii_case("true")
+    })
+}
+
 /// Lines about kube-proxy, by its configuration or else by its flags.
 fn configured(cluster: &Cluster, set: &Value) -> Vec<Line> {
     let maps = ["kube-proxy", "kube-proxy-config"].into_iter();
     let mut files =
         maps.flat_map(|map| ["config.conf", "config"].map(|key| cluster.setting(map, key)));
     let file = files.find(|file| !file.is_empty());
+    let words = words(set);
+    // An unread file or a script may set options, so without it kube-proxy's defaults may not hold.
+    let is_unread = file.is_none() && argument(&words, "--config").is_some();
+    let is_whole = cluster.has("configmaps") && !is_unread && !words.contains(&"-c");
     let file: Value = match file.map_or(Ok(Value::Null), serde_saphyr::from_str) {
         Ok(file) => file,
         Err(error) => return vec![line("proxy unreadable", &error.to_string())],
     };
     let option = |field, flag, default| match text(&file, field) {
-        "" if cluster.has("configmaps") => argument(set, flag).unwrap_or(default),
-        "" => argument(set, flag).unwrap_or("unknown"),
+        "" if is_whole => argument(&words, flag).unwrap_or(default),
+        "" => argument(&words, flag).unwrap_or("unknown"),
         value => value,
     };
-    let mode = option("/mode", "--proxy-mode=", "iptables");
-    let flag = "--healthz-bind-address=";
+    let mode = option("/mode", "--proxy-mode", "iptables");
+    let flag = "--healthz-bind-address";
     let bind = option("/healthzBindAddress", flag, "0.0.0.0:10256");
     let port = match bound(bind) {
         None => "port unknown",
@@ -118,13 +135,26 @@ fn configured(cluster: &Cluster, set: &Value) -> Vec<Line> {
     vec![line("kube-proxy", mode), line(port, bind)]
 }
 
-/// The value of a flag of the DaemonSet's containers.
-fn argument<'a>(set: &'a Value, flag: &str) -> Option<&'a str> {
-    let containers = set.pointer("/spec/template/spec/containers")?.as_array()?;
-    let words = containers.iter();
-    let words = words.flat_map(|one| [&one["command"], &one["args"]]);
-    let mut words = words.filter_map(Value::as_array).flatten();
-    words.find_map(|word| word.as_str()?.strip_prefix(flag))
+fn containers(set: &Value) -> impl Iterator<Item = &Value> {
+    let list = set.pointer("/spec/template/spec/containers");
+    list.and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The words of the containers' commands, also of a command that a shell reads from one text.
+fn words(set: &Value) -> Vec<&str> {
+    let lists = containers(set).flat_map(|one| [&one["command"], &one["args"]]);
+    let texts = lists.filter_map(Value::as_array).flatten();
+    let texts = texts.filter_map(Value::as_str);
+    texts.flat_map(str::split_whitespace).collect()
+}
+
+/// The value of a flag: `--flag=value` or `--flag value`.
+fn argument<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
+    let mut places = words.iter().enumerate();
+    places.find_map(|(at, &word)| match word.strip_prefix(flag)? {
+        "" => words.get(at + 1).copied(),
+        rest => rest.strip_prefix('='),
+    })
 }
 
 /// A listen address as kube-proxy reads it: the port may be missing, or the host.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::read::{Cluster, name, note, text};
-use super::{Line, graded, line, marks, merged};
+use super::{Line, graded, line, marks, merged, numbers};
 
 /// Labels and annotations by which tools mark what they own. Flux' Helm controller sets Helm's too.
 const OWNERS: [&str; 5] = [
@@ -59,6 +59,7 @@ pub(super) fn nodes(cluster: &Cluster) -> Vec<Line> {
         merged(lines)
     };
     let mut lines: Vec<Line> = checks.into_iter().flat_map(of_all).collect();
+    lines.extend(overwritten(cluster, &with));
     if with.is_empty() && cluster.has("nodes") {
         lines.push(line("no node", ""));
     }
@@ -66,6 +67,22 @@ pub(super) fn nodes(cluster: &Cluster) -> Vec<Line> {
     let without = without.map(|node| (name(node), line("no agent", "")));
     lines.extend(merged(without));
     lines
+}
+
+/// Nodes where Cilium's filter takes the place of the agent's.
+fn overwritten(cluster: &Cluster, with: &[&Value]) -> Vec<Line> {
+    let mut names = ["cilium", "anetd"].into_iter();
+    let has_cilium = names.any(|name| cluster.runs(name).is_some());
+    let is_set = cluster.setting("cilium-config", "bpf-filter-priority") == "2";
+    if !has_cilium || !cluster.has("configmaps") || is_set {
+        return Vec::new();
+    }
+    let has_clsact = |node: &&&Value| {
+        let kernel = numbers(text(node, "/status/nodeInfo/kernelVersion"));
+        !kernel.is_empty() && kernel < numbers("6.6")
+    };
+    let nodes = with.iter().filter(has_clsact);
+    merged(nodes.map(|node| (name(node), line("filter overwritten", ""))))
 }
 
 /// Whether the manifests let an agent run there.

@@ -57,6 +57,14 @@ impl Cluster {
         objects.find(|object| text(object, "/metadata/name") == name)
     }
 
+    /// A DaemonSet that has a pod on some node. A replacement of kube-proxy may leave its DaemonSet with a
+    /// selector that fits none.
+    pub(super) fn runs(&self, name: &str) -> Option<&Value> {
+        let set = self.find("daemonsets", name)?;
+        let count = set.pointer("/status/desiredNumberScheduled");
+        count.is_none_or(|count| *count != 0).then_some(set)
+    }
+
     /// A value of a ConfigMap; empty without one.
     pub(super) fn setting(&self, map: &str, key: &str) -> &str {
         let value = self.find("configmaps", map).map(|map| &map["data"][key]);
@@ -141,6 +149,11 @@ type Printed = Result<Result<Vec<u8>, Box<Line>>, KubectlError>;
 fn printed(options: &KubectlOptions, list: &'static str, words: &str) -> Printed {
     let mut words = words.split_whitespace();
     let mut command = kubectl(words.next().unwrap_or_default(), options);
+    let is_first = list == LISTS[0].0;
+    if is_first {
+        // Shows the prompt of a credential plugin, which usually caches the login for the other lists.
+        command.stderr(Stdio::inherit());
+    }
     let command = command.args(words).stdin(Stdio::inherit());
     let command = command.args(["--output=json", "--request-timeout=1m"]);
     let output = command.output().map_err(not_started)?;
@@ -149,16 +162,19 @@ fn printed(options: &KubectlOptions, list: &'static str, words: &str) -> Printed
     match forbidden.and_then(|(_, why)| why.lines().next()) {
         _ if output.status.success() => Ok(Ok(output.stdout)),
         Some(why) => {
-            let is_named = matches!(list, "version" | "configmaps");
-            let verb = if is_named { "get" } else { "list" };
+            let verb = if list == "configmaps" { "get" } else { "list" };
             let unread = line("not allowed", &format!("{verb} {list} ({why})"));
             Ok(Err(Box::new(unread)))
         }
         None if errors.contains("doesn't have a resource type") => Ok(Ok(Vec::new())),
+        None if is_first => {
+            let unread = line("no version read", &output.status.to_string());
+            Ok(Err(Box::new(unread)))
+        }
         None => {
             // The error refers to kubectl's message.
             let _ = io::stderr().write_all(&output.stderr);
-            Err(KubectlError::Failed(list, output.status))
+            Err(KubectlError::NotListed(list, output.status))
         }
     }
 }

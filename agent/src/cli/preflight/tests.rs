@@ -10,6 +10,7 @@ use crate::args::Output;
 use crate::cli::page::{assert_colours, assert_page};
 
 mod input;
+mod services;
 
 /// The lists of a file in agent/testdata/preflight, by name.
 type Set = BTreeMap<String, Value>;
@@ -381,47 +382,59 @@ fn settings_of_cilium(
     assert_eq!(find(&of(&fault), check, words).verdict, verdict);
 }
 
-/// A Service's provider, policy, class and annotations.
 #[rstest]
-#[case("gce", "Cluster", "", &[], "ok", ":10256/healthz")]
-#[case("digitalocean", "Local", "", &[], "ok", "healthCheckNodePort")]
-#[case("aws", "Cluster", "", &[], "warning", "TCP")]
-#[case("aws", "Local", "", &[], "ok", "healthCheckNodePort")]
-#[case("aws", "Cluster", "", &[("aws-load-balancer-type", "nlb-ip")], "warning", "to pods")]
-#[case("aws", "Cluster", "", CHECK, "ok", ":10256/healthz")]
-#[case("aws", "Cluster", "", &CHECK[..2], "warning", "(http 10256 )")]
-#[case("aws", "Cluster", "example.com/other", &[], "unknown", "example.com/other")]
-#[case("", "Cluster", "service.k8s.aws/nlb", &[], "warning", "TCP")]
-#[case("", "Local", "metallb", &[], "warning", "MetalLB")]
-#[case("openstack", "Local", "", &[], "warning", "create-monitor")]
-#[case("vsphere", "Cluster", "", &[], "unknown", "not known")]
-fn what_a_load_balancer_requests(
-    #[case] provider: &str,
-    #[case] policy: &str,
-    #[case] class: &str,
-    #[case] notes: &[(&str, &str)],
-    #[case] verdict: &str,
-    #[case] words: &str,
-) {
-    let notes = notes.iter();
-    let notes = notes.map(|(key, value)| (format!("service.beta.kubernetes.io/{key}"), *value));
-    let notes: BTreeMap<String, &str> = notes.collect();
-    let service = json!({
-        "metadata": { "name": "web", "namespace": "shop", "annotations": notes },
-        "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }],
-            "externalTrafficPolicy": policy, "loadBalancerClass": class },
-    });
-    let node = json!({ "spec": { "providerID": format!("{provider}:///1") } });
-    let lines = with(json!({ "nodes": [node], "services": [service] }));
-    let line = find(&lines, "load balancer", words);
-    assert_eq!(
-        (line.verdict, &*line.objects),
-        (verdict, &["shop/web".to_owned()][..])
-    );
+#[case(&["kube-proxy", "--proxy-mode", "ipvs"], "mode ipvs", "ok")]
+#[case(&["kube-proxy", "--config-sync-period=15m"], "mode iptables", "ok")]
+#[case(&["kube-proxy", "--config", "/etc/other.yaml"], "mode unknown", "unknown")]
+#[case(&["kube-proxy", "--config=/etc/other.yaml"], "mode unknown", "unknown")]
+#[case(&["sh", "-c", "exec kube-proxy --proxy-mode=ipvs"], "mode ipvs", "unknown")]
+#[case(&["kube-proxy", "--healthz-bind-address", "127.0.0.1"], "mode iptables", "warning")]
+fn the_flags_of_kube_proxy(#[case] command: &[&str], #[case] words: &str, #[case] port: &str) {
+    let template = json!({ "spec": { "containers": [{ "command": command }] } });
+    let set = json!({ "metadata": { "name": "kube-proxy" }, "spec": { "template": template } });
+    let lines = with(json!({ "daemonsets": [set], "configmaps": [] }));
+    assert_eq!(find(&lines, "proxy", words).verdict, "ok");
+    assert_eq!(find(&lines, "port 10256", "").verdict, port);
 }
 
-const CHECK: &[(&str, &str)] = &[
-    ("aws-load-balancer-healthcheck-protocol", "http"),
-    ("aws-load-balancer-healthcheck-port", "10256"),
-    ("aws-load-balancer-healthcheck-path", "/healthz"),
-];
+#[rstest]
+#[case("true", "warning", "eBPF")]
+#[case("false", "ok", "kube-proxy routes")]
+fn the_dataplane_of_calico(#[case] value: &str, #[case] verdict: &str, #[case] words: &str) {
+    let env = json!([{ "name": "FELIX_BPFENABLED", "value": value }]);
+    let template = json!({ "spec": { "containers": [{ "env": env }] } });
+    let calico = json!({ "metadata": { "name": "calico-node" }, "spec": { "template": template } });
+    let proxy = json!({ "metadata": { "name": "kube-proxy" } });
+    let lines = with(json!({ "daemonsets": [calico, proxy] }));
+    assert_eq!(find(&lines, "proxy", words).verdict, verdict);
+}
+
+/// A node's kernel and kubelet beside Cilium's replacement, with a filter priority.
+#[rstest]
+#[case("6.5.13", "v1.33.5", "1", true, false)]
+#[case("6.5.13", "v1.33.5", "2", false, false)]
+#[case("6.6.0", "v1.33.5", "", false, false)]
+#[case("6.6.0", "v1.33.5+k3s1", "", false, true)]
+#[case("6.6.0", "v1.33.5+rke2r1", "", false, true)]
+fn a_node_beside_cilium(
+    #[case] kernel: &str,
+    #[case] kubelet: &str,
+    #[case] priority: &str,
+    #[case] overwrites: bool,
+    #[case] hides: bool,
+) {
+    let info = json!({ "kernelVersion": kernel, "kubeletVersion": kubelet });
+    let node = json!({ "metadata": { "name": "a" }, "status": { "nodeInfo": info } });
+    let data = json!({ "kube-proxy-replacement": "true", "bpf-filter-priority": priority });
+    let map = json!({ "metadata": { "name": "cilium-config" }, "data": data });
+    let set = json!({ "metadata": { "name": "cilium" } });
+    let lines = with(json!({ "nodes": [node], "daemonsets": [set], "configmaps": [map] }));
+    for (words, expected) in [
+        ("overwrites the agent's filter", overwrites),
+        ("without a DaemonSet", hides),
+    ] {
+        let found = lines.iter().find(|line| line.sentence.contains(words));
+        let verdict = found.map(|line| line.verdict);
+        assert_eq!(verdict, expected.then_some("warning"), "{words}");
+    }
+}
