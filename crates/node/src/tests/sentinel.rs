@@ -55,6 +55,7 @@ fn it_is_probed_once_its_programs_run() {
 fn a_new_sentinel_waits_for_its_slices_without_a_warning() {
     let mut scene = Scene::new();
     scene.view(synced_services());
+    scene.feed(Event::Installed(Installed::default()));
     let mut objects = dual_stack_sentinel();
     let last = objects.pop().unwrap();
     for object in objects {

@@ -171,28 +171,6 @@ fn a_legacy_table_after_a_restart_disarms_nothing(#[case] restarts: bool, #[case
 }
 
 #[test]
-fn memory_of_agents_without_a_sentinel_is_read() {
-    let mut world = World::new();
-    world.fail(
-        WEB,
-        pathproof_wire::service::SourceClass::Pod,
-        1,
-        pathproof_facts::cause::Failure::Leaked,
-        200,
-    );
-    world.look(250);
-    let mut written = serde_json::to_value(world.ledger.memory()).unwrap();
-    written.as_object_mut().unwrap().remove("sentinel");
-    written["families"][0]["streak"]
-        .as_object_mut()
-        .unwrap()
-        .remove("arrived");
-    let read = serde_json::from_value(written).unwrap();
-    let ledger = Ledger::restore(Limits::default(), read, true, ms(500));
-    assert!(!ledger.sentinel.is_failing(Family::V4));
-}
-
-#[test]
 fn probes_that_stop_are_too_old_after_a_while() {
     let mut world = World::faulty(6_000, |_| Fate::Leak);
     world.idle(6_250, 40_000);
