@@ -16,9 +16,10 @@ pub struct FleetReport {
     pub nodes: u32,
     /// Nodes with evidence that their datapath fails, by the reason in their condition.
     pub unsound: BTreeMap<String, u32>,
-    /// Nodes that leave because of a mark beyond KEP-3836, and are not unsound.
-    #[serde(default)]
-    pub leaving: u32,
+    /// Nodes that leave because of a mark beyond KEP-3836, and are not unsound; `None` from a rotator that
+    /// does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<u32>,
     /// When the report was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
     pub written: i64,
@@ -44,7 +45,7 @@ impl FleetReport {
     pub fn parse(text: &str) -> Result<Self, FleetReportError> {
         let report: Self = serde_json::from_str(text)?;
         let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();
-        let unsound = unsound.max(report.leaving.into());
+        let unsound = unsound.max(report.leaving.unwrap_or_default().into());
         if unsound > u64::from(report.nodes) {
             let nodes = report.nodes;
             return Err(FleetReportError::Absurd { unsound, nodes });
@@ -96,17 +97,16 @@ pub struct Published {
     pub count: Count,
     /// See [`FleetReport::leaving`].
     #[serde(default)]
-    pub leaving: u32,
+    pub leaving: Option<u32>,
     /// See [`FleetReport::written`].
     pub written: i64,
 }
 
 impl Published {
     /// The count of leaving nodes in place of unsound ones.
-    #[must_use]
-    pub fn of_leaving(mut self) -> Self {
-        self.count.unsound = self.leaving;
-        self
+    pub fn of_leaving(mut self) -> Option<Self> {
+        self.count.unsound = self.leaving?;
+        Some(self)
     }
 }
 

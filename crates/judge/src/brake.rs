@@ -198,7 +198,8 @@ impl Brake {
     }
 
     /// Whether the 503 of a marked node is held back, in a brake that gets
-    /// [counts of leaving nodes](Published::of_leaving). As for a certain cause, no mark waits for a count.
+    /// [counts of leaving nodes](Published::of_leaving). A mark does not wait for a newer count, like a
+    /// failure whose cause is certain.
     pub fn hold_leaving(&mut self, is_marked: bool, now: Mono) -> Option<BrakeReason> {
         match self.step(is_marked, true, now)? {
             BrakeReason::Fleet(count) => Some(BrakeReason::Leaving(count)),

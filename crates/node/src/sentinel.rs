@@ -215,8 +215,9 @@ impl Judge {
         if let Some(published) = is.fleet {
             let wall = self.anchor.wall_of(self.now);
             self.brake.record(published, wall, self.now);
-            let leaving = published.of_leaving();
-            self.leaving_brake.record(leaving, wall, self.now);
+            if let Some(leaving) = published.of_leaving() {
+                self.leaving_brake.record(leaving, wall, self.now);
+            }
         }
         if was.fleet_error != is.fleet_error
             && let Some(error) = &is.fleet_error

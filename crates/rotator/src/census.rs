@@ -145,6 +145,7 @@ impl Census {
             .nodes
             .values()
             .filter_map(|member| member.in_use.as_deref());
+        let mut leaving = 0;
         let mut report = FleetReport {
             written: wall.0 / 1_000_000_000,
             // Always the same sentence: a different one would count as a change.
@@ -153,11 +154,12 @@ impl Census {
         };
         for member in self.nodes.values().filter(|member| member.is_counted(now)) {
             report.nodes += 1;
-            report.leaving += u32::from(member.leaving);
+            leaving += u32::from(member.leaving);
             if let Some(reason) = &member.failing {
                 *report.unsound.entry(reason.to_string()).or_default() += 1;
             }
         }
+        report.leaving = Some(leaving);
         report
     }
 
@@ -178,7 +180,8 @@ impl Census {
         let is_same = |last: &PublishedCount| last.report.is_same(&counted);
         let due = |last: &PublishedCount| {
             let (before, after) = (last.report.count().unsound, counted.count().unsound);
-            let leaving = last.report.leaving.abs_diff(counted.leaving);
+            let leaving_of = |report: &FleetReport| report.leaving.unwrap_or_default();
+            let leaving = leaving_of(&last.report).abs_diff(leaving_of(&counted));
             let (since, pause) = match before.abs_diff(after).max(leaving) {
                 _ if last.report.in_use != counted.in_use => (last.changed, Duration::ZERO),
                 0 if is_same(last) => (last.written, BEAT),

@@ -310,7 +310,11 @@ impl Server {
 impl Server {
     /// Runs checks until the first slice has this count; returns the number of writes.
     pub(super) async fn until_counted(&self, rotator: &mut Rotator, expected: &str) -> usize {
-        let expected = || FleetReport::parse(expected).unwrap();
+        let expected = || {
+            let mut expected = FleetReport::parse(expected).unwrap();
+            expected.leaving.get_or_insert(0);
+            expected
+        };
         let before = self.writes_to_slices();
         for _ in 0..1_000 {
             rotator.look().await;

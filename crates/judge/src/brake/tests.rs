@@ -269,7 +269,8 @@ fn a_lone_node_that_fails_again_is_answered() {
     }
 }
 
-/// A controller marks every node: most stay, and one in five may leave. No mark waits for a count.
+/// A controller marks every node. Once a fifth are counted, further ones keep their 200, and so do those that
+/// were marked less than about 30 s before. Until that count arrives every marked node answers 503.
 #[rstest]
 #[case::few(39, false)]
 #[case::many(40, true)]
@@ -277,15 +278,16 @@ fn a_lone_node_that_fails_again_is_answered() {
 fn one_node_in_five_may_be_marked(#[case] others: u32, #[case] held: bool) {
     let counted = |leaving, at: Mono| Published {
         count: of(7, 200).unwrap(),
-        leaving,
+        leaving: Some(leaving),
         written: wall(at).0 / NANOS,
     };
     let mut brake = Brake::restore(Some(20), "node", BrakeMemory::default());
     assert_eq!(brake.hold_leaving(true, s(0)), None, "nobody counts");
     assert_eq!(brake.hold_leaving(false, s(1)), None);
-    brake.record(counted(0, s(1)).of_leaving(), wall(s(1)), s(1));
+    brake.record(counted(0, s(1)).of_leaving().unwrap(), wall(s(1)), s(1));
     assert_eq!(brake.hold_leaving(true, s(2)), None);
-    brake.record(counted(others + 1, s(4)).of_leaving(), wall(s(4)), s(4));
+    let fourth = counted(others + 1, s(4)).of_leaving().unwrap();
+    brake.record(fourth, wall(s(4)), s(4));
     let expected = held.then(|| BrakeReason::Leaving(of(others + 1, 200).unwrap()));
     assert_eq!(brake.hold_leaving(true, s(4)), expected);
     assert_eq!(brake.hold_leaving(false, s(5)), None, "the mark is gone");
@@ -343,6 +345,7 @@ fn a_count_of_no_nodes_is_none() {
         }
     );
     assert_eq!(published.written, 5);
+    assert_eq!(published.of_leaving(), None, "such nodes are not counted");
 }
 
 #[test]

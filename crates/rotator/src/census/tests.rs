@@ -179,7 +179,7 @@ fn nodes_that_leave_are_counted_apart_from_those_that_fail() {
     let leaving = |census: &mut Census, at| {
         let report = census.publish(false, false, NOW, at).unwrap();
         assert_eq!(report.count().unsound, 3);
-        report.leaving
+        report.leaving.unwrap()
     };
     assert_eq!(leaving(&mut census, s(0)), 0);
     for number in 10..14 {

@@ -42,6 +42,7 @@ impl Slice {
     pub(super) fn of(nodes: u32) -> Self {
         let healthy = FleetReport {
             nodes,
+            leaving: Some(0),
             written: wall(BEGIN).0 / 1_000_000_000,
             ..FleetReport::default()
         };

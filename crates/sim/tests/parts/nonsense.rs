@@ -358,7 +358,7 @@ prop_compose! {
     ) -> ViewFacts {
         let fleet = fleet.map(|(unsound, nodes)| Published {
             count: Count { unsound, nodes },
-            leaving: nodes / 2,
+            leaving: Some(nodes / 2),
             written: i64::from(unsound),
         });
         let [synced, silent, v4, v6, exists] = flags;
