@@ -170,7 +170,15 @@ impl Schedule {
         }
         let same = written.status == current.condition.status
             && written.reason == Some(current.condition.reason);
-        (!same).then(|| settled.max(self.not_urgent.free_at()))
+        // Only the change to a leaving node waits for no budget. It spends some, so another change must
+        // wait before the next one of these.
+        let begins_to_leave =
+            current.condition.reason == Reason::Leaving && written.reason != Some(Reason::Leaving);
+        let allowed = match begins_to_leave {
+            true => Mono(0),
+            false => self.not_urgent.free_at(),
+        };
+        (!same).then(|| settled.max(allowed))
     }
 
     /// The condition's `lastTransitionTime`. It changes only if the status differs from the API server's.

@@ -154,6 +154,21 @@ fn a_node_that_leaves_is_written_within_the_jitter() {
     }
 }
 
+/// Other changes used up the budget. The negative control is one more of those.
+#[test]
+fn a_node_that_leaves_does_not_wait_for_the_budget() {
+    let degraded = condition_of(Status::True, Reason::Degraded(None));
+    let suspect = condition_of(Status::True, Reason::Suspect(None));
+    let leaving = condition_of(Status::True, Reason::Leaving);
+    for (last, soon) in [(leaving, true), (suspect, false)] {
+        let course = [sound(), degraded, suspect, degraded, last];
+        let condition_of = |second| course[second as usize / 50];
+        let writes = writes(&mut schedule("node-1", None), 250, condition_of);
+        let is_soon = |at: &u64| (200..=205).contains(at);
+        assert_eq!(writes.iter().any(is_soon), soon, "{writes:?}");
+    }
+}
+
 #[test]
 fn what_does_not_last_is_not_written() {
     let suspect = condition_of(Status::True, Reason::Suspect(Some(Cause::Lost)));
@@ -314,9 +329,9 @@ proptest! {
             other => other,
         };
         let written = writes(&mut schedule("node-1", None), 3 * HOUR, calm);
-        // 12 heartbeats, 12 changes within the budget, the budget's initial burst of 3, and the first
-        // write.
-        prop_assert!(most_in_an_hour(&written) <= 12 + 12 + 3 + 1, "{written:?}");
+        // 12 heartbeats, 12 changes within the budget, the budget's initial burst of 3, one beyond it to a
+        // leaving node, and the first write.
+        prop_assert!(most_in_an_hour(&written) <= 12 + 12 + 3 + 1 + 1, "{written:?}");
     }
 
     #[test]
