@@ -257,8 +257,8 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent)]
     pub fleet_brake: u32,
 
-    /// The same for nodes that leave by marks other than deletion and the cluster autoscaler's taint;
-    /// 0 sets no limit
+    /// The same for nodes that leave by marks other than deletion, kubelet-shutdown and the taints of the
+    /// presets cluster-autoscaler, spot and shutdown; 0 sets no limit
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent)]
     pub leaving_brake: u32,
 }

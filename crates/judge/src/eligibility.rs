@@ -32,12 +32,12 @@ impl Eligibility {
         !matches!(self, Eligibility::Eligible | Eligibility::NeverSeen)
     }
 
-    /// Whether a mark beyond KEP-3836 makes the node leave. A program may put it on every node by mistake, so
-    /// the fleet brake limits these.
+    /// Whether a mark makes the node leave that a program may put on every node by mistake, so that the fleet
+    /// brake limits it. The machine of a node with any other mark goes in any case.
     pub fn is_limited(&self) -> bool {
         match self {
-            Eligibility::Marked { .. } => true,
-            Eligibility::Tainted { taint } => !always_counts(taint),
+            Eligibility::Marked { mark } => !mark.starts_with(KUBELET_SHUTDOWN),
+            Eligibility::Tainted { taint } => !is_final(taint),
             Eligibility::Eligible | Eligibility::Deleting | Eligibility::NeverSeen => false,
         }
     }
@@ -79,8 +79,8 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingMarks) -> 
         return Eligibility::Deleting;
     }
     let taints = (node.taints.iter()).filter(|taint| terminating.contains(taint));
-    // A taint that always counts comes first, because the fleet brake limits the others.
-    if let Some(taint) = taints.min_by_key(|taint| !always_counts(taint)) {
+    // A taint that is final comes first, because the fleet brake limits the others.
+    if let Some(taint) = taints.min_by_key(|taint| !is_final(taint)) {
         let taint = taint.to_string();
         return Eligibility::Tainted { taint };
     }
@@ -88,7 +88,8 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingMarks) -> 
         let found = node.marks.get(key.as_str()).map(|found| &**found);
         found.is_some() && (value.is_none() || value.as_deref() == found)
     };
-    match terminating.marks.iter().find(is_set) {
+    let marks = terminating.marks.iter().filter(is_set);
+    match marks.min_by_key(|(key, _)| key != KUBELET_SHUTDOWN) {
         Some((key, None)) => Eligibility::Marked { mark: key.clone() },
         Some((key, Some(value))) => Eligibility::Marked {
             mark: format!("{key}={value}"),
@@ -101,6 +102,17 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingMarks) -> 
 pub fn always_counts(taint: &str) -> bool {
     PRESETS[0].keys.contains(&taint)
 }
+
+/// Whether the machine goes in any case if it has the taint with this key.
+pub fn is_final(taint: &str) -> bool {
+    let mut presets = PRESETS.iter();
+    presets.any(|preset| FINAL.contains(&preset.name) && preset.keys.contains(&taint))
+}
+
+/// Names of presets whose taints are [final](is_final).
+const FINAL: [&str; 3] = ["cluster-autoscaler", "spot", "shutdown"];
+/// The mark of kubelet's graceful shutdown, in [`NodeFacts::marks`].
+pub const KUBELET_SHUTDOWN: &str = "condition kubelet-shutdown";
 
 /// A named set of taint keys that announce the removal of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use pathproof_facts::fleet_report::FleetReport;
 use pathproof_facts::time::{Mono, Wall};
-use pathproof_judge::eligibility::always_counts;
+use pathproof_judge::eligibility::is_final;
 use pathproof_report::condition::Reason;
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
@@ -139,12 +139,12 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let version = node.metadata.resource_version.as_deref();
     let excluded = Excluded::of(label.map(String::as_str));
     census.exclude(name, excluded, version.unwrap_or_default());
-    // Deletion and the autoscaler's taint are not limited, so these nodes do not count.
+    // Nodes that go in any case are not limited, so they do not count.
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_deref());
     let mut taints = taints.unwrap_or_default().iter();
     let is_limited = node.metadata.deletion_timestamp.is_none()
-        && !taints.any(|taint| always_counts(&taint.key))
+        && !taints.any(|taint| is_final(&taint.key))
         && condition.is_some_and(|condition| condition.reason == Reason::Leaving.name());
     changed | census.set_leaving(name, is_limited)
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeCondition;
+use pathproof_judge::eligibility::KUBELET_SHUTDOWN;
 
-/// Key of a node that shuts down (kubelet's graceful node shutdown). kubelet shows that only in a message.
-const SHUTDOWN: &str = "condition kubelet-shutdown";
-/// kubelet's text in the message of its condition Ready.
+/// kubelet's text in the message of its condition Ready, during its graceful node shutdown. It shows that
+/// nowhere else.
 const SHUTS_DOWN: &str = "node is shutting down";
 
 /// See [`NodeFacts::marks`](pathproof_facts::cluster::NodeFacts::marks).
@@ -19,7 +19,7 @@ pub(super) fn marks(
     for condition in conditions.iter().flatten() {
         let message = condition.message.as_deref().unwrap_or_default();
         if condition.type_ == "Ready" && message.contains(SHUTS_DOWN) {
-            marks.insert(SHUTDOWN.into(), "True".into());
+            marks.insert(KUBELET_SHUTDOWN.into(), "True".into());
         }
         let key = format!("condition {}", condition.type_);
         marks.insert(key.into(), condition.status.as_str().into());

@@ -113,6 +113,35 @@ fn deletion_and_the_autoscalers_taint_come_first() {
     }
 }
 
+/// The machine goes in any case. The negative controls are marks of programs that drain nodes.
+#[rstest]
+#[case::spot(&["aws-node-termination-handler/spot-itn"], &[], false)]
+#[case::shutdown(&["node.cloudprovider.kubernetes.io/shutdown"], &[], false)]
+#[case::kubelet(&[], &[("condition kubelet-shutdown", "True")], false)]
+#[case::both(&["karpenter.sh/disrupted", "node.cloudprovider.kubernetes.io/shutdown"], &[], false)]
+#[case::kubelet_and_kured(
+    &[], &[("condition kubelet-shutdown", "True"), ("condition Terminating", "True")], false
+)]
+#[case::karpenter(&["karpenter.sh/disrupted"], &[], true)]
+#[case::kured(&[], &[("condition Terminating", "True")], true)]
+fn machines_that_go_in_any_case_are_not_limited(
+    #[case] taints: &[&str],
+    #[case] marks: &[(&str, &str)],
+    #[case] limited: bool,
+) {
+    let chosen = TerminatingMarks::of(["karpenter", "spot", "shutdown"]).with([
+        ("condition Terminating".to_owned(), None),
+        ("condition kubelet-shutdown".to_owned(), None),
+    ]);
+    let facts = NodeFacts {
+        marks: marked(marks).marks,
+        ..node(taints, false)
+    };
+    let found = eligibility(Some(&facts), &chosen);
+    assert!(found.is_leaving());
+    assert_eq!(found.is_limited(), limited, "{found}");
+}
+
 #[test]
 fn recordings_get_no_other_marks() {
     let facts = marked(&[

@@ -19,7 +19,7 @@ fn labelled(value: &str) -> Change {
     }))
 }
 
-/// A label announces the removal, while as many or fewer other nodes leave so than may.
+/// A node with the label answers 503, unless more nodes than the limit leave by such marks.
 #[rstest]
 #[case::alone("rebooting", 1, [503, 200])]
 #[case::another_value("done", 1, [200, 200])]
