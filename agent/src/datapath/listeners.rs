@@ -78,7 +78,7 @@ pub fn is_opening(ports: impl Fn(u16) -> bool) -> io::Result<bool> {
 }
 
 /// Established connections to listeners at these ports. Connections that the node opened from such a port
-/// are not among them.
+/// are not among them, unless another process also listens at that port.
 pub fn accepted(ports: &RangeInclusive<u16>) -> io::Result<Vec<Socket>> {
     let all = sockets(LISTEN | ESTABLISHED, ports)?.into_iter();
     let (listeners, mut open): (Vec<_>, Vec<_>) = all.partition(|socket| socket.state == LISTENING);

@@ -180,6 +180,18 @@ impl Succession {
         before.any(|id| self.marks.has(ANSWERS, *id))
     }
 
+    /// Whether no other agent and no later program may answer load balancers. False if the kernel does not list
+    /// the programs.
+    pub fn answers_alone(&self) -> bool {
+        let Ok(programs) = lookup_programs(self.namespace.as_fd()) else {
+            return false;
+        };
+        let has_mark = |mark: &str, id: u32| self.marks.has(mark, id);
+        let mut before = programs.iter().take_while(|id| **id != self.program);
+        let follows = before.any(|id| has_mark(ANSWERS, *id));
+        !follows && behind(&programs, self.program, has_mark) == Behind::Nobody
+    }
+
     /// Programs of other agents that maintained the maps of expectations in this boot. The mark of an agent
     /// that ended remains for some time. Empty if agents have no folder.
     pub fn planners(&self) -> BTreeSet<u32> {

@@ -87,13 +87,11 @@ impl Kept {
                 connections.extend(accepted(range)?);
             }
         }
-        // The agent's sockets are read after the connections, so that none of those is missing.
-        let own = own_sockets()?;
         let takes = |dialled: &Dialled| {
             let family = Family::of(&dialled.destination);
             self.rule.names(dialled) || services.contains(&(family, dialled.port as u16))
         };
-        bypassing(connections, takes, &own, local_addresses)
+        bypassing(connections, takes, own_sockets, local_addresses)
     }
 
     /// Ends the connections that are due. If the kernel never ends connections, they are only counted from
@@ -137,14 +135,18 @@ fn refusal(error: &io::Error) -> Option<String> {
 fn bypassing(
     mut connections: Vec<Socket>,
     takes: impl Fn(&Dialled) -> bool,
-    own: &BTreeSet<u32>,
+    own: impl FnOnce() -> io::Result<BTreeSet<u32>>,
     local: impl FnOnce() -> io::Result<BTreeSet<Address>>,
 ) -> io::Result<Vec<Socket>> {
     connections.retain(|connection| {
         let dialled = connection.dialled();
-        let of_agent = own.contains(&connection.inode);
-        takes(&dialled) && !dialled.is_own() && !of_agent && connection.inode != 0
+        takes(&dialled) && !dialled.is_own() && connection.inode != 0
     });
+    if !connections.is_empty() {
+        // The agent's sockets are read after the connections, so that none of those is missing.
+        let own = own()?;
+        connections.retain(|connection| !own.contains(&connection.inode));
+    }
     // Reading the addresses takes the kernel's lock of interfaces, so it is left out if nothing needs it.
     if !connections.is_empty() {
         let local = local()?;
@@ -270,7 +272,7 @@ mod tests {
         let found = bypassing(
             vec![connection(client, dialled, port, inode)],
             takes,
-            &[OWN].into(),
+            || Ok([OWN].into()),
             || Ok(local.into_iter().map(parse).collect()),
         );
         assert_eq!(!found.unwrap().is_empty(), expected);
