@@ -44,6 +44,8 @@ const WATCH: Duration = Duration::from_millis(200);
 /// Maximum wait for handshakes that began before the agent released the port. If a SYN-ACK was lost, the
 /// kernel sends it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
+/// Maximum number of refusals in the report.
+const REFUSED_SHOWN: usize = 20;
 /// Name of the healthz port in the readiness report.
 const PART: &str = "healthz port";
 
@@ -164,14 +166,15 @@ pub(crate) struct SteeredServices {
 }
 
 impl SteeredServices {
-    /// [`Self::refusals`], a phrase each.
-    pub(crate) fn refused(&self) -> Vec<String> {
+    /// The first [`Self::refusals`], a phrase each, and the number of the others if there are any.
+    pub(crate) fn refused(&self) -> (Vec<String>, Option<u64>) {
         let (table, refusals) = (self.table.borrow(), self.refusals.borrow());
-        let named = refusals.iter().filter_map(|((port, family), refusal)| {
+        let mut named = refusals.iter().filter_map(|((port, family), refusal)| {
             let (service, family) = (&table.get(port)?.service, names::of_family(*family));
             Some(format!("{service}, {family} port {port}: {refusal}"))
         });
-        named.collect()
+        let shown = named.by_ref().take(REFUSED_SHOWN).collect();
+        (shown, Some(named.count() as u64).filter(|more| *more > 0))
     }
 
     pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
@@ -185,7 +188,7 @@ impl SteeredServices {
 }
 
 /// Ports in the range, each with the families in which its Service is served.
-fn steered(table: &PortTable, range: &PortRange) -> impl Iterator<Item = (Family, u16)> {
+pub(crate) fn steered(table: &PortTable, range: &PortRange) -> impl Iterator<Item = (Family, u16)> {
     let allowed = table.iter().filter(move |(port, _)| range.contains(port));
     allowed.flat_map(|(port, served_port)| {
         let families = Family::ALL.into_iter();
@@ -379,10 +382,10 @@ impl PortSteering {
 
     /// Ends connections from before the agent answered, unless another program may take new ones.
     fn end_kept(&mut self) {
-        let answers = self.steered.as_ref().is_some_and(|(steering, _)| {
-            let others = &steering.succession;
-            steering.answers() && !others.follows_an_agent() && others.ask() == Behind::Nobody
-        });
+        let answers = self
+            .steered
+            .as_ref()
+            .is_some_and(|(steering, _)| steering.answers() && steering.succession.answers_alone());
         let kept = self.kept.check(answers, Instant::now());
         self.report.send_modify(|report| report.kept = kept);
     }

@@ -290,6 +290,9 @@ fn a_port_is_503_while_its_owner_refuses_or_is_gone() {
     status.store(200, Ordering::Relaxed);
     wait_answers(&watch, 200);
     drop(owner);
+    // An update may take a minute.
+    thread::sleep(Duration::from_secs(55));
+    wait_answers(&watch, 200);
     wait_answers(&watch, 503);
     let _owner = own(&scene.world.node, &status);
     wait_answers(&watch, 200);

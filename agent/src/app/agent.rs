@@ -383,7 +383,8 @@ impl Agent {
         let attachers = self.observer.iter().map(|observer| &observer.attacher);
         let attachments = attachers.flat_map(Attacher::attachments);
         let missing = planner.missing();
-        let refused = self.health_ports.iter().flat_map(SteeredServices::refused);
+        let refused = self.health_ports.as_ref().map(SteeredServices::refused);
+        let (refused_by_owner, refused_by_owner_omitted) = refused.unwrap_or_default();
         let named = |counts: &[u64; FAULTS]| {
             Fault::ALL.map(|fault| (fault.name().to_owned(), counts[fault as usize]))
         };
@@ -401,7 +402,8 @@ impl Agent {
             },
             hardening: self.output.hardening.clone(),
             answers: report::AnswersReport {
-                refused_by_owner: refused.collect(),
+                refused_by_owner,
+                refused_by_owner_omitted,
                 ..report::AnswersReport::from(answers)
             },
             fleet: report::FleetSeen::of(node.judge()),

@@ -1,7 +1,8 @@
 //! Requests the answers of kube-proxy or Cilium at the health check node ports that the agent took over. The
 //! steering program leaves connections of the node itself to the port's owner.
 //!
-//! Only ports that the agent would answer with 200 are requested, one at a time and at a limited rate.
+//! Only ports that the agent would answer with 200 are requested, one at a time. Each round is short, however
+//! many ports there are, so that a refusal ends soon after its owner has recovered.
 //! `pathproof_judge::health_ports::owner` decides which replies count.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +29,18 @@ use super::agent::Agent;
 use crate::clock;
 use crate::config::PortRange;
 use crate::datapath::listeners;
+use crate::port::steered;
 
 /// Pause between two rounds, in which each port gets one request.
 const ROUND: Duration = Duration::from_secs(2);
-/// Pause before each request.
+/// Pause before the second round, so that a successor soon knows what its predecessor knew.
+const AGAIN: Duration = Duration::from_millis(1_100);
+/// Maximum pause before each request.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Maximum sum of the pauses in a round.
+const LONGEST: Duration = Duration::from_secs(5);
+/// After so many requests in a row without an answer in time, a round requests nothing more.
+const SILENT: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(1);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -57,37 +65,53 @@ pub(super) fn begin(agent: &Agent) {
             refusals: steered.refusals.clone(),
         };
         tokio::spawn(async move {
+            while !owners.round().await {
+                if let Ok(Err(_)) = timeout(ROUND, owners.table.changed()).await {
+                    return;
+                }
+            }
+            sleep(AGAIN).await;
             loop {
-                sleep(ROUND).await;
                 owners.round().await;
+                sleep(ROUND).await;
             }
         });
     }
 }
 
 impl Owners {
-    async fn round(&mut self) {
+    /// Returns whether any port was due.
+    async fn round(&mut self) -> bool {
         let due = self.due();
-        self.replies.retain(&due);
+        let known: BTreeSet<PortKey> = steered(&self.table.borrow(), &self.range)
+            .map(|(family, port)| (port, family))
+            .collect();
+        self.replies.retain(&known, clock::mono());
         self.publish();
         if due.is_empty() {
-            return;
+            return false;
         }
-        let Ok(listening) = listeners::by_port(&self.range) else {
-            return;
-        };
-        for port in due {
-            sleep(PAUSE).await;
-            let reply = match dialled(&listening, port) {
-                Some(to) => request(to).await,
-                None => OwnerReply::Absent,
-            };
-            let expected = (self.report.borrow().as_ref()).is_some_and(|report| {
-                report.port.owner == Some(true) && is_expected(&report.datapath, port.1)
-            });
-            self.replies.record(port, reply, expected, clock::mono());
-            self.publish();
+        match listeners::by_port(&self.range) {
+            Ok(listening) => {
+                request_all(&due, &listening, |port, reply| self.record(port, reply)).await;
+            }
+            // Without the listeners nothing is known, and an earlier refusal must not last for ever.
+            Err(error) => {
+                tracing::debug!(%error, "listeners at health check node ports cannot be read");
+                for port in &due {
+                    self.record(*port, OwnerReply::Unclear);
+                }
+            }
         }
+        true
+    }
+
+    fn record(&mut self, port: PortKey, reply: OwnerReply) {
+        let expected = (self.report.borrow().as_ref()).is_some_and(|report| {
+            report.port.owner == Some(true) && is_expected(&report.datapath, port.1)
+        });
+        self.replies.record(port, reply, expected, clock::mono());
+        self.publish();
     }
 
     /// Steered ports that the agent would answer with 200 by itself.
@@ -105,13 +129,48 @@ impl Owners {
 
     fn publish(&self) {
         let new = self.replies.refusals();
-        if self.refusals.borrow().is_empty()
-            && let Some(((port, _), refusal)) = new.first_key_value()
-        {
-            tracing::warn!(port, %refusal, "a health check node port answers 503 as its owner does");
+        let none_before = self.refusals.borrow().is_empty();
+        match new.first_key_value() {
+            Some(((port, _), refusal)) if none_before => tracing::warn!(
+                port, %refusal, "a health check node port answers 503 as its owner does"
+            ),
+            None if !none_before => {
+                tracing::info!(
+                    "no health check node port answers 503 because of its owner any more"
+                );
+            }
+            _ => {}
         }
         self.refusals.send_replace(Arc::new(new));
     }
+}
+
+/// Requests the ports in turn and records each reply.
+async fn request_all(
+    due: &BTreeSet<PortKey>,
+    listening: &BTreeMap<u16, BTreeSet<Address>>,
+    mut record: impl FnMut(PortKey, OwnerReply),
+) {
+    let mut silent = 0;
+    for port in due {
+        let reply = match dialled(listening, *port) {
+            None => OwnerReply::Absent,
+            Some(_) if silent == SILENT => OwnerReply::Unclear,
+            Some(to) => {
+                sleep(pause(due.len())).await;
+                let reply = request(to).await;
+                silent = if reply.is_some() { 0 } else { silent + 1 };
+                reply.unwrap_or(OwnerReply::Unclear)
+            }
+        };
+        record(*port, reply);
+    }
+}
+
+/// Pause before each request of a round with so many ports.
+fn pause(ports: usize) -> Duration {
+    let ports = u32::try_from(ports).unwrap_or(u32::MAX);
+    PAUSE.min(LONGEST / ports.max(1))
 }
 
 /// The address at which the node reaches the port's owner; `None` if clients outside would reach no process.
@@ -125,7 +184,8 @@ fn dialled(
     Some(SocketAddr::new(ip_of(at), port))
 }
 
-async fn request(to: SocketAddr) -> OwnerReply {
+/// `None` without an answer in time.
+async fn request(to: SocketAddr) -> Option<OwnerReply> {
     let exchange = async {
         let mut stream = TcpStream::connect(to).await?;
         stream.write_all(REQUEST).await?;
@@ -133,11 +193,11 @@ async fn request(to: SocketAddr) -> OwnerReply {
         stream.read_exact(&mut head).await?;
         io::Result::Ok(head)
     };
-    match timeout(PATIENCE, exchange).await {
-        Ok(Ok(head)) if head.ends_with(b" 200") => OwnerReply::Healthy,
-        Ok(Ok(head)) if head.ends_with(b" 503") => OwnerReply::Unhealthy,
+    Some(match timeout(PATIENCE, exchange).await.ok()? {
+        Ok(head) if head.ends_with(b" 200") => OwnerReply::Healthy,
+        Ok(head) if head.ends_with(b" 503") => OwnerReply::Unhealthy,
         _ => OwnerReply::Unclear,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -145,6 +205,7 @@ mod tests {
     use pathproof_facts::node_context::address;
     use rstest::rstest;
     use tokio::net::TcpListener;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -185,16 +246,49 @@ mod tests {
             stream.read_exact(&mut request).await.unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
         };
-        assert_eq!(tokio::join!(request(to), serve).0, expected);
+        assert_eq!(tokio::join!(request(to), serve).0, Some(expected));
         drop(listener);
-        assert_eq!(request(to).await, OwnerReply::Unclear, "it closed just now");
+        let refused = request(to).await;
+        assert_eq!(refused, Some(OwnerReply::Unclear), "it closed just now");
     }
 
     /// A frozen process: the kernel accepts the connection, and nothing answers.
     #[tokio::test(start_paused = true)]
-    async fn an_owner_that_does_not_answer_is_unclear() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let reply = request(listener.local_addr().unwrap()).await;
-        assert_eq!(reply, OwnerReply::Unclear);
+    async fn an_owner_that_does_not_answer_ends_the_round_early() {
+        let bind = |_| std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let owners: Vec<_> = (0..300).map(bind).collect();
+        let ports = owners
+            .iter()
+            .map(|owner| owner.local_addr().unwrap().port());
+        let ports: BTreeSet<u16> = ports.collect();
+        let everywhere = BTreeSet::from([address(&"0.0.0.0".parse().unwrap())]);
+        let listening = ports.iter().map(|port| (*port, everywhere.clone()));
+        let due = ports.iter().map(|port| (*port, Family::V4)).collect();
+        let (start, mut unclear) = (Instant::now(), 0);
+        let count =
+            |_: PortKey, reply: OwnerReply| unclear += usize::from(reply == OwnerReply::Unclear);
+        request_all(&due, &listening.collect(), count).await;
+        assert_eq!(unclear, ports.len());
+        let most = (PATIENCE + PAUSE) * SILENT;
+        assert!(start.elapsed() <= most, "{:?}", start.elapsed());
+    }
+
+    /// Neither a request nor a pause.
+    #[tokio::test(start_paused = true)]
+    async fn ports_where_nobody_listens_take_no_time() {
+        let due = (30_000..31_000).map(|port| (port, Family::V4)).collect();
+        let (start, mut absent) = (Instant::now(), 0);
+        let count =
+            |_: PortKey, reply: OwnerReply| absent += usize::from(reply == OwnerReply::Absent);
+        request_all(&due, &BTreeMap::new(), count).await;
+        assert_eq!((absent, start.elapsed()), (1_000, Duration::ZERO));
+    }
+
+    #[rstest]
+    #[case::one(1, PAUSE)]
+    #[case::as_many_as_have_the_full_pause(50, PAUSE)]
+    #[case::many(1_000, Duration::from_millis(5))]
+    fn many_ports_have_short_pauses(#[case] ports: usize, #[case] expected: Duration) {
+        assert_eq!(pause(ports), expected);
     }
 }

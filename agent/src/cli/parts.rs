@@ -57,9 +57,11 @@ impl Text {
             self.wrapped(Style::Warn, 0, &text);
         }
         if !answers.refused_by_owner.is_empty() {
+            let more = answers.refused_by_owner_omitted;
+            let more = more.map_or_else(String::new, |more| format!("; and {more} more"));
             let text = format!(
                 "Health check node ports answer 503 because kube-proxy or Cilium, which own them, do \
-                 not answer 200: {}.",
+                 not answer 200: {}{more}.",
                 answers.refused_by_owner.join("; ")
             );
             self.wrapped(Style::Warn, 0, &text);

@@ -55,7 +55,8 @@ fn steer(ctx: &SkLookupContext) {
         None if seen.dialled(port).is_own() || is_frozen() => return,
         None => (SERVICES, ALONE | REPLACE),
     };
-    // If there is no listener (or an earlier choice that is not to be replaced), this fails, and the kernel selects the socket as usual.
+    // This fails if there is no listener, or if an earlier choice is not to be replaced. Then the earlier choice
+    // stands, or the kernel selects a listener as usual.
     let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, flags);
 }
 

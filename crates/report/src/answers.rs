@@ -25,6 +25,9 @@ pub struct AnswersReport {
     /// 200; a phrase each. The owner is not in audit mode, and no brake applies to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_by_owner: Vec<String>,
+    /// Number of such ports that the list leaves out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_by_owner_omitted: Option<u64>,
 }
 
 impl From<&effect::Answers> for AnswersReport {
@@ -43,6 +46,7 @@ impl From<&effect::Answers> for AnswersReport {
             held: (answers.held.or(answers.leaving_held)).or(answers.services_held),
             broken_services: broken.into_iter().collect(),
             refused_by_owner: Vec::new(),
+            refused_by_owner_omitted: None,
         }
     }
 }

@@ -57,6 +57,7 @@ fn answered(status: u16) -> AnswersReport {
         held: None,
         broken_services: Vec::new(),
         refused_by_owner: Vec::new(),
+        refused_by_owner_omitted: None,
     }
 }
 

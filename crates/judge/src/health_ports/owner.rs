@@ -15,8 +15,12 @@ use pathproof_witness::topology::DatapathTopology;
 /// Minimum time from the first to the last of successive 503s that count. A new endpoint is ready at the API
 /// before the owner has written its rules, so a single 503 is normal.
 const UNHEALTHY: Duration = Duration::from_secs(1);
-/// The same while nothing listens. An update of the owner takes a few seconds.
-const ABSENT: Duration = Duration::from_secs(10);
+/// The same while nothing listens. An update of the owner may first pull its image, and kube-proxy listens
+/// only after it has written all rules; meanwhile the old rules work.
+const ABSENT: Duration = Duration::from_secs(60);
+/// Ports that are not in the table are remembered for this time. While the API server is silent, the agent
+/// leaves most of them to their owners.
+const REMEMBERED: Duration = Duration::from_secs(10 * 60);
 
 /// A health check node port in host order, and the family of the addresses that clients dial.
 pub type PortKey = (u16, Family);
@@ -43,6 +47,16 @@ pub enum OwnerRefusal {
     Absent,
 }
 
+impl OwnerRefusal {
+    /// Minimum duration of a refusal that counts.
+    fn least(self) -> Duration {
+        match self {
+            Self::Unhealthy => UNHEALTHY,
+            Self::Absent => ABSENT,
+        }
+    }
+}
+
 impl fmt::Display for OwnerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -58,8 +72,10 @@ impl fmt::Display for OwnerRefusal {
 pub fn is_expected(topology: &DatapathTopology, family: Family) -> bool {
     let mut paths = topology.paths.iter();
     let outside = paths.find(|path| (path.family, path.path) == (family, SourceClass::External));
-    // Before its first sync kube-proxy has no rules.
-    outside.is_some_and(|path| path.owners.is_empty() || path.owners.is_kube_proxy())
+    // Before its first sync kube-proxy has no rules. What was not read may be another owner's.
+    let before_sync = topology.cilium.is_none() && !topology.hooks_unread;
+    outside
+        .is_some_and(|path| path.owners.is_kube_proxy() || (path.owners.is_empty() && before_sync))
 }
 
 /// The replies of all owners.
@@ -72,41 +88,66 @@ struct Port {
     has_answered: bool,
     /// The last reply was [`OwnerReply::Unclear`].
     is_unclear: bool,
-    /// The refusal, with the times of the first and the last reply that showed one.
-    refusal: Option<(OwnerRefusal, Mono, Mono)>,
+    refusal: Option<Lasting>,
+    /// When it was last in the table, or replied.
+    seen: Mono,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lasting {
+    kind: OwnerRefusal,
+    began: Mono,
+    counts: bool,
+}
+
+impl Lasting {
+    /// A refusal that counts continues as another kind; one that does not begins anew.
+    fn after(before: Option<Self>, kind: OwnerRefusal, now: Mono) -> Self {
+        let before = before.filter(|before| before.counts || before.kind == kind);
+        let began = before.map_or(now, |before| before.began);
+        let counted = before.is_some_and(|before| before.counts);
+        let counts = counted || now.since(began) >= kind.least();
+        Self {
+            kind,
+            began,
+            counts,
+        }
+    }
 }
 
 impl OwnerReplies {
-    /// Forgets all other ports.
-    pub fn retain(&mut self, ports: &BTreeSet<PortKey>) {
-        self.0.retain(|port, _| ports.contains(port));
+    /// Forgets ports that have not been among these for ten minutes.
+    pub fn retain(&mut self, ports: &BTreeSet<PortKey>, now: Mono) {
+        self.0.retain(|key, port| {
+            if ports.contains(key) {
+                port.seen = now;
+            }
+            now.since(port.seen) <= REMEMBERED
+        });
     }
 
     /// Records a reply. `expected`: a process should listen at the port, even if none ever answered.
     pub fn record(&mut self, port: PortKey, reply: OwnerReply, expected: bool, now: Mono) {
         let port = self.0.entry(port).or_default();
+        port.seen = now;
         let was_unclear = std::mem::replace(&mut port.is_unclear, reply == OwnerReply::Unclear);
-        let refusal = match reply {
+        let answers_503 = (port.refusal).is_some_and(|last| last.kind == OwnerRefusal::Unhealthy);
+        let kind = match reply {
             OwnerReply::Unhealthy => Some(OwnerRefusal::Unhealthy),
             OwnerReply::Absent if port.has_answered || expected => Some(OwnerRefusal::Absent),
-            // One lost reply does not end a refusal.
-            OwnerReply::Unclear if !was_unclear => return,
+            // One lost reply does not end 503s. It ends an absence, because a process listens.
+            OwnerReply::Unclear if !was_unclear && answers_503 => return,
             OwnerReply::Healthy | OwnerReply::Absent | OwnerReply::Unclear => None,
         };
         port.has_answered |= matches!(reply, OwnerReply::Healthy | OwnerReply::Unhealthy);
-        let began = port.refusal.map_or(now, |(_, began, _)| began);
-        port.refusal = refusal.map(|refusal| (refusal, began, now));
+        port.refusal = kind.map(|kind| Lasting::after(port.refusal, kind, now));
     }
 
     /// The refusals that have lasted long enough to count.
     pub fn refusals(&self) -> OwnerRefusals {
         let counts = |(key, port): (&PortKey, &Port)| {
-            let (refusal, began, last) = port.refusal?;
-            let least = match refusal {
-                OwnerRefusal::Unhealthy => UNHEALTHY,
-                OwnerRefusal::Absent => ABSENT,
-            };
-            (last.since(began) >= least).then_some((*key, refusal))
+            let refusal = port.refusal.filter(|refusal| refusal.counts)?;
+            Some((*key, refusal.kind))
         };
         self.0.iter().filter_map(counts).collect()
     }
@@ -115,7 +156,7 @@ impl OwnerReplies {
 #[cfg(test)]
 mod tests {
     use pathproof_facts::owners::{DatapathOwners, Owner};
-    use pathproof_witness::topology::{PathTopology, Seen};
+    use pathproof_witness::topology::{Cilium, PathTopology, Routing, Seen, Tristate};
     use rstest::rstest;
 
     use super::OwnerReply::{Absent, Healthy, Unclear, Unhealthy};
@@ -141,6 +182,10 @@ mod tests {
     #[case::slow(&[Unclear, Unclear, Unclear, Unclear, Unclear, Unclear, Unclear], None)]
     #[case::one_reply_is_lost(&[Unhealthy, Unhealthy, Unclear], Some(OwnerRefusal::Unhealthy))]
     #[case::becomes_slow(&[Unhealthy, Unhealthy, Unclear, Unclear], None)]
+    #[case::one_503_after_a_restart(&[Absent, Absent, Unhealthy], None)]
+    #[case::two_503s_after_a_restart(
+        &[Absent, Absent, Unhealthy, Unhealthy], Some(OwnerRefusal::Unhealthy)
+    )]
     fn an_owner_that_listens(
         #[case] replies: &[OwnerReply],
         #[case] expected: Option<OwnerRefusal>,
@@ -152,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_owner_that_does_not_listen() {
-        let absent = [Absent; 6];
+        let absent = [Absent; 31];
         let gone = |first: &[OwnerReply], expected| after(&[first, &absent].concat(), expected);
         assert_eq!(gone(&[], false), None, "nobody is expected");
         assert_eq!(gone(&[Unclear, Unclear], false), None, "not an owner");
@@ -161,19 +206,33 @@ mod tests {
         assert_eq!(after(&absent[1..], true), None, "it may be restarting");
         let restarted = [&absent[1..], &[Healthy], &absent[1..]].concat();
         assert_eq!(after(&restarted, true), None);
-        let restarted = [Unhealthy, Unhealthy, Unhealthy, Absent, Absent, Absent];
-        assert_eq!(after(&restarted, true), Some(OwnerRefusal::Absent));
+        let slow = [&absent[1..], &[Unclear], &absent[1..]].concat();
+        assert_eq!(after(&slow, true), None, "a process listened in between");
+    }
+
+    /// The node answers 503 all the time.
+    #[test]
+    fn a_refusal_that_counts_continues_as_another_kind() {
+        for gone in 1..40 {
+            let replies = [&[Unhealthy; 2][..], &vec![Absent; gone]].concat();
+            assert_eq!(after(&replies, true), Some(OwnerRefusal::Absent), "{gone}");
+        }
+        let once = [Unhealthy, Absent];
+        assert_eq!(after(&once, true), None, "the 503 did not count yet");
     }
 
     #[test]
-    fn ports_that_are_not_requested_any_more_are_forgotten() {
+    fn ports_that_are_not_in_the_table_any_more_are_forgotten() {
         let mut owners = OwnerReplies::default();
         let other = (30_999, Family::V6);
         for at in [0, 2_000_000_000] {
             owners.record(PORT, Unhealthy, false, Mono(at));
             owners.record(other, Unhealthy, false, Mono(at));
         }
-        owners.retain(&[other].into());
+        let at = |seconds: u64| Mono((2 + seconds) * 1_000_000_000);
+        owners.retain(&[other].into(), at(600));
+        assert_eq!(owners.refusals().len(), 2, "the API server may be silent");
+        owners.retain(&[other].into(), at(601));
         assert_eq!(owners.refusals(), [(other, OwnerRefusal::Unhealthy)].into());
     }
 
@@ -197,5 +256,21 @@ mod tests {
         };
         assert_eq!(is_expected(&topology, Family::V4), expected);
         assert!(!is_expected(&topology, Family::V6), "not read yet");
+        let cilium = DatapathTopology {
+            cilium: Some(Cilium {
+                replacement: Tristate::Unknown,
+                socket_lb: Tristate::Unknown,
+                routing: Routing::Native,
+            }),
+            ..topology.clone()
+        };
+        let unread = DatapathTopology {
+            hooks_unread: true,
+            ..topology
+        };
+        for doubtful in [cilium, unread] {
+            let only_by_its_rules = expected && !owners.is_empty();
+            assert_eq!(is_expected(&doubtful, Family::V4), only_by_its_rules);
+        }
     }
 }
