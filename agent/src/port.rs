@@ -10,12 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::stat::fstat;
-use pathproof_facts::names;
-use pathproof_judge::health_ports::PortTable;
-use pathproof_judge::health_ports::owner::OwnerRefusals;
 use pathproof_node::event::Successor;
 use pathproof_report::{PortReport, PortWay};
-use pathproof_wire::service::Family;
 use pathproof_wire::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -24,14 +20,16 @@ use tokio::time::Instant;
 use crate::config::{Config, OrNone, PortRange, PortTakeover, Switch};
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
-use crate::datapath::steer::{Attached, Owners, Pulse, ServicePorts, Steer, SteerError, Steering};
+use crate::datapath::steer::{Attached, Owners, Pulse, Steer, SteerError, Steering};
 use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
 
 mod kept;
+mod services;
 
 use kept::Kept;
+pub(crate) use services::{SteeredServices, steered};
 
 /// Interval between checks for other listeners on the port.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,8 +42,6 @@ const WATCH: Duration = Duration::from_millis(200);
 /// Maximum wait for handshakes that began before the agent released the port. If a SYN-ACK was lost, the
 /// kernel sends it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
-/// Maximum number of refusals in the report.
-const REFUSED_SHOWN: usize = 20;
 /// Name of the healthz port in the readiness report.
 const PART: &str = "healthz port";
 
@@ -153,48 +149,6 @@ pub(crate) fn take_over(
     let steering = tokio::spawn(steering.keep(readied));
     let takeover = Takeover { ready, steering };
     Ok((listeners, takeover, succeeded, services))
-}
-
-/// Services' health check node ports that are steered to the agent, within the allowed range.
-pub(crate) struct SteeredServices {
-    ports: ServicePorts,
-    pub(crate) range: PortRange,
-    /// Services by port, for the listener that answers.
-    pub(crate) table: watch::Sender<Arc<PortTable>>,
-    /// Ports that answer 503 because their owner does not answer 200.
-    pub(crate) refusals: watch::Sender<Arc<OwnerRefusals>>,
-}
-
-impl SteeredServices {
-    /// The first [`Self::refusals`], a phrase each, and the number of the others if there are any.
-    pub(crate) fn refused(&self) -> (Vec<String>, Option<u64>) {
-        let (table, refusals) = (self.table.borrow(), self.refusals.borrow());
-        let mut named = refusals.iter().filter_map(|((port, family), refusal)| {
-            let (service, family) = (&table.get(port)?.service, names::of_family(*family));
-            Some(format!("{service}, {family} port {port}: {refusal}"))
-        });
-        let shown = named.by_ref().take(REFUSED_SHOWN).collect();
-        (shown, Some(named.count() as u64).filter(|more| *more > 0))
-    }
-
-    pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
-        // Publish first: a steered connection must find its Service.
-        self.table.send_replace(Arc::clone(table));
-        if let Err(error) = self.ports.set(steered(table, &self.range)) {
-            tracing::warn!(%error, "health check node ports cannot be steered: the node's proxy \
-                                    answers them");
-        }
-    }
-}
-
-/// Ports in the range, each with the families in which its Service is served.
-pub(crate) fn steered(table: &PortTable, range: &PortRange) -> impl Iterator<Item = (Family, u16)> {
-    let allowed = table.iter().filter(move |(port, _)| range.contains(port));
-    allowed.flat_map(|(port, served_port)| {
-        let families = Family::ALL.into_iter();
-        let served = families.filter(|family| served_port.local[*family as usize].is_some());
-        served.map(|family| (family, *port))
-    })
 }
 
 /// Detects whether another agent has taken over, and remembers the last result.
