@@ -19,15 +19,17 @@ pub(crate) use values::{OrNone, PortRange};
 
 use crate::http::bind::BindAddress;
 
+mod choices;
 mod options;
 mod rotate;
 mod terminating;
 pub(crate) mod values;
 
+pub use choices::{Attach, PortTakeover, Switch, View};
 pub(crate) use options::as_option;
 pub use options::{
-    AdminArgs, ApiArgs, Attach, ClusterArgs, HEALTHZ_PORT, HealthzArgs, KeptArgs, ObserverArgs,
-    PortTakeover, ProcessArgs, PublishArgs, RunArgs, SentinelConfig, Switch, View,
+    AdminArgs, ApiArgs, ClusterArgs, HEALTHZ_PORT, HealthzArgs, KeptArgs, ObserverArgs,
+    ProcessArgs, PublishArgs, RunArgs, SentinelConfig,
 };
 pub use rotate::{RotateConfig, Withdraw};
 pub use terminating::TerminatingArgs;

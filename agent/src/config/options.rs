@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, Args as ClapArgs, ValueEnum};
+use clap::{Arg, ArgAction, Args as ClapArgs};
 use ipnet::IpNet;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::owners::Declared;
@@ -16,6 +16,7 @@ use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_wire::service::FAMILIES;
 
+use super::choices::{Attach, PortTakeover, Switch, View};
 use super::terminating::TerminatingArgs;
 use super::values::{
     OrNone, Pattern, PortRange, addresses, bind_address, device_prefix, directory, log_filter,
@@ -37,43 +38,6 @@ pub(crate) fn as_option(mut arg: Arg) -> Arg {
     }
     let name = arg.get_long().unwrap_or_default().to_uppercase();
     arg.env(format!("PATHPROOF_{}", name.replace('-', "_")))
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    On,
-    #[default]
-    Off,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum PortTakeover {
-    /// Redirect connections from outside to the agent; the process that listens on the port keeps
-    /// it
-    Steer,
-    /// Listen on the port itself
-    #[default]
-    Bind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum View {
-    /// Watch this Node, all Services and all EndpointSlices: every Service is judged
-    Full,
-    /// Watch only this Node and the sentinel's Service, for very large clusters: real connections
-    /// are not judged
-    Sentinel,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Attach {
-    /// TCX, and clsact where the kernel has no TCX
-    #[default]
-    Auto,
-    /// TCX only (kernel 6.6 and newer)
-    Tcx,
-    /// clsact filters only
-    Clsact,
 }
 
 #[derive(Debug, Clone, PartialEq, ClapArgs)]

@@ -1,0 +1,40 @@
+//! Options with a fixed set of values. clap shows the doc comment of each value in `--help`.
+
+use clap::ValueEnum;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    #[default]
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum PortTakeover {
+    /// Redirect connections from outside to the agent; the process that listens on the port keeps
+    /// it
+    Steer,
+    /// Listen on the port itself
+    #[default]
+    Bind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum View {
+    /// Watch this Node, all Services and all EndpointSlices: every Service is judged
+    Full,
+    /// Watch only this Node and the sentinel's Service, for very large clusters: real connections
+    /// are not judged
+    Sentinel,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// TCX, and clsact where the kernel has no TCX
+    #[default]
+    Auto,
+    /// TCX only (kernel 6.6 and newer)
+    Tcx,
+    /// clsact filters only
+    Clsact,
+}
