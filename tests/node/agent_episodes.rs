@@ -81,7 +81,7 @@ fn a_fault_in_audit_leaves_one_episode_that_the_report_shows() {
     let words: Vec<&str> = page.split_whitespace().collect();
     let said = [
         "0 wrong in 0 node-hours",
-        "failed connections, demo/",
+        "of clients outside), demo/",
         "flushed by hand",
     ];
     assert_says(&words.join(" "), &said);
