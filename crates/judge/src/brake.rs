@@ -264,7 +264,11 @@ impl Brake {
         };
         let clear = |last: Mono| !catches_up && now.since(last) > CLEAR;
         match memory.over {
-            Some(last) if clear(last) => (memory.over, failing.settled) = (None, true),
+            // An older count may lack nodes that failed with this one, so it releases the 503 and settles nothing.
+            Some(last) if clear(last) => {
+                failing.settled |= came.is_some_and(|at| at.since(last) > CLEAR);
+                memory.over = None;
+            }
             Some(_) => {}
             None => {
                 let late = came.is_some_and(|at| at.since(failing.since) > YOUNG);

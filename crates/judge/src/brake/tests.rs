@@ -171,6 +171,23 @@ fn a_held_503_is_answered_once_the_others_are_sound_for_a_while() {
     );
 }
 
+/// The rotator was killed after a count that lacks this node, which later assumes to be in it.
+#[test]
+fn a_503_that_an_old_count_releases_is_taken_back() {
+    for certain in [true, false] {
+        let mut brake = brake(of(1, 3));
+        assert!(brake.step(true, certain, s(1)).is_some());
+        assert!(brake.step(true, certain, s(16)).is_some());
+        let newer = (!certain).then_some(BrakeReason::Waiting);
+        assert_eq!(brake.step(true, certain, s(27)), newer);
+        count(&mut brake, of(2, 3), s(60));
+        assert!(matches!(
+            brake.step(true, certain, s(60)),
+            Some(BrakeReason::Fleet(_))
+        ));
+    }
+}
+
 /// The count includes this node, which must not hold itself back.
 #[test]
 fn the_last_that_fails_is_answered() {
