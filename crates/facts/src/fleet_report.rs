@@ -84,7 +84,7 @@ impl FleetReport {
 }
 
 /// Number of unsound nodes and of all nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Count {
     pub unsound: u32,
     /// All nodes that publish their state.
@@ -92,7 +92,7 @@ pub struct Count {
 }
 
 /// A count with the time when the rotator wrote it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Published {
     pub count: Count,
     /// See [`FleetReport::leaving`].

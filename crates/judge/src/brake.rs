@@ -85,7 +85,7 @@ impl fmt::Display for BrakeReason {
 }
 
 /// The brake of one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Brake {
     /// Maximum share of nodes that may be out of service, in percent; `None` turns the brake off.
     percent: Option<u32>,
@@ -98,7 +98,7 @@ pub struct Brake {
 }
 
 /// The brake's state: plain data, which outlives the agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BrakeMemory {
     /// The last count and when it was received; `None` if it was already old when this agent started.
     counted: Option<(Published, Option<Mono>)>,
@@ -110,7 +110,7 @@ pub struct BrakeMemory {
     away: Option<Mono>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct CurrentFailure {
     since: Mono,
     /// Whether the sentinel named a cause that only a faulty datapath has.

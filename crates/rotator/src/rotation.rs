@@ -60,7 +60,7 @@ pub enum LeaseStep {
 }
 
 /// One of several rotators, of which one leads.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Candidate {
     me: String,
     /// Version of another holder's Lease, and when this version was first read. Clocks of machines
@@ -218,7 +218,7 @@ pub struct Plan {
 }
 
 /// Schedule of the generations.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Rotation {
     least: Duration,
     /// When requests began to fail.

@@ -3,11 +3,15 @@
 //! The deciding parts are real: [`Brake`](pathproof_judge::brake::Brake),
 //! [`Census`](pathproof_rotator::census::Census), [`Rotation`](pathproof_rotator::rotation::Rotation) and the
 //! condition's [`Schedule`](pathproof_report::condition::Schedule). The evidence (a node fails from some time
-//! on), the API server, the rotator's pace and load balancers are models.
+//! on), the API server, the rotator's pace and load balancers are models. [`model`] and [`election`] describe
+//! small fleets, of which [`explore`] finds all histories.
 
 mod agent;
 mod balancer;
 mod curve;
+pub mod election;
+pub mod explore;
+pub mod model;
 mod rotator;
 mod scenario;
 

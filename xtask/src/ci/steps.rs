@@ -175,11 +175,13 @@ fn clippy() -> Result<()> {
     Ok(())
 }
 
-/// Every use of a node with every fault and negative control, with 200 seeds.
+/// Every use of a node with every fault and negative control, with 200 seeds, and all histories of fleets of
+/// up to five nodes.
 fn judgement() -> Result<()> {
     let mut command = run::cargo();
     command.args(["test", "--package", "pathproof-sim", "--release"]);
-    command.args(["--test", "judgement"]);
+    command.args(["--test", "judgement", "--test", "exhaustive"]);
+    command.env("PATHPROOF_AGENTS", "5");
     run::run(command.env("PATHPROOF_SEEDS", "200"))
 }
 

@@ -251,7 +251,12 @@ fn wanted(fleet: Option<String>) -> SliceSpec {
     }
 }
 
-fn put(census: &mut Census, node: usize, reported: ReportedCondition, now: Mono) -> bool {
+pub(super) fn put(
+    census: &mut Census,
+    node: usize,
+    reported: ReportedCondition,
+    now: Mono,
+) -> bool {
     let reason = match reported.status {
         Status::False => "DatapathBrokenLeaked",
         _ => "DatapathProven",
