@@ -120,11 +120,10 @@ fn all_for_long(state: &FleetState) -> bool {
     two_for_an_uncertain_cause,
     &[
         "A fails for an uncertain cause",
-        "A's condition becomes False",
         "B fails for an uncertain cause",
-        "the rotator counts 1",
-        "A receives the count of 1",
-        "B receives the count of 1",
+        "the rotator counts 0",
+        "A receives the count of 0",
+        "B receives the count of 0",
     ]
 )]
 #[case::a_lost_condition(
@@ -132,11 +131,10 @@ fn all_for_long(state: &FleetState) -> bool {
     two_for_an_uncertain_cause,
     &[
         "A fails for an uncertain cause",
-        "A's condition becomes False",
         "B fails for an uncertain cause",
-        "the rotator counts 1",
-        "A receives the count of 1",
-        "B receives the count of 1",
+        "the rotator counts 0",
+        "A receives the count of 0",
+        "B receives the count of 0",
         "5 s pass although something is late",
     ]
 )]

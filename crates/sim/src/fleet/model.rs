@@ -237,6 +237,7 @@ impl Model for FleetModel {
     fn begin(&self) -> FleetState {
         let (now, nodes) = (BEGIN, self.nodes);
         let slice = Published {
+            leaving: None,
             count: Count { unsound: 0, nodes },
             written: wall(now).0 / 1_000_000_000,
         };
