@@ -87,6 +87,7 @@ impl Owners {
             .map(|(family, port)| (port, family))
             .collect();
         self.replies.retain(&known, clock::mono());
+        self.replies.pause_all_but(&due);
         self.publish();
         if due.is_empty() {
             return false;

@@ -24,6 +24,7 @@ use pathproof_facts::switches::ENFORCEMENT;
 use pathproof_facts::time::Wall;
 
 use self::marks::marks;
+pub(in crate::cluster) use self::marks::shuts_down;
 use self::peers::PeerNumbers;
 use super::facts::{Object, ObjectFacts, ServedService, ServedSlice, ServedStatus, object_names};
 

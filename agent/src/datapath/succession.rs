@@ -189,7 +189,9 @@ impl Succession {
         let has_mark = |mark: &str, id: u32| self.marks.has(mark, id);
         let mut before = programs.iter().take_while(|id| **id != self.program);
         let follows = before.any(|id| has_mark(ANSWERS, *id));
-        !follows && behind(&programs, self.program, has_mark) == Behind::Nobody
+        // Somebody may have detached it.
+        let is_attached = programs.contains(&self.program);
+        is_attached && !follows && behind(&programs, self.program, has_mark) == Behind::Nobody
     }
 
     /// Programs of other agents that maintained the maps of expectations in this boot. The mark of an agent

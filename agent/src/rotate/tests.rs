@@ -126,23 +126,31 @@ async fn a_node_that_uses_the_sentinels_address_is_published(
     server.until_counted(&mut rotator, &expected).await;
 }
 
-/// A node leaves by its agent's condition. Deletion and the autoscaler's taint do not count.
+/// A node leaves by its agent's condition. One whose machine goes in any case does not count.
 #[rstest]
-#[case::marked(json!({}), 1)]
-#[case::another_taint(json!({ "spec": { "taints": [{ "key": "other", "effect": "NoSchedule" }] } }), 1)]
+#[case::marked(json!({}), "", 1)]
+#[case::kubelet_shuts_down(json!({}), "node is shutting down", 0)]
+#[case::another_taint(
+    json!({ "spec": { "taints": [{ "key": "other", "effect": "NoSchedule" }] } }), "", 1
+)]
 #[case::autoscaler(
     json!({ "spec": { "taints": [{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }] } }),
+    "",
     0
 )]
-#[case::deleted(json!({ "metadata": { "deletionTimestamp": "2026-11-21T10:00:00Z" } }), 0)]
+#[case::deleted(json!({ "metadata": { "deletionTimestamp": "2026-11-21T10:00:00Z" } }), "", 0)]
 #[tokio::test]
-async fn a_node_that_leaves_is_counted(#[case] first: Value, #[case] leaving: u32) {
+async fn a_node_that_leaves_is_counted(
+    #[case] first: Value,
+    #[case] ready: &str,
+    #[case] leaving: u32,
+) {
     let server = Server::start().await;
     let (mut first, now) = (first, clock::wall().to_string());
     first["status"] = json!({ "conditions": [{
         "type": "ServiceDatapathReady", "status": "True", "reason": "NodeLeaving",
         "lastHeartbeatTime": now, "lastTransitionTime": now,
-    }] });
+    }, { "type": "Ready", "status": "False", "message": ready }] });
     server.store().nodes = 3;
     server.store().first = first;
     let mut rotator = server.rotator("a", HOUR).await;

@@ -79,17 +79,20 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingMarks) -> 
         return Eligibility::Deleting;
     }
     let taints = (node.taints.iter()).filter(|taint| terminating.contains(taint));
-    // A taint that is final comes first, because the fleet brake limits the others.
-    if let Some(taint) = taints.min_by_key(|taint| !is_final(taint)) {
-        let taint = taint.to_string();
-        return Eligibility::Tainted { taint };
-    }
     let is_set = |(key, value): &&Mark| {
         let found = node.marks.get(key.as_str()).map(|found| &**found);
         found.is_some() && (value.is_none() || value.as_deref() == found)
     };
     let marks = terminating.marks.iter().filter(is_set);
-    match marks.min_by_key(|(key, _)| key != KUBELET_SHUTDOWN) {
+    let mark = marks.min_by_key(|(key, _)| key != KUBELET_SHUTDOWN);
+    let shuts_down = mark.is_some_and(|(key, _)| key == KUBELET_SHUTDOWN);
+    // What is final comes first, because the fleet brake limits everything else.
+    let taint = taints.min_by_key(|taint| !is_final(taint));
+    if let Some(taint) = taint.filter(|taint| is_final(taint) || !shuts_down) {
+        let taint = taint.to_string();
+        return Eligibility::Tainted { taint };
+    }
+    match mark {
         Some((key, None)) => Eligibility::Marked { mark: key.clone() },
         Some((key, Some(value))) => Eligibility::Marked {
             mark: format!("{key}={value}"),

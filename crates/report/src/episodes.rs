@@ -211,7 +211,9 @@ impl Episode {
             end: End::Open,
             cause: cause.unwrap_or(verdict.state.name()).to_owned(),
             answered: report.answers.livez.status,
-            held: report.answers.audit.is_none() && report.answers.held.is_some(),
+            held: report.answers.livez.status == 200
+                && report.answers.audit.is_none()
+                && report.answers.held.is_some(),
             recording: None,
             failed: BTreeMap::new(),
             failed_others: 0,

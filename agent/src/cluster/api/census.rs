@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use super::Requests;
 use super::follow::{Follower, Pace};
 use super::store::Event;
+use crate::cluster::convert::shuts_down;
 use crate::cluster::facts::Object;
 use crate::cluster::listed;
 
@@ -145,6 +146,7 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let mut taints = taints.unwrap_or_default().iter();
     let is_limited = node.metadata.deletion_timestamp.is_none()
         && !taints.any(|taint| is_final(&taint.key))
+        && !conditions.unwrap_or_default().iter().any(shuts_down)
         && condition.is_some_and(|condition| condition.reason == Reason::Leaving.name());
     changed | census.set_leaving(name, is_limited)
 }

@@ -10,6 +10,12 @@ use pathproof_judge::eligibility::KUBELET_SHUTDOWN;
 /// nowhere else.
 const SHUTS_DOWN: &str = "node is shutting down";
 
+/// Whether this is kubelet's condition Ready during its graceful node shutdown.
+pub(in crate::cluster) fn shuts_down(condition: &NodeCondition) -> bool {
+    let message = condition.message.as_deref().unwrap_or_default();
+    condition.type_ == "Ready" && message.contains(SHUTS_DOWN)
+}
+
 /// See [`NodeFacts::marks`](pathproof_facts::cluster::NodeFacts::marks).
 pub(super) fn marks(
     conditions: &Option<Vec<NodeCondition>>,
@@ -17,8 +23,7 @@ pub(super) fn marks(
 ) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut marks = BTreeMap::<Arc<str>, Arc<str>>::new();
     for condition in conditions.iter().flatten() {
-        let message = condition.message.as_deref().unwrap_or_default();
-        if condition.type_ == "Ready" && message.contains(SHUTS_DOWN) {
+        if shuts_down(condition) {
             marks.insert(KUBELET_SHUTDOWN.into(), "True".into());
         }
         let key = format!("condition {}", condition.type_);

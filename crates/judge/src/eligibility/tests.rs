@@ -122,6 +122,9 @@ fn deletion_and_the_autoscalers_taint_come_first() {
 #[case::kubelet_and_kured(
     &[], &[("condition kubelet-shutdown", "True"), ("condition Terminating", "True")], false
 )]
+#[case::karpenter_and_kubelet(
+    &["karpenter.sh/disrupted"], &[("condition kubelet-shutdown", "True")], false
+)]
 #[case::karpenter(&["karpenter.sh/disrupted"], &[], true)]
 #[case::kured(&[], &[("condition Terminating", "True")], true)]
 fn machines_that_go_in_any_case_are_not_limited(

@@ -88,6 +88,8 @@ struct Port {
     has_answered: bool,
     /// The last reply was [`OwnerReply::Unclear`].
     is_unclear: bool,
+    /// It is not requested now, so a refusal is only remembered.
+    is_paused: bool,
     refusal: Option<Lasting>,
     /// When it was last in the table, or replied.
     seen: Mono,
@@ -126,10 +128,21 @@ impl OwnerReplies {
         });
     }
 
+    /// Only these ports are requested now. A refusal of another one counts again with the owner's next refusal,
+    /// because the owner may have recovered meanwhile.
+    pub fn pause_all_but(&mut self, due: &BTreeSet<PortKey>) {
+        let others = self.0.iter_mut().filter(|(key, _)| !due.contains(key));
+        for (_, port) in others {
+            (port.is_paused, port.is_unclear) = (true, true);
+            // A single 503 from before must not make the next one count at once.
+            port.refusal = port.refusal.filter(|refusal| refusal.counts);
+        }
+    }
+
     /// Records a reply. `expected`: a process should listen at the port, even if none ever answered.
     pub fn record(&mut self, port: PortKey, reply: OwnerReply, expected: bool, now: Mono) {
         let port = self.0.entry(port).or_default();
-        port.seen = now;
+        (port.seen, port.is_paused) = (now, false);
         let was_unclear = std::mem::replace(&mut port.is_unclear, reply == OwnerReply::Unclear);
         let answers_503 = (port.refusal).is_some_and(|last| last.kind == OwnerRefusal::Unhealthy);
         let kind = match reply {
@@ -147,6 +160,7 @@ impl OwnerReplies {
     pub fn refusals(&self) -> OwnerRefusals {
         let counts = |(key, port): (&PortKey, &Port)| {
             let refusal = port.refusal.filter(|refusal| refusal.counts)?;
+            let refusal = (!port.is_paused).then_some(refusal)?;
             Some((*key, refusal.kind))
         };
         self.0.iter().filter_map(counts).collect()
@@ -234,6 +248,27 @@ mod tests {
         assert_eq!(owners.refusals().len(), 2, "the API server may be silent");
         owners.retain(&[other].into(), at(601));
         assert_eq!(owners.refusals(), [(other, OwnerRefusal::Unhealthy)].into());
+    }
+
+    /// A port is not requested while the agent itself would answer 503, or leaves it to the owner.
+    #[test]
+    fn a_refusal_counts_again_with_the_owners_next_one() {
+        let mut owners = OwnerReplies::default();
+        let record = |owners: &mut OwnerReplies, reply, seconds: u64| {
+            owners.record(PORT, reply, false, Mono(seconds * 1_000_000_000));
+            owners.refusals().len()
+        };
+        assert_eq!(record(&mut owners, Unhealthy, 0), 0);
+        owners.pause_all_but(&BTreeSet::new());
+        assert_eq!(record(&mut owners, Unhealthy, 9), 0, "a single one");
+        assert_eq!(record(&mut owners, Unhealthy, 11), 1);
+        owners.pause_all_but(&[PORT].into());
+        assert_eq!(owners.refusals().len(), 1, "it is still requested");
+        owners.pause_all_but(&BTreeSet::new());
+        assert!(owners.refusals().is_empty());
+        assert_eq!(record(&mut owners, Unhealthy, 99), 1);
+        owners.pause_all_but(&BTreeSet::new());
+        assert_eq!(record(&mut owners, Unclear, 199), 0);
     }
 
     #[rstest]
