@@ -1,5 +1,5 @@
 //! Hours of simulated nodes, to find false 503s and missed faults in combinations that no table lists. A node
-//! lives from the agent's start through the events of [`rates`], with an innocent world of the tables, to a fault of the
+//! lives from the agent's start through the events of `rates`, with an innocent world of the tables, to a fault of the
 //! tables. Pairs of a world and a fault that did not occur yet are preferred.
 //!
 //! The node is stepped like a shipped agent, whose probes, samples and checks would notice a gap. A stretch
