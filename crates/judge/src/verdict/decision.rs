@@ -119,7 +119,7 @@ impl<'a> Case<'a> {
         let is_lost = |scope: Scope| {
             run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(scope.class())
         };
-        let onset = |scope: Scope| (!is_lost(scope)).then_some((run.since, run.since));
+        let onset = |scope: Scope| (!is_lost(scope)).then_some((run.onset(), run.onset()));
         let groups = scopes.iter().map(|scope| self.group(*scope, onset(*scope)));
         let counts = |group: &Group<'a>| {
             group.is_felt(self) && !self.passes_for(group.scope, Some(lane.path), run.since)

@@ -329,7 +329,7 @@ impl<'a> Case<'a> {
     fn is_sentinel_filtered(&self, connections_since: Mono) -> bool {
         let is_separate = |(lane, run): &Failing<'a>| {
             let passed = self.ledger.sentinel.lane(*lane).last_pass;
-            run.since.plus(ONSET) < connections_since || passed > Some(connections_since)
+            run.onset().plus(ONSET) < connections_since || passed > Some(connections_since)
         };
         self.failing().iter().any(is_separate) && self.ledger.sentinel.view.counts()
     }

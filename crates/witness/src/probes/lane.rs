@@ -37,6 +37,9 @@ pub struct LaneLedger {
     pub(crate) masquerade_seen: bool,
     /// Failures since the last pass, without void ones.
     pub run: Option<Run>,
+    /// Start of the first run since the last pass that a filter on the sentinel's addresses would explain. A gap
+    /// in probing or a restart of the agent ends such a run, but not what caused it.
+    pub(crate) failing_since: Option<Mono>,
     /// Failures by cause while the lane is not armed: why it never worked.
     pub(crate) never: [u32; PROBE_CAUSES],
     /// Outcome of the last probe, and when it ended.
@@ -61,6 +64,8 @@ pub struct LaneLedger {
 pub struct Run {
     /// When the first of them was sent.
     pub since: Mono,
+    /// [`LaneLedger::failing_since`] when the run began.
+    pub(crate) earlier: Option<Mono>,
     /// When the last of them ended.
     pub last: Mono,
     pub failures: u32,
@@ -78,6 +83,11 @@ impl Run {
         while self.recent.len() > limits.probe_failures as usize {
             self.recent.pop_front();
         }
+    }
+
+    /// When the lane began to fail, perhaps before a gap in probing.
+    pub fn onset(&self) -> Mono {
+        self.earlier.unwrap_or(self.since)
     }
 
     /// Whether enough probes failed in a row.
@@ -151,6 +161,7 @@ impl LaneLedger {
                 && trace.sent.since(run.last) <= TABLE_FULL
         };
         self.run.take_if(|run| !goes_on(run));
+        self.failing_since = None;
         self.never = [0; PROBE_CAUSES];
         let done = trace.data[Stage::Collected as usize].unwrap_or(trace.ended);
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
@@ -189,12 +200,16 @@ impl LaneLedger {
             Some(run) if follows(run) => run,
             run => run.insert(Run {
                 since: trace.sent,
+                earlier: self.failing_since,
                 last: trace.sent,
                 ..Run::default()
             }),
         };
         run.local = local;
         run.enter(trace.sent, ended, cause, limits);
+        if run.is_long(limits) && !run.is_unambiguous(false) {
+            self.failing_since.get_or_insert(run.since);
+        }
     }
 
     /// Ends the run, unless it is confirmed and began long before `at`.
@@ -202,6 +217,8 @@ impl LaneLedger {
         let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
         let young = |run: &Run| !run.is_confirmed(limits) || !long_before(run);
         self.run.take_if(|run| young(run));
+        let is_young = |since: &Mono| since.plus(limits.sentinel_settled) > at;
+        self.failing_since.take_if(|since| is_young(since));
     }
 
     /// Forgets that the lane worked: only a new pass arms it again.
@@ -209,6 +226,7 @@ impl LaneLedger {
         self.armed = false;
         self.masquerade_seen = false;
         self.run = None;
+        self.failing_since = None;
         self.never = [0; PROBE_CAUSES];
     }
 
@@ -226,6 +244,7 @@ impl LaneLedger {
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness.clone(),
             run,
+            failing_since: self.failing_since,
             ..Self::default()
         })
     }

@@ -97,6 +97,33 @@ fn lost_connections_beside_lost_answers(#[case] lane_fails: u64, #[case] broken:
     assert_eq!(state == State::Broken, broken, "{state:?}");
 }
 
+/// Probes of the lane are lost from 4.25 s on, but none is sent between 12 and 15 s. A filter on the sentinel's
+/// addresses and a policy that drops connections from the end of this gap on have no common onset, although the
+/// probes after the gap seem to begin to fail with the connections.
+#[rstest]
+#[case::fault(4_250, true)]
+#[case::filter_and_policy(15_000, false)]
+fn connections_beside_a_lane_with_a_gap(#[case] dropped_from: u64, #[case] broken: bool) {
+    let lanes = [ProbePath::OffCluster];
+    let mut world = World::probed(&lanes);
+    for at in (2_250..=22_000).step_by(250) {
+        if at < dropped_from {
+            world.prove(WEB, Pod, at - 10);
+        } else if at >= dropped_from + 1_000 {
+            // These connections arrived a second before.
+            world.fail(WEB, Pod, 1, Failure::Lost, at);
+            world.fail(WEB, Pod, 2, Failure::Lost, at);
+        }
+        let fate = if at < 4_250 { Fate::Pass } else { Fate::Drop };
+        match at {
+            12_000..15_000 => drop(world.look(at)),
+            _ => drop(world.rounds(at, at, &lanes, |_| fate)),
+        }
+    }
+    let state = world.verdict(22_000).state;
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
 /// The kernel shows an obstacle for clients outside.
 #[rstest]
 #[case::three_failures_over_a_second(&[3_000, 3_500, 4_000], true)]
