@@ -20,7 +20,7 @@ use pathproof_witness::ledger::{FailingService, READ_WITHIN, commonest};
 use super::case::{Case, Grounds};
 use super::counted::CountedFamilies;
 use super::finding::{ConcurrentFailures, Evidence, MissingCriterion, Named, Scope};
-use super::lanes::{Failing, MAIN};
+use super::lanes::{MAIN, Probed};
 
 /// Maximum difference between the onsets of two witnesses that count as simultaneous. Probes are sent twice
 /// a second.
@@ -177,7 +177,7 @@ impl<'a> Case<'a> {
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
         let counts = |service: &FailingService<'_>| match onset {
             Some((from, until)) => {
-                service.failing.since.plus(ONSET) >= from
+                service.failing.onset().plus(ONSET) >= from
                     && after(until, limits.proof_overlap)
                     && (silent || !service.is_mixed)
             }
@@ -327,11 +327,17 @@ impl<'a> Case<'a> {
     /// lane that was not judged when connections began to fail (a new sentinel, damaged devices) may fail for
     /// the same reason.
     fn is_sentinel_filtered(&self, connections_since: Mono) -> bool {
-        let is_separate = |(lane, run): &Failing<'a>| {
-            let passed = self.ledger.sentinel.lane(*lane).last_pass;
-            run.onset().plus(ONSET) < connections_since || passed > Some(connections_since)
+        let is_separate = |(_, lane): &Probed<'a>| {
+            let since = match self.run(lane) {
+                Some(run) => Some(run.onset()),
+                // A new agent has not probed yet what its predecessor saw fail a moment ago.
+                None => lane.failed_before(self.now),
+            };
+            since.is_some_and(|since| {
+                since.plus(ONSET) < connections_since || lane.last_pass > Some(connections_since)
+            })
         };
-        self.failing().iter().any(is_separate) && self.ledger.sentinel.view.counts()
+        self.accusing().iter().any(is_separate) && self.ledger.sentinel.view.counts()
     }
 
     /// Whether other Services use the frontends of all lanes that represent the node.

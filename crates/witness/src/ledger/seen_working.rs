@@ -27,6 +27,8 @@ const KEPT: usize = 256;
 const MIXED: Duration = Duration::from_secs(10);
 /// A little more than the time between two readings.
 const ONE_READING: Duration = Duration::from_millis(500);
+/// Number of failures by which a Service is known to have failed before a pause.
+const MANY: u64 = 10;
 /// Maximum number of clients per failing Service: the decision needs two.
 const CLIENTS_KEPT: usize = 4;
 
@@ -68,6 +70,9 @@ pub struct ServiceFailures {
     pub endpoints: u32,
     /// Arrival of the first one, or the time when it was noticed if the arrival is unknown.
     pub since: Mono,
+    /// Start of an earlier run that ended by a pause, without a success since. It had many failures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    earlier: Option<Mono>,
     /// When the last one was noticed.
     pub last: Mono,
     /// From counters, by [`Failure`].
@@ -92,6 +97,16 @@ impl ServiceFailures {
             *failures = reported.max(*failures);
         }
         failures
+    }
+
+    /// Whether these are more than a few unrelated failures.
+    fn are_many(&self) -> bool {
+        self.earlier.is_some() || self.failures().iter().sum::<u64>() >= MANY
+    }
+
+    /// When the Service began to fail, perhaps before a pause.
+    pub fn onset(&self) -> Mono {
+        self.earlier.unwrap_or(self.since)
     }
 
     pub fn namespace(&self) -> &str {
@@ -204,11 +219,13 @@ impl ServicesSeenWorking {
             known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;
         }
-        known.failing.take_if(|failing| !goes_on(failing));
+        let ended = known.failing.take_if(|failing| !goes_on(failing));
+        let earlier = ended.filter(ServiceFailures::are_many);
         let failing = known.failing.get_or_insert_with(|| ServiceFailures {
             label: info.label(),
             object: info.name.to_string(),
             since: new.since,
+            earlier: earlier.map(|failing| failing.onset()),
             last: new.noticed,
             ..ServiceFailures::default()
         });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pathproof_facts::cause::{PROBE_CAUSES, ProbeCause};
 use pathproof_facts::cluster::NodeFacts;
 use pathproof_facts::freshness::{Freshness, Lags};
-use pathproof_facts::limits::{Limits, TABLE_FULL};
+use pathproof_facts::limits::{HELD, Limits, TABLE_FULL};
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Lane, ProbeTrace, Transport};
 use pathproof_wire::probe::{STAGES, Stage};
@@ -239,7 +239,8 @@ impl LaneLedger {
             frontend: self.frontend,
             in_conflict: self.in_conflict,
             last_pass: self.last_pass,
-            last_failure: run.as_ref().map(|run| run.last),
+            last_failure: (run.as_ref().map(|run| run.last))
+                .or(self.failing_since.and(self.last_failure)),
             last_counted: self.last_counted,
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness.clone(),
@@ -247,6 +248,14 @@ impl LaneLedger {
             failing_since: self.failing_since,
             ..Self::default()
         })
+    }
+
+    /// Since when a lane that this agent has not probed yet failed for the previous one, until less than
+    /// [`HELD`] ago.
+    pub fn failed_before(&self, now: Mono) -> Option<Mono> {
+        let is_recent = |at: Mono| now.since(at) <= HELD;
+        let is_new = self.last.is_none() && self.last_failure.is_some_and(is_recent);
+        self.failing_since.filter(|_| is_new)
     }
 
     /// Whether this agent or the previous one ever probed it.

@@ -124,6 +124,31 @@ fn connections_beside_a_lane_with_a_gap(#[case] dropped_from: u64, #[case] broke
     assert_eq!(state == State::Broken, broken, "{state:?}");
 }
 
+/// Connections are lost from 4.25 s or 49 s on, and none is dialled between 12 and 50 s. Probes of the lane are
+/// lost from 49 s on. A policy that drops connections before the pause is no fault of the node.
+#[rstest]
+#[case::fault(49_000, true)]
+#[case::policy_and_filter(4_250, false)]
+fn connections_with_a_pause_beside_a_lane(#[case] dropped_from: u64, #[case] broken: bool) {
+    let lanes = [ProbePath::OffCluster];
+    let mut world = World::probed(&lanes);
+    for at in (2_250..=56_000).step_by(250) {
+        let dials = !(12_000..50_000).contains(&at);
+        match at < dropped_from {
+            true if dials => drop(world.prove(WEB, Pod, at - 10)),
+            // This connection arrived a second before.
+            false if dials && at >= dropped_from + 1_000 => {
+                world.fail(WEB, Pod, 1, Failure::Lost, at);
+            }
+            _ => {}
+        }
+        let fate = if at < 49_000 { Fate::Pass } else { Fate::Drop };
+        world.rounds(at, at, &lanes, |_| fate);
+    }
+    let state = world.verdict(56_000).state;
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
 /// The kernel shows an obstacle for clients outside.
 #[rstest]
 #[case::three_failures_over_a_second(&[3_000, 3_500, 4_000], true)]

@@ -101,6 +101,36 @@ fn without_a_sentinel_nothing_is_armed() {
     assert!(!ledger.lane(tcp(PATH)).armed);
 }
 
+/// A filter on the sentinel's addresses explains lost probes; nothing innocent explains leaked ones. `before`:
+/// since when a new agent assumes that the lane fails, 10 s after the last probe.
+#[rstest]
+#[case::lost(ProbeCause::LostBeforeLeaving, 4, Some(20_000))]
+#[case::too_few(ProbeCause::LostBeforeLeaving, 3, None)]
+#[case::leaked(ProbeCause::Leaked, 4, None)]
+fn the_onset_outlives_a_gap_and_a_restart(
+    #[case] cause: ProbeCause,
+    #[case] probes: u64,
+    #[case] before: Option<u64>,
+) {
+    let ledger = failing_by(cause, probes);
+    let mut restored = restart(&ledger);
+    let lane = |ledger: &SentinelLedger| ledger.lane(tcp(PATH)).clone();
+    assert_eq!(
+        lane(&ledger).failed_before(ms(31_000)),
+        None,
+        "it is probed"
+    );
+    assert_eq!(lane(&restored).failed_before(ms(31_000)), before.map(ms));
+    assert_eq!(lane(&restored).failed_before(ms(400_000)), None, "long ago");
+    fail(&mut restored, 60_000, cause);
+    let onset = lane(&restored).run.map(|run| run.onset());
+    assert_eq!(onset, Some(ms(before.unwrap_or(60_000))));
+    pass(&mut restored, PATH, 61_000, true);
+    fail(&mut restored, 62_000, cause);
+    let onset = lane(&restored).run.map(|run| run.onset());
+    assert_eq!(onset, Some(ms(62_000)), "it passed since");
+}
+
 #[test]
 fn a_silence_ends_what_is_not_confirmed() {
     let mut three = failing(3);
