@@ -2,4 +2,5 @@
 
 mod ledger;
 mod outcome;
+mod owners;
 mod suspicions;
