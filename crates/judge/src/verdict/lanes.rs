@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Failure, ProbeCause};
+use pathproof_facts::limits::FORGOTTEN;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::SourceClass;
@@ -131,7 +132,8 @@ impl<'a> Case<'a> {
         if let Some(judgement) = self.fails_alone(lane, run) {
             return judgement;
         }
-        if run.is_unambiguous(self.ledger.observer.misrouted_suspended) {
+        let clear = run.is_unambiguous(self.ledger.observer.misrouted_suspended);
+        if clear && !self.is_data_of_users_untried(run, proof) {
             return self.looked_at(run, LaneJudgement::Accuses);
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
@@ -150,6 +152,18 @@ impl<'a> Case<'a> {
             Some((class, at)) => LaneJudgement::Contradicted(class, at),
             None => self.looked_at(run, LaneJudgement::NeedsWitness),
         }
+    }
+
+    /// Whether only probes have lost data so far on a node whose users do send data. An inline filter may drop
+    /// what it does not recognize, such as the sentinel's bytes, so the next user decides.
+    fn is_data_of_users_untried(&self, run: &Run, proof: Option<(SourceClass, Mono)>) -> bool {
+        let is_used = proof.is_some_and(|(_, at)| self.now.since(at) <= FORGOTTEN);
+        let lost = |class: &SourceClass| self.evidence.data.lost(*class);
+        let is_lost = || {
+            let mut lost = SourceClass::ALL.iter().filter_map(lost);
+            lost.any(|lost| lost.last >= run.since)
+        };
+        run.cause() == ProbeCause::NoData && is_used && !is_lost()
     }
 
     /// Requires that pathproof's devices were checked and found sound after the failures began.

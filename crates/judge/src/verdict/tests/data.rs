@@ -133,3 +133,22 @@ fn probes_without_data_are_refuted_by_data(
     let verdict = world.verdict(6_000);
     assert_eq!(verdict.state, state, "{}", verdict.reason());
 }
+
+/// On a node whose users send data, the next user decides whether only the probes' data is dropped.
+#[rstest]
+#[case::nobody_dialled(&[], State::Suspect)]
+#[case::one_connection_lost_its_data(&[3_500], State::Broken)]
+#[case::data_was_lost_only_before(&[1_500], State::Suspect)]
+fn probes_without_data_wait_for_the_next_user(#[case] losses: &[u64], #[case] state: State) {
+    let mut world = World::probed(&USUAL);
+    answered(&mut world, External, 1, 500);
+    world.look(1_000);
+    world.rounds(0, 2_000, &USUAL, |_| Fate::Pass);
+    world.rounds(2_250, 6_000, &USUAL, outside(Fate::Mute, Fate::Mute));
+    for at in losses {
+        lost(&mut world, External, (WEB, 1), *at);
+    }
+    world.look(6_000);
+    let verdict = world.verdict(6_000);
+    assert_eq!(verdict.state, state, "{}", verdict.reason());
+}
