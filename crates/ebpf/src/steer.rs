@@ -52,7 +52,7 @@ fn steer(ctx: &SkLookupContext) {
         None if !is_of_service(&seen, port) => return,
         // Connections of the node itself to a health check node port stay with the Service proxy, and those
         // of others while the agent is frozen.
-        None if seen.dialled(port).is_own() || is_frozen() => return,
+        None if seen.dialled(port).is_for_owner() || is_frozen() => return,
         None => (SERVICES, ALONE | REPLACE),
     };
     // This fails if there is no listener, or if an earlier choice is not to be replaced. Then the earlier choice

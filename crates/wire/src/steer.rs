@@ -73,7 +73,7 @@ impl SteerRule {
     #[inline(always)]
     pub fn yields(&self, dialled: &Dialled, is_frozen: bool) -> bool {
         let is_ours = self.flags & steer_flag::OURS != 0;
-        !is_ours && (dialled.is_own() || is_frozen || self.waits())
+        !is_ours && (dialled.is_for_owner() || is_frozen || self.waits())
     }
 
     /// Whether the agent takes a connection for which an earlier program, such as its predecessor's, has
@@ -104,6 +104,13 @@ impl Dialled {
         self.source == self.destination || is_loopback(&self.source)
     }
 
+    /// Whether the connection is for the process that listens at the port, because the node itself is the
+    /// client and did not dial [`CHECKS`].
+    #[inline(always)]
+    pub fn is_for_owner(&self) -> bool {
+        self.is_own() && self.destination != CHECKS
+    }
+
     /// The wildcard address of the destination's family.
     #[inline(always)]
     pub fn any(&self) -> Address {
@@ -119,6 +126,9 @@ impl Dialled {
 pub const ANY_V4: Address = mapped([0; 4]);
 /// Wildcard address of IPv6. A listener bound to it accepts connections to every IPv6 address.
 pub const ANY_V6: Address = [0; 16];
+/// Loopback address where checks made on the node, such as keepalived's, get what clients outside get:
+/// everywhere else on the node the port's owner answers. IPv6 has only one loopback address.
+pub const CHECKS: Address = mapped([127, 10, 2, 56]);
 const LOOPBACK_V6: Address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// The 16-byte form of an IPv4 address.
@@ -177,6 +187,26 @@ mod tests {
             ("7f00::1", "2001:db8::10", false),
         ] {
             assert_eq!(dialled(source, destination).is_own(), own, "{source}");
+        }
+    }
+
+    /// Whether the node is the client, and whether the owner answers it.
+    #[test]
+    fn a_check_on_the_node_gets_the_answer_of_clients_outside_at_one_address() {
+        for (source, destination, own, is_for_owner) in [
+            ("127.0.0.1", "127.10.2.56", true, false),
+            ("127.10.2.56", "127.10.2.56", true, false),
+            ("192.0.2.10", "127.10.2.56", false, false),
+            ("127.10.2.56", "127.0.0.1", true, true),
+            ("127.0.0.1", "127.10.2.57", true, true),
+            ("192.0.2.10", "192.0.2.10", true, true),
+            ("192.0.2.1", "192.0.2.10", false, false),
+        ] {
+            let dialled = dialled(source, destination);
+            let seen = (dialled.is_own(), dialled.is_for_owner());
+            assert_eq!(seen, (own, is_for_owner), "{source} {destination}");
+            assert_eq!(SteerRule::default().yields(&dialled, false), is_for_owner);
+            assert!(SteerRule::default().yields(&dialled, true), "frozen");
         }
     }
 
