@@ -9,15 +9,18 @@ use crate::faults::flush;
 use crate::scene::{PATIENCE, Scene};
 
 impl Scene {
-    /// Status codes: from outside in both families, and from the node itself.
-    fn answers(&self) -> [Option<u16>; 3] {
+    /// Status codes: from outside in both families, from the node at its address for checks, and from the
+    /// node itself.
+    fn answers(&self) -> [Option<u16>; 4] {
         let outside = |family| self.agent.as_ref()?.outside("/healthz", family).ok();
         let here = self
             .proxy
             .as_ref()
             .and_then(|client| client.ask_here("/healthz").ok());
-        [outside(Family::V4), outside(Family::V6), here]
-            .map(|answered| answered.map(|answer| answer.status))
+        let [v4, v6, here] = [outside(Family::V4), outside(Family::V6), here]
+            .map(|answered| answered.map(|answer| answer.status));
+        let checks = self.world.node.run(|| get_at([127, 10, 2, 56]).ok());
+        [v4, v6, checks, here]
     }
 
     /// Waits until the agent reports that kube-proxy has opened the port.
@@ -30,7 +33,7 @@ impl Scene {
         assert!(seen.is_some(), "{way}");
     }
 
-    fn wait_answers(&self, what: &str, wanted: [u16; 3]) {
+    fn wait_answers(&self, what: &str, wanted: [u16; 4]) {
         let is_it = || self.answers() == wanted.map(Some);
         let seen = until(PATIENCE, || is_it().then_some(()));
         let answers = self.answers();
@@ -38,9 +41,11 @@ impl Scene {
     }
 }
 
-#[test]
-fn outside_clients_get_our_answer_and_the_node_gets_kube_proxys() {
-    let scene = needs!(Scene::bare(Mode::Nftables));
+#[rstest]
+#[case(Mode::Nftables)]
+#[case(Mode::Iptables)]
+fn outside_clients_get_our_answer_and_the_node_gets_kube_proxys(#[case] mode: Mode) {
+    let scene = needs!(Scene::bare(mode));
     share_the_port(scene);
 }
 
@@ -50,7 +55,7 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     scene.start_proxy_at(HEALTHZ_PORT, &[]);
     scene.start_agent(&[]);
     scene.wait_proven();
-    scene.wait_answers("sound", [200; 3]);
+    scene.wait_answers("sound", [200; 4]);
     scene.wait_owner();
 
     // Flush the rules: then the answers differ and show who gave them. First wait for kube-proxy's first sync
@@ -61,12 +66,13 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     });
     assert!(synced.is_some(), "{}", scene.proxy().process.log());
     flush(&scene, &["ip", "ip6"]);
-    scene.wait_answers("flushed", [503, 503, 200]);
+    scene.wait_answers("flushed", [503, 503, 503, 200]);
 
     // While kube-proxy is dead, the agent also answers the node itself. When kube-proxy is back, kube-proxy
     // answers the node again.
     drop(scene.proxy.take());
-    let ours = until(PATIENCE, || scene.world.node.run(get_here).ok());
+    let get_here = || get_at([127, 0, 0, 1]).ok();
+    let ours = until(PATIENCE, || scene.world.node.run(get_here));
     assert!(
         ours.is_some(),
         "the port is nobody's, and ours does not answer there"
@@ -74,7 +80,7 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
     // kube-proxy restores the rules when it starts.
     scene.wait_owner();
-    scene.wait_answers("kube-proxy is back", [200; 3]);
+    scene.wait_answers("kube-proxy is back", [200; 4]);
     let proxy = scene.proxy.as_mut().expect("a kube-proxy");
     let ended = proxy.process.exited().expect("wait");
     assert_eq!(ended, None, "kube-proxy found the port taken");
@@ -89,7 +95,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
     scene.wait_proven();
     scene.wait_owner();
-    scene.wait_answers("sound", [200; 3]);
+    scene.wait_answers("sound", [200; 4]);
     let watch = scene.watch_healthy();
     scene.agent.take().expect("an agent").kill().expect("kill");
     // Wait until kube-proxy answers 200, which the watch shows within 20 ms.
@@ -100,6 +106,8 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
         let answer = scene.world.outside.run(ask).expect("kube-proxy's answer");
         assert_eq!(answer.status, 200, "{path}: {:?}", watch.changes());
     }
+    let checks = scene.world.node.run(|| get_at([127, 10, 2, 56]));
+    assert_eq!(checks.expect("kube-proxy's answer"), 200);
     assert!(
         watch
             .changes()
@@ -110,7 +118,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     );
 }
 
-fn get_here() -> anyhow::Result<u16> {
-    let here = std::net::SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT));
-    Ok(node_tests::http::get(here, "/healthz", Duration::from_secs(2))?.status)
+fn get_at(address: [u8; 4]) -> anyhow::Result<u16> {
+    let here = SocketAddr::from((address, HEALTHZ_PORT));
+    Ok(http::get(here, "/healthz", Duration::from_secs(2))?.status)
 }

@@ -49,6 +49,7 @@ mod sentinel_probe;
 mod sentinel_rotation;
 mod sentinel_twins;
 mod steer;
+mod steer_checks;
 mod steer_frozen;
 mod steer_kept;
 mod steer_upgrade;

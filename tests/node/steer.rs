@@ -96,7 +96,7 @@ pub(crate) fn outside(scene: &Scene) -> [Who; 2] {
 }
 
 /// Which process answers the node itself, at loopback and at the node's address, in IPv4 and IPv6.
-fn inside(scene: &Scene) -> [Who; 4] {
+pub(crate) fn inside(scene: &Scene) -> [Who; 4] {
     let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let [v4, v6] = loopback.map(|address| SocketAddr::new(address, HEALTHZ_PORT));
     let [own_v4, own_v6] = Family::ALL.map(|family| node_address(scene, family));
