@@ -136,6 +136,110 @@ fn different() -> Vec<(&'static str, &'static str, String)> {
     ]
 }
 
+/// Requests of health checkers with the path that docs/load-balancers.md names, and whether the checker keeps
+/// its connection. Those of HAProxy, nginx and curl are recorded from Debian's programs; the others are written
+/// after the checkers' sources, documents and logs.
+const CHECKERS: [(&str, &str, bool); 15] = [
+    ("HAProxy", "GET /healthz HTTP/1.0\r\n", false),
+    (
+        "keepalived",
+        "GET /healthz HTTP/1.0\r\nUser-Agent: KeepAliveClient\r\nHost: 192.0.2.10:10256\r\n",
+        false,
+    ),
+    (
+        "keepalived, HTTP/1.1",
+        "GET /healthz HTTP/1.1\r\nUser-Agent: KeepAliveClient\r\nConnection: close\r\n\
+         Host: 192.0.2.10\r\n",
+        false,
+    ),
+    (
+        "nginx",
+        "GET /healthz HTTP/1.0\r\nHost: node\r\nConnection: close\r\n",
+        false,
+    ),
+    (
+        "nginx, kept",
+        "GET /healthz HTTP/1.1\r\nHost: node\r\n",
+        true,
+    ),
+    (
+        "Envoy",
+        "GET /healthz HTTP/1.1\r\nhost: nodes\r\nuser-agent: Envoy/HC\r\n",
+        true,
+    ),
+    (
+        "Envoy, HEAD",
+        "HEAD /healthz HTTP/1.1\r\nhost: nodes\r\nuser-agent: Envoy/HC\r\n",
+        true,
+    ),
+    (
+        "GCP",
+        "GET /healthz HTTP/1.1\r\nHost: 192.0.2.10\r\nUser-Agent: GoogleHC/1.0\r\n\
+         Connection: Keep-alive\r\n",
+        true,
+    ),
+    (
+        "AWS NLB, ALB",
+        "GET /healthz HTTP/1.1\r\nHost: 192.0.2.10:10256\r\nConnection: close\r\n\
+         User-Agent: ELB-HealthChecker/2.0\r\nAccept-Encoding: gzip, compressed\r\n",
+        false,
+    ),
+    (
+        "AWS CLB",
+        "GET /healthz HTTP/1.1\r\nhost: 192.0.2.10:10256\r\nUser-Agent: ELB-HealthChecker/1.0\r\n\
+         Accept: */*\r\nConnection: keep-alive\r\n",
+        true,
+    ),
+    (
+        "Azure",
+        "GET /healthz HTTP/1.1\r\nConnection: Keep-Alive\r\nHost: 192.0.2.10:10256\r\n\
+         User-Agent: Load Balancer Agent\r\n",
+        true,
+    ),
+    (
+        "F5",
+        "GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: Close\r\n",
+        false,
+    ),
+    ("F5, HTTP/1.0", "GET /healthz HTTP/1.0\r\n", false),
+    (
+        "Go",
+        "GET /healthz HTTP/1.1\r\nHost: 192.0.2.10:10256\r\nUser-Agent: Go-http-client/1.1\r\n\
+         Accept-Encoding: gzip\r\n",
+        true,
+    ),
+    (
+        "curl",
+        "GET /healthz HTTP/1.1\r\nHost: 127.10.2.56:10256\r\nUser-Agent: curl/7.88.1\r\n\
+         Accept: */*\r\n",
+        true,
+    ),
+];
+
+/// Sends a checker's request, and another one on the same connection. Returns the answers to the first, and
+/// how many came.
+fn check(from: &Namespace, to: SocketAddr, request: &str) -> (String, usize) {
+    let last = form("GET /livez HTTP/1.1", HOST);
+    let all = exchange(from, to, format!("{request}\r\n{last}").as_bytes());
+    let count = all.matches("HTTP/1.").count();
+    let first = all.rsplit_once("HTTP/1.").filter(|_| count > 1);
+    (plain(first.map_or(&*all, |(first, _)| first)), count)
+}
+
+#[test]
+fn health_checkers_get_kube_proxys_answers_and_keep_their_connections() {
+    let scene = needs!(Scene::proven(Mode::Nftables, &[]));
+    let node = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
+    for (name, request, is_kept) in CHECKERS {
+        let from = &scene.world.outside;
+        let theirs = check(from, scene.proxy().address, request);
+        let ours = check(from, node, request);
+        assert_eq!(status(&ours.0), "200", "{name}: {ours:?}");
+        assert_eq!(ours, theirs, "{name}");
+        assert_eq!(ours.1, 1 + usize::from(is_kept), "{name}: {ours:?}");
+    }
+}
+
 /// Sends the bytes. Returns what comes back until the connection is closed, or nothing arrives for two
 /// seconds.
 fn exchange(from: &Namespace, to: SocketAddr, bytes: &[u8]) -> String {

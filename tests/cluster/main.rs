@@ -11,6 +11,7 @@ mod balancers_withdrawn;
 mod black_hole;
 mod brake;
 mod calm;
+mod checkers;
 mod controls;
 mod declared;
 mod faults;

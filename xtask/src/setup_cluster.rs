@@ -191,6 +191,13 @@ const PROMTOOL: Program = Program {
     ..PROMETHEUS
 };
 
+/// Unpacked, because installing it starts a server.
+pub(crate) const NGINX: Program = Program {
+    package: "nginx",
+    path: "usr/sbin/nginx",
+    origin: "https://nginx.org/en/download.html",
+};
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also build the programs of a real node (kubelet, containerd), helm, kubectl and Prometheus

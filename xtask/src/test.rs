@@ -397,6 +397,9 @@ impl Group {
 
 fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
+    let keepalived = [("keepalived", "keepalived")];
+    found(CHECKERS, host::install_programs(CHECKERS, &keepalived));
+    found(CHECKERS, setup_cluster::NGINX.ready());
     // A real kube-proxy follows within a second, but later on a busy machine.
     command.env(SETTLED, "5000").env(BOOT, "30000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
@@ -404,6 +407,9 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     found(CHART, setup_cluster::chart_tools());
     Ok(())
 }
+
+/// Name, in messages, of the test with nginx and keepalived.
+const CHECKERS: &str = "the test of checkers";
 
 /// Name, in messages, of the tests that need helm and kubectl.
 const CHART: &str = "the tests of chart and kustomize";

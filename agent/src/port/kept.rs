@@ -250,6 +250,7 @@ mod tests {
     #[case::the_nodes_other_address("192.0.2.11", "192.0.2.10", 10256, OTHER, false)]
     #[case::the_node_by_ipv6("2001:db8::11", "2001:db8::10", 10256, OTHER, false)]
     #[case::loopback("127.0.0.1", "127.0.0.1", 10256, OTHER, false)]
+    #[case::a_check_on_the_node("127.0.0.1", "127.10.2.56", 10256, OTHER, false)]
     #[case::the_agents_own("203.0.113.7", "192.0.2.10", 10256, OWN, false)]
     #[case::not_accepted_yet("203.0.113.7", "192.0.2.10", 10256, 0, false)]
     fn connections_that_bypass_the_agent(
