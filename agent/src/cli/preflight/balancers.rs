@@ -11,7 +11,7 @@ const OVERRIDE: &str = "service.beta.kubernetes.io/do-loadbalancer-override-heal
 /// EKS Auto Mode. Its targets are pods unless an annotation is `instance`.
 const AUTO_MODE: &str = "eks.amazonaws.com";
 /// Programs that run as DaemonSets.
-const PROGRAMS: [&str; 4] = ["speaker", "metallb", "kube-vip", "svclb-"];
+const PROGRAMS: [&str; 5] = ["speaker", "metallb", "kube-vip", "keepalived", "svclb-"];
 /// Providers whose check is set by annotations: their prefix, with the port for `{}`, and the name of the one
 /// for the path.
 const ANNOTATED: [&str; 3] = [

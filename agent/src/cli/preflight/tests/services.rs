@@ -83,6 +83,7 @@ const INSTANCE: &[(&str, &str)] = &[("aws-load-balancer-nlb-target-type", "insta
 /// A DaemonSet's name identifies a program, but no cloud.
 #[rstest]
 #[case("metallb-speaker", "warning", "MetalLB")]
+#[case("keepalived-vip", "warning", "except at 127.10.2.56")]
 #[case("aws-node", "unknown", "not known")]
 fn a_program_that_serves_load_balancers(
     #[case] name: &str,
