@@ -1,8 +1,8 @@
 //! Real HAProxy, nginx and keepalived beside a real kube-proxy, from the agent's installation to its removal:
-//! the time from the answer to each one's own state. No connection of the node itself is ended meanwhile.
+//! how soon each follows the answer. The agent ends no connection of the node itself.
 //!
-//! HAProxy opens a connection for each check. nginx has no checks of its own in Debian: it passes requests on,
-//! by a connection that it keeps. keepalived runs a script on the node.
+//! HAProxy opens a connection for each check. Debian's nginx makes no checks: here it passes requests on by a
+//! connection that it keeps. keepalived runs a script on the node.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -137,8 +137,8 @@ fn different() -> Vec<(&'static str, &'static str, String)> {
 }
 
 /// Requests of health checkers with the path that docs/load-balancers.md names, and whether the checker keeps
-/// its connection. Those of HAProxy, nginx and curl are recorded from Debian's programs; the others are written
-/// after the checkers' sources, documents and logs.
+/// its connection. The requests of HAProxy, nginx and curl are recorded from Debian's programs; the others follow
+/// the checkers' sources, documents and logs.
 const CHECKERS: [(&str, &str, bool); 15] = [
     ("HAProxy", "GET /healthz HTTP/1.0\r\n", false),
     (
