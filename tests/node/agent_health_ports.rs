@@ -3,8 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv6Addr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,10 +11,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use node_tests::manifests::Manifests;
 use node_tests::prelude::*;
 use node_tests::traffic::{Manner, RawSender};
-use node_tests::worker::Worker;
 use node_tests::world::Agent;
 use node_tests::{http, usage};
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::steer::{Owner, answer};
 
 const SERVICES: u16 = 1_000;
 const FIRST: u16 = 30_000;
@@ -234,31 +234,15 @@ fn a_proxy_that_stands_still_is_503_at_health_check_node_ports() {
 
 /// Listens at web's health check node port, as kube-proxy does, and answers with this status; 0 gives no
 /// answer. It ends when dropped.
-fn own(node: &Namespace, status: &Arc<AtomicU16>) -> Worker {
+fn own(node: &Namespace, status: &Arc<AtomicU16>) -> Owner {
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTH));
-    let listener = node.run(|| TcpListener::bind(everywhere)).expect("a port");
-    listener.set_nonblocking(true).expect("nonblocking");
-    let status = Arc::clone(status);
-    Worker::here(move |stop| {
-        let mut unanswered = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
-            match (listener.accept(), status.load(Ordering::Relaxed)) {
-                (Ok((stream, _)), 0) => unanswered.push(stream),
-                (Ok((stream, _)), status) => answer(stream, status),
-                (Err(_), _) => thread::sleep(Duration::from_millis(2)),
-            }
+    let (status, mut unanswered) = (Arc::clone(status), Vec::new());
+    Owner::with(node, everywhere, move |stream| {
+        match status.load(Ordering::Relaxed) {
+            0 => unanswered.push(stream),
+            status => answer(stream, status),
         }
     })
-}
-
-fn answer(mut stream: TcpStream, status: u16) {
-    let _ = stream.set_nonblocking(false);
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-    // Closing a socket with unread data would reset the connection.
-    let mut request = [0; 1024];
-    if stream.read(&mut request).is_ok_and(|length| length > 0) {
-        let _ = write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
-    }
 }
 
 /// kube-proxy may refuse although the node's datapath works, for example under a wrong node name. Negative

@@ -31,6 +31,15 @@ impl Owner {
     }
 
     pub(crate) fn at(node: &Namespace, address: SocketAddr) -> Self {
+        Self::with(node, address, |stream| answer(stream, 200))
+    }
+
+    /// Passes each connection to `answer`.
+    pub(crate) fn with(
+        node: &Namespace,
+        address: SocketAddr,
+        mut answer: impl FnMut(TcpStream) + Send + 'static,
+    ) -> Self {
         let listener = node.run(|| TcpListener::bind(address)).expect("its port");
         listener.set_nonblocking(true).expect("nonblocking");
         let worker = Worker::here(move |stop| {
@@ -45,7 +54,7 @@ impl Owner {
     }
 }
 
-fn answer(mut stream: TcpStream) {
+pub(crate) fn answer(mut stream: TcpStream, status: u16) {
     let _ = stream.set_nonblocking(false);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     // Read the whole request: closing a socket with unread data resets the connection.
@@ -60,7 +69,7 @@ fn answer(mut stream: TcpStream) {
     let length = OWNER.len();
     let _ = write!(
         stream,
-        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{OWNER}"
+        "HTTP/1.1 {status} x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{OWNER}"
     );
 }
 
