@@ -83,7 +83,8 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// A refused connection tells a load balancer less than what the successor knows.
+/// Nobody else answers any more, and a refused connection tells a load balancer nothing, so a successor that
+/// still waits for its view takes the port at once.
 #[test]
 fn a_waiting_successor_answers_when_the_former_agent_and_the_owner_are_gone() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -100,7 +101,8 @@ fn a_waiting_successor_answers_when_the_former_agent_and_the_owner_are_gone() {
         };
         Poll::start(&scene.world.outside, "poller", PAUSE, ask).expect("a poller")
     });
-    // If it had taken over already, this would test nothing: it looks for others every 0.2 s, and for 15 s.
+    // The successor checks for other responders every 0.2 s, and for at most 15 s. If it had stopped waiting
+    // already, the rest of this test would prove nothing.
     assert_eq!(port_of(&next, "waits"), true, "{}", next.log());
     let ended = scene.take_agent().terminate().expect("an end in order");
     assert_eq!(ended.code(), Some(0));
