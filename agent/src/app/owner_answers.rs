@@ -83,9 +83,7 @@ impl Owners {
     /// Returns whether any port was due.
     async fn round(&mut self) -> bool {
         let due = self.due();
-        let known: BTreeSet<PortKey> = steered(&self.table.borrow(), &self.range)
-            .map(|(family, port)| (port, family))
-            .collect();
+        let known = steered(&self.table.borrow(), &self.range).collect();
         self.replies.retain(&known, clock::mono());
         self.replies.pause_all_but(&due);
         self.publish();
@@ -109,7 +107,7 @@ impl Owners {
 
     fn record(&mut self, port: PortKey, reply: OwnerReply) {
         let expected = (self.report.borrow().as_ref()).is_some_and(|report| {
-            report.port.owner == Some(true) && is_expected(&report.datapath, port.1)
+            report.port.owner == Some(true) && is_expected(&report.datapath, port.0)
         });
         self.replies.record(port, reply, expected, clock::mono());
         self.publish();
@@ -118,21 +116,19 @@ impl Owners {
     /// Steered ports that the agent would answer with 200 by itself.
     fn due(&self) -> BTreeSet<PortKey> {
         let (table, answers) = (self.table.borrow(), self.answers.borrow());
-        let mut due = BTreeSet::new();
-        for (port, served) in table.iter().filter(|(port, _)| self.range.contains(port)) {
-            let healthy = Family::ALL.into_iter().filter(|family| {
+        let is_healthy = |(family, port): &PortKey| {
+            table.get(port).is_some_and(|served| {
                 served.local[*family as usize] > Some(0) && answers.serve(&served.service, *family)
-            });
-            due.extend(healthy.map(|family| (*port, family)));
-        }
-        due
+            })
+        };
+        steered(&table, &self.range).filter(is_healthy).collect()
     }
 
     fn publish(&self) {
         let new = self.replies.refusals();
         let none_before = self.refusals.borrow().is_empty();
         match new.first_key_value() {
-            Some(((port, _), refusal)) if none_before => tracing::warn!(
+            Some(((_, port), refusal)) if none_before => tracing::warn!(
                 port, %refusal, "a health check node port answers 503 as its owner does"
             ),
             None if !none_before => {
@@ -178,7 +174,7 @@ fn pause(ports: usize) -> Duration {
 /// Connections to an unspecified address go to the loopback address.
 fn dialled(
     listening: &BTreeMap<u16, BTreeSet<Address>>,
-    (port, family): PortKey,
+    (family, port): PortKey,
 ) -> Option<SocketAddr> {
     let outside = |at: &&Address| Family::of(at) == family && !is_loopback(at);
     let at = listening.get(&port)?.iter().find(outside)?;
@@ -225,9 +221,9 @@ mod tests {
     ) {
         let parsed = at.iter().map(|text| address(&text.parse().unwrap()));
         let listening = BTreeMap::from([(30_999, parsed.collect())]);
-        let found = dialled(&listening, (30_999, family));
+        let found = dialled(&listening, (family, 30_999));
         assert_eq!(found.map(|to| to.to_string()).as_deref(), expected);
-        assert_eq!(dialled(&listening, (30_998, family)), None);
+        assert_eq!(dialled(&listening, (family, 30_998)), None);
     }
 
     #[rstest]
@@ -264,7 +260,7 @@ mod tests {
         let ports: BTreeSet<u16> = ports.collect();
         let everywhere = BTreeSet::from([address(&"0.0.0.0".parse().unwrap())]);
         let listening = ports.iter().map(|port| (*port, everywhere.clone()));
-        let due = ports.iter().map(|port| (*port, Family::V4)).collect();
+        let due = ports.iter().map(|port| (Family::V4, *port)).collect();
         let (start, mut unclear) = (Instant::now(), 0);
         let count =
             |_: PortKey, reply: OwnerReply| unclear += usize::from(reply == OwnerReply::Unclear);
@@ -277,7 +273,7 @@ mod tests {
     /// Neither a request nor a pause.
     #[tokio::test(start_paused = true)]
     async fn ports_where_nobody_listens_take_no_time() {
-        let due = (30_000..31_000).map(|port| (port, Family::V4)).collect();
+        let due = (30_000..31_000).map(|port| (Family::V4, port)).collect();
         let (start, mut absent) = (Instant::now(), 0);
         let count =
             |_: PortKey, reply: OwnerReply| absent += usize::from(reply == OwnerReply::Absent);

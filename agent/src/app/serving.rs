@@ -177,23 +177,20 @@ pub(super) fn all(
     }
     let allow = &agent.config.healthz.allow;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
-    let unsteered = (watch::Sender::default(), watch::Sender::default());
-    let (ports, refusals) = match &agent.health_ports {
-        Some(steered) => (&steered.table, &steered.refusals),
-        None => (&unsteered.0, &unsteered.1),
-    };
-    let router = service::router(service::ServiceState {
-        answers,
-        ports: ports.subscribe(),
-        refusals: refusals.subscribe(),
-        metrics: Arc::clone(&metrics),
-    });
     let limits = Limits::default().within(open_files / 8);
     let mut limits = limits.within_memory(left / 8);
     // Few clients use the other two ports.
     limits.waiting = limits.waiting.min(1_024);
-    // As in kube-proxy, any client may connect: other load balancers may probe these ports.
-    serve(Listener::Service, listeners.services, router, &[], limits);
+    if let Some(steered) = &agent.health_ports {
+        let router = service::router(service::ServiceState {
+            answers,
+            ports: steered.table.subscribe(),
+            refusals: steered.refusals.subscribe(),
+            metrics: Arc::clone(&metrics),
+        });
+        // As in kube-proxy, any client may connect: other load balancers may probe these ports.
+        serve(Listener::Service, listeners.services, router, &[], limits);
+    }
     limits.talking = limits.talking.min(ADMIN_TALKING);
     let allow = &agent.config.admin.allow;
     let router = admin::router(state);

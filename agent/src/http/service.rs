@@ -47,7 +47,7 @@ impl ServiceState {
         let port = ports.get(&at.port())?;
         let family = Family::of(&address(&at.ip()));
         // In audit mode too, because the owner's answer would be 503 without the agent.
-        let refused = self.refusals.borrow().contains_key(&(at.port(), family));
+        let refused = self.refusals.borrow().contains_key(&(family, at.port()));
         let healthy = !refused && self.answers.get().0.serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -151,7 +151,7 @@ mod tests {
     #[tokio::test]
     async fn a_port_is_503_where_its_owner_refuses() {
         let mut state = state(&[]);
-        let refused = ((30_502, Family::V4), OwnerRefusal::Unhealthy);
+        let refused = ((Family::V4, 30_502), OwnerRefusal::Unhealthy);
         let refusals = Arc::new(OwnerRefusals::from([refused]));
         state.refusals = watch::Sender::new(refusals).subscribe();
         assert_eq!(ask(&state, "192.0.2.10:30502").await.0, 503);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pathproof_facts::names;
 use pathproof_judge::health_ports::PortTable;
-use pathproof_judge::health_ports::owner::OwnerRefusals;
+use pathproof_judge::health_ports::owner::{OwnerRefusals, PortKey};
 use pathproof_wire::service::Family;
 use tokio::sync::watch;
 
@@ -28,11 +28,15 @@ impl SteeredServices {
     /// The first [`Self::refusals`], a phrase each, and the number of the others if there are any.
     pub(crate) fn refused(&self) -> (Vec<String>, Option<u64>) {
         let (table, refusals) = (self.table.borrow(), self.refusals.borrow());
-        let mut named = refusals.iter().filter_map(|((port, family), refusal)| {
-            let (service, family) = (&table.get(port)?.service, names::of_family(*family));
-            Some(format!("{service}, {family} port {port}: {refusal}"))
+        let mut named = refusals.iter().filter_map(|((family, port), refusal)| {
+            Some((&table.get(port)?.service, *family, port, refusal))
         });
-        let shown = named.by_ref().take(REFUSED_SHOWN).collect();
+        let shown = named.by_ref().take(REFUSED_SHOWN);
+        let shown = shown.map(|(service, family, port, refusal)| {
+            let family = names::of_family(family);
+            format!("{service}, {family} port {port}: {refusal}")
+        });
+        let shown = shown.collect();
         (shown, Some(named.count() as u64).filter(|more| *more > 0))
     }
 
@@ -47,7 +51,7 @@ impl SteeredServices {
 }
 
 /// Ports in the range, each with the families in which its Service is served.
-pub(crate) fn steered(table: &PortTable, range: &PortRange) -> impl Iterator<Item = (Family, u16)> {
+pub(crate) fn steered(table: &PortTable, range: &PortRange) -> impl Iterator<Item = PortKey> {
     let allowed = table.iter().filter(move |(port, _)| range.contains(port));
     allowed.flat_map(|(port, served_port)| {
         let families = Family::ALL.into_iter();

@@ -22,8 +22,8 @@ const ABSENT: Duration = Duration::from_secs(60);
 /// leaves most of them to their owners.
 const REMEMBERED: Duration = Duration::from_secs(10 * 60);
 
-/// A health check node port in host order, and the family of the addresses that clients dial.
-pub type PortKey = (u16, Family);
+/// The family of the addresses that clients dial, and a health check node port in host order.
+pub type PortKey = (Family, u16);
 
 /// Ports that answer 503 because of their owner.
 pub type OwnerRefusals = BTreeMap<PortKey, OwnerRefusal>;
@@ -72,7 +72,8 @@ impl fmt::Display for OwnerRefusal {
 pub fn is_expected(topology: &DatapathTopology, family: Family) -> bool {
     let mut paths = topology.paths.iter();
     let outside = paths.find(|path| (path.family, path.path) == (family, SourceClass::External));
-    // Before its first sync kube-proxy has no rules. What was not read may be another owner's.
+    // Before its first sync kube-proxy has no rules, so no owner is found. If a hook could not be read, its
+    // program may belong to another proxy.
     let before_sync = topology.cilium.is_none() && !topology.hooks_unread;
     outside
         .is_some_and(|path| path.owners.is_kube_proxy() || (path.owners.is_empty() && before_sync))
@@ -103,7 +104,8 @@ struct Lasting {
 }
 
 impl Lasting {
-    /// A refusal that counts continues as another kind; one that does not begins anew.
+    /// If the reason changes, a refusal that counts already keeps its start time, and one that does not count
+    /// yet starts again.
     fn after(before: Option<Self>, kind: OwnerRefusal, now: Mono) -> Self {
         let before = before.filter(|before| before.counts || before.kind == kind);
         let began = before.map_or(now, |before| before.began);
@@ -176,7 +178,7 @@ mod tests {
     use super::OwnerReply::{Absent, Healthy, Unclear, Unhealthy};
     use super::*;
 
-    const PORT: PortKey = (30_999, Family::V4);
+    const PORT: PortKey = (Family::V4, 30_999);
 
     /// The refusal after replies that arrive every two seconds.
     fn after(replies: &[OwnerReply], expected: bool) -> Option<OwnerRefusal> {
@@ -238,7 +240,7 @@ mod tests {
     #[test]
     fn ports_that_are_not_in_the_table_any_more_are_forgotten() {
         let mut owners = OwnerReplies::default();
-        let other = (30_999, Family::V6);
+        let other = (Family::V6, 30_999);
         for at in [0, 2_000_000_000] {
             owners.record(PORT, Unhealthy, false, Mono(at));
             owners.record(other, Unhealthy, false, Mono(at));
