@@ -31,15 +31,15 @@ use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use pathproof_facts::node_context::address;
 use pathproof_facts::text;
 use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_judge::drain::Ask;
 use pathproof_report::Report;
 use pathproof_report::drain::DrainReport;
+use pathproof_wire::steer::Dialled;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::health::{Dialled, JSON, Peer, not_found};
+use super::health::{JSON, not_found};
 use crate::lifecycle::starting::is_any_starting;
 use crate::lifecycle::{Heartbeat, Readiness};
 use crate::metrics::{self, Metrics};
@@ -83,21 +83,11 @@ pub fn router(state: AdminState) -> Router {
 
 /// Passes on requests of the node itself: from loopback, or from the address that the client dialled.
 async fn for_the_node_itself(
-    peer: Option<Extension<Peer>>,
-    dialled: Option<Extension<Dialled>>,
+    connection: Option<Extension<Dialled>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let connection = peer
-        .zip(dialled)
-        .map(
-            |(Extension(peer), Extension(Dialled(at)))| pathproof_wire::steer::Dialled {
-                source: address(&peer.0),
-                destination: address(&at.ip()),
-                port: at.port().into(),
-            },
-        );
-    if connection.is_some_and(|connection| connection.is_own()) {
+    if connection.is_some_and(|Extension(connection)| connection.is_own()) {
         return next.run(request).await;
     }
     let error = "only the node itself may read this, at 127.0.0.1: use `kubectl pathproof`, or \

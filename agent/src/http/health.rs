@@ -13,7 +13,6 @@
 //! agent instead of the node's health. On RKE 1, such a client checks whether the process works
 //! (docs/rke1.md).
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use axum::{Extension, Router};
 use pathproof_facts::time::{Mono, Wall, nanos};
 use pathproof_judge::answer::{Answer, Endpoint, UnknownPolicy};
 use pathproof_node::effect::Answers;
+use pathproof_wire::steer::{Dialled, is_loopback};
 use tokio::sync::watch;
 
 use super::go;
@@ -63,19 +63,11 @@ impl CurrentAnswers {
     }
 }
 
-/// Client address, set by the listener; without it, no client counts as loopback.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer(pub IpAddr);
-
-/// Address that the client dialled, set by the listener.
-#[derive(Debug, Clone, Copy)]
-pub struct Dialled(pub SocketAddr);
-
 pub fn router(state: HealthState) -> Router {
-    let answer = |uri: Uri, peer: Option<Extension<Peer>>| async move {
+    let answer = |uri: Uri, connection: Option<Extension<Dialled>>| async move {
         let other = match &*go::path(&uri) {
-            b"/healthz" => return state.answer(Endpoint::Healthz, peer),
-            b"/livez" => return state.answer(Endpoint::Livez, peer),
+            b"/healthz" => return state.answer(Endpoint::Healthz, connection),
+            b"/livez" => return state.answer(Endpoint::Livez, connection),
             b"*" => (StatusCode::BAD_REQUEST, go::CLOSE).into_response(),
             _ => not_found(),
         };
@@ -86,9 +78,9 @@ pub fn router(state: HealthState) -> Router {
 }
 
 impl HealthState {
-    fn answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Response {
+    fn answer(&self, endpoint: Endpoint, connection: Option<Extension<Dialled>>) -> Response {
         let (answers, hangs) = self.answers.get();
-        let own = self.own_answer(endpoint, peer, hangs.is_none());
+        let own = self.own_answer(endpoint, connection, hangs.is_none());
         let answer = own.as_ref().unwrap_or(match endpoint {
             Endpoint::Healthz => &answers.healthz,
             Endpoint::Livez => &answers.livez,
@@ -102,15 +94,15 @@ impl HealthState {
     }
 
     /// Answer about the agent alone, without eligibility and families; `None` if the client gets the node's
-    /// answer.
+    /// answer. The listener sets `connection`; without it, no client counts as loopback.
     fn own_answer(
         &self,
         endpoint: Endpoint,
-        peer: Option<Extension<Peer>>,
+        connection: Option<Extension<Dialled>>,
         healthy: bool,
     ) -> Option<Answer> {
-        let Extension(Peer(ip)) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
-        if !self.loopback || !ip.to_canonical().is_loopback() {
+        let Extension(connection) = connection.filter(|_| endpoint == Endpoint::Healthz)?;
+        if !self.loopback || !is_loopback(&connection.source) {
             return None;
         }
         Some(Answer {

@@ -30,7 +30,9 @@ use axum::http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
+use pathproof_wire::steer::Dialled;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
@@ -38,7 +40,6 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
-use super::health::{Dialled, Peer};
 use super::limits::Limits;
 use super::proxied::{Header, LONGEST, header};
 use super::{AllowList, closing, go};
@@ -241,11 +242,14 @@ impl Shared {
         let visit = Arc::clone(&entry);
         let (router, metrics) = (self.router.clone(), Arc::clone(&self.rules.metrics));
         let is_health = self.rules.listener == Listener::Healthz;
-        let dialled = stream.local_addr().ok().map(Dialled);
+        let dialled = stream.local_addr().ok().map(|at| Dialled {
+            source: address(&peer.ip()),
+            destination: address(&at.ip()),
+            port: at.port().into(),
+        });
         let burst = Arc::new(Burst::default());
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             visit.use_now();
-            request.extensions_mut().insert(Peer(peer.ip()));
             if let Some(dialled) = dialled {
                 request.extensions_mut().insert(dialled);
             }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Router};
-use pathproof_facts::node_context::address;
 use pathproof_judge::answer::of_service;
 use pathproof_judge::health_ports::PortTable;
 use pathproof_judge::health_ports::owner::OwnerRefusals;
 use pathproof_wire::service::Family;
+use pathproof_wire::steer::Dialled;
 use tokio::sync::watch;
 
-use super::health::{CurrentAnswers, Dialled, JSON, not_found};
+use super::health::{CurrentAnswers, JSON, not_found};
 use crate::metrics::Metrics;
 
 /// Header with the number of ready endpoints on the node, by which load balancers can weigh nodes.
@@ -42,12 +42,13 @@ impl ServiceState {
     /// `None` if no Service has this port in this family. Clients may dial a Service's port just after its
     /// removal.
     fn answer(&self, dialled: Option<Extension<Dialled>>) -> Option<Response> {
-        let Extension(Dialled(at)) = dialled?;
+        let Extension(dialled) = dialled?;
+        let family = Family::of(&dialled.destination);
+        let number = u16::try_from(dialled.port).ok()?;
         let ports = Arc::clone(&self.ports.borrow());
-        let port = ports.get(&at.port())?;
-        let family = Family::of(&address(&at.ip()));
+        let port = ports.get(&number)?;
         // In audit mode too, because the owner's answer would be 503 without the agent.
-        let refused = self.refusals.borrow().contains_key(&(family, at.port()));
+        let refused = self.refusals.borrow().contains_key(&(family, number));
         let healthy = !refused && self.answers.get().0.serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -63,6 +64,7 @@ mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
     use pathproof_facts::cluster::ObjectName;
+    use pathproof_facts::node_context::address;
     use pathproof_facts::time::Mono;
     use pathproof_judge::health_ports::HealthPort;
     use pathproof_judge::health_ports::owner::OwnerRefusal;
@@ -107,7 +109,11 @@ mod tests {
         let dialled: SocketAddr = dialled.parse().unwrap();
         let request = Request::builder()
             .uri("/any")
-            .extension(Dialled(dialled))
+            .extension(Dialled {
+                source: [0; 16],
+                destination: address(&dialled.ip()),
+                port: dialled.port().into(),
+            })
             .body(Body::empty());
         let answer = router(state.clone()).oneshot(request.unwrap()).await;
         let (head, body) = answer.unwrap().into_parts();

@@ -1,6 +1,7 @@
 use axum::body::Body;
 use axum::http::{Method, Request};
 use http_body_util::BodyExt as _;
+use pathproof_facts::node_context::address;
 use pathproof_samples as sample;
 use rstest::rstest;
 use tower::ServiceExt as _;
@@ -60,8 +61,11 @@ async fn ask_from(
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .extension(Peer(peer.parse().unwrap()))
-        .extension(Dialled("192.0.2.10:19256".parse().unwrap()))
+        .extension(Dialled {
+            source: address(&peer.parse().unwrap()),
+            destination: address(&"192.0.2.10".parse().unwrap()),
+            port: 19256,
+        })
         .body(Body::empty())
         .unwrap();
     let response = router.clone().oneshot(request).await.unwrap();

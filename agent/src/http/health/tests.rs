@@ -1,6 +1,7 @@
 use axum::body::Body;
 use axum::http::{Method, Request};
 use http_body_util::BodyExt as _;
+use pathproof_facts::node_context::address;
 use pathproof_facts::switches::AuditBy;
 use pathproof_judge::answer::FamilyAnswer;
 use pathproof_wire::service::Family;
@@ -117,7 +118,11 @@ async fn ask_from(
         .body(Body::empty())
         .unwrap();
     if let Some(peer) = peer {
-        request.extensions_mut().insert(Peer(peer.parse().unwrap()));
+        request.extensions_mut().insert(Dialled {
+            source: address(&peer.parse().unwrap()),
+            destination: [0; 16],
+            port: 10256,
+        });
     }
     let response = fixture.router.clone().oneshot(request).await.unwrap();
     let status = response.status();
