@@ -10,7 +10,6 @@
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
 //! | `/agent/startupz` | 503 while this agent or its successor starts, else 200 |
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
-//! | `/` | this list |
 //!
 //! The parameter `waited` of `/drainz` is the number of seconds that the caller has waited. It declares
 //! that the node is leaving, even if the Node object does not show it. A successor that has started answers
@@ -28,7 +27,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use pathproof_facts::text;
@@ -70,7 +69,6 @@ pub fn router(state: AdminState) -> Router {
         .route("/recording", get(recording))
         .layer(axum::middleware::from_fn(for_the_node_itself));
     evidence
-        .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/drainz", get(drainz))
         .route("/agent/readyz", get(readyz))
@@ -193,26 +191,6 @@ async fn startupz(State(state): State<AdminState>) -> (StatusCode, &'static str)
             "an agent is starting, this one or its successor\n",
         ),
     }
-}
-
-async fn index() -> Html<&'static str> {
-    Html(
-        "<!doctype html>\n\
-         <html lang=\"en\"><meta charset=\"utf-8\"><title>pathproof</title>\n\
-         <h1>pathproof</h1>\n\
-         <ul>\n\
-         <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
-         <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
-         <li><a href=\"/episodes\">/episodes</a>: the journal of 503s (pathproof report)</li>\n\
-         <li><a href=\"/recording\">/recording</a>: the events of the last minutes (pathproof replay)</li>\n\
-         <li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive (JSON)</li>\n\
-         <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
-         <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n\
-         <li><a href=\"/agent/startupz\">/agent/startupz</a>: whether no agent is starting here</li>\n\
-         </ul>\n\
-         <p>On a terminal: <code>pathproof status</code></p>\n\
-         </html>\n",
-    )
 }
 
 /// Forbids caching and content sniffing.
