@@ -36,7 +36,7 @@ use pathproof_wire::steer::Dialled;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
@@ -49,16 +49,8 @@ use crate::metrics::{Metrics, Turned};
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// Maximum size of a request's header on most connections.
+/// Maximum size of a request's header. hyper may exceed it by its last read, and accepts 100 fields.
 const HEADER_SIZE: usize = 16 * 1024;
-
-/// Maximum number of a listener's connections with headers up to [`LONG_HEADER`]. Only a connection whose
-/// first header exceeds [`PEEKED`] or [`HEADERS`] may become one.
-const LONG: usize = 32;
-
-/// Maximum size in bytes, and maximum number of fields, of a header on one of the [`LONG`] connections.
-/// hyper may exceed the size by its last read. kube-proxy accepts 1 MiB and any number of fields.
-const LONG_HEADER: (usize, usize) = (64 * 1024, 1_000);
 
 /// Maximum bytes of an incomplete first header that stay in the socket. A longer header is read without
 /// waiting for its end.
@@ -102,7 +94,6 @@ pub async fn serve(
     let shared = Arc::new(Shared {
         waiting: LruConnections::new(rules.limits.waiting),
         talking: LruConnections::new(rules.limits.talking),
-        long: Semaphore::new(LONG),
         router,
         rules,
         stopped,
@@ -168,8 +159,6 @@ struct Shared {
     stopped: watch::Receiver<bool>,
     waiting: Arc<LruConnections>,
     talking: Arc<LruConnections>,
-    /// Permits for connections with long headers.
-    long: Semaphore,
 }
 
 impl Shared {
@@ -185,11 +174,11 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
-            if let Some(first) = shared.wait(&stream, peer, entered).await
-                && discard(&stream, first.before)
+            if let Some(before) = shared.wait(&stream, peer, entered).await
+                && discard(&stream, before)
             {
                 // Boxed, so that a waiting connection does not reserve memory for this future.
-                Box::pin(shared.answer_requests(stream, peer, first.is_long)).await;
+                Box::pin(shared.answer_requests(stream, peer)).await;
             }
         });
     }
@@ -207,13 +196,14 @@ impl Shared {
         http.turned(self.rules.listener, event);
     }
 
-    /// Waits for the first request; `None` ends the connection.
+    /// Waits for the first request. Returns the length of the PROXY protocol header before it; `None` ends the
+    /// connection.
     async fn wait(
         &self,
         stream: &TcpStream,
         peer: SocketAddr,
         (_entry, revoked): (Arc<LruEntry>, oneshot::Receiver<()>),
-    ) -> Option<FirstRequest> {
+    ) -> Option<usize> {
         let mut stopped = self.stopped.clone();
         let last_requests = async {
             let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -234,7 +224,7 @@ impl Shared {
         }
     }
 
-    async fn answer_requests(&self, stream: TcpStream, peer: SocketAddr, is_long: bool) {
+    async fn answer_requests(&self, stream: TcpStream, peer: SocketAddr) {
         // Disable Nagle's algorithm: every answer is one write, so waiting for more data would only delay
         // it.
         let _ = stream.set_nodelay(true);
@@ -276,8 +266,12 @@ impl Shared {
                 Ok::<_, Infallible>(answer)
             }
         });
-        let long = is_long.then(|| self.long.try_acquire().ok()).flatten();
-        let http = http(long.is_some());
+        let mut http = http1::Builder::new();
+        // A timeout applies to the whole connection, because hyper's covers only headers.
+        http.header_read_timeout(None)
+            .max_buf_size(HEADER_SIZE)
+            // As Go writes header names, because some clients compare them case-sensitively.
+            .title_case_headers(true);
         let descriptor = fd::AsRawFd::as_raw_fd(&stream);
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         // SAFETY: `connection` keeps the descriptor open, and is dropped later.
@@ -333,21 +327,6 @@ impl Burst {
         }
         self.requests.fetch_add(1, Relaxed) + 1
     }
-}
-
-/// hyper's settings for a connection.
-fn http(is_long: bool) -> http1::Builder {
-    let mut http = http1::Builder::new();
-    // `answer_requests` applies a timeout to the whole connection, because hyper's covers only headers.
-    http.header_read_timeout(None)
-        .max_buf_size(HEADER_SIZE)
-        // As Go writes header names, because some clients compare them case-sensitively.
-        .title_case_headers(true);
-    if is_long {
-        let (size, fields) = LONG_HEADER;
-        http.max_buf_size(size).max_headers(fields);
-    }
-    http
 }
 
 /// Connections of a listener, ordered by last use. At the limit, a new connection replaces the least
@@ -429,16 +408,9 @@ impl Drop for LruEntry {
     }
 }
 
-/// The first request of a connection, ready for hyper to read.
-struct FirstRequest {
-    /// Length of the PROXY protocol header before the request.
-    before: usize,
-    /// Whether the request's header does not end within the bytes that were peeked.
-    is_long: bool,
-}
-
-/// Completes when hyper can read the first request. An error ends the connection.
-async fn first_request(stream: &TcpStream, proxied: bool) -> io::Result<FirstRequest> {
+/// Completes when hyper can read the first request, with the length of the PROXY protocol header before it. An
+/// error ends the connection.
+async fn first_request(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
         match stream.try_io(Interest::READABLE, || peek(stream, proxied)) {
@@ -454,7 +426,7 @@ async fn first_request(stream: &TcpStream, proxied: bool) -> io::Result<FirstReq
 }
 
 /// Peeks at the bytes in the socket. Returns `WouldBlock` if more bytes must arrive first.
-fn peek(stream: &TcpStream, proxied: bool) -> io::Result<FirstRequest> {
+fn peek(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     let mut peeked = [MaybeUninit::uninit(); PEEKED + LONGEST];
     let seen = SockRef::from(stream).peek(&mut peeked)?;
     // SAFETY: the kernel has written that many bytes.
@@ -465,8 +437,10 @@ fn peek(stream: &TcpStream, proxied: bool) -> io::Result<FirstRequest> {
         Header::Whole(length) if proxied => length,
         _ => 0,
     };
-    let is_long = is_long(&seen[before..], seen.len()).ok_or(io::ErrorKind::WouldBlock)?;
-    Ok(FirstRequest { before, is_long })
+    match is_ready(&seen[before..], seen.len()) {
+        true => Ok(before),
+        false => Err(io::ErrorKind::WouldBlock.into()),
+    }
 }
 
 /// Reads and drops bytes that were peeked. Returns whether they were there.
@@ -476,17 +450,13 @@ fn discard(stream: &TcpStream, bytes: usize) -> bool {
     bytes == 0 || read() == Some(bytes)
 }
 
-/// Whether the header does not end within the bytes `seen`; `None` to wait for more bytes before hyper
-/// reads. `held` is the number of bytes in the socket, including those before the header. From [`PEEKED`]
-/// bytes on there is no further wait, because the socket may have no room for more. An invalid header
-/// counts as long, so that hyper reads it and reports what is wrong.
-fn is_long(seen: &[u8], held: usize) -> Option<bool> {
+/// Whether hyper is to read the header that begins with the bytes `seen`: it is complete, invalid or long. `held`
+/// is the number of bytes in the socket, including those before the header. From [`PEEKED`] bytes on there is no
+/// further wait, because the socket may have no room for more. Of an invalid header, hyper reports what is wrong.
+fn is_ready(seen: &[u8], held: usize) -> bool {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
-    match httparse::Request::new(&mut headers).parse(seen) {
-        Ok(httparse::Status::Complete(_)) => Some(false),
-        Ok(httparse::Status::Partial) if held < PEEKED => None,
-        _ => Some(true),
-    }
+    let parsed = httparse::Request::new(&mut headers).parse(seen);
+    held >= PEEKED || !matches!(parsed, Ok(httparse::Status::Partial))
 }
 
 /// Derives a timeout between half and all of `longest` from the client's port, so that clients that

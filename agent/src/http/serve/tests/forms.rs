@@ -114,12 +114,12 @@ async fn headers_have_go_s_order(#[case] path: &str, #[case] names: [&str; 5]) {
 }
 
 #[rstest]
-#[case::fields(String::new(), "A: b\r\n".repeat(990), "200")]
-#[case::too_many_fields(String::new(), "A: b\r\n".repeat(1_001), "431")]
-#[case::a_long_field(String::new(), format!("X: {}\r\n", "x".repeat(60_000)), "200")]
+#[case::fields(String::new(), "A: b\r\n".repeat(90), "200")]
+#[case::too_many_fields(String::new(), "A: b\r\n".repeat(101), "431")]
+#[case::a_long_field(String::new(), format!("X: {}\r\n", "x".repeat(12_000)), "200")]
 #[case::too_long_a_field(String::new(), format!("X: {}\r\n", "x".repeat(140_000)), "431")]
-#[case::a_long_target("x".repeat(60_000), String::new(), "200")]
-#[case::too_long_a_target("x".repeat(66_000), String::new(), "414")]
+#[case::a_long_target("x".repeat(12_000), String::new(), "200")]
+#[case::too_long_a_target("x".repeat(66_000), String::new(), "431")]
 #[tokio::test]
 async fn a_header_may_be_long(#[case] query: String, #[case] fields: String, #[case] status: &str) {
     let server = Server::of_health().await;
@@ -133,44 +133,5 @@ async fn a_header_may_be_long(#[case] query: String, #[case] fields: String, #[c
         refused || said.starts_with(&format!("HTTP/1.1 {status}")),
         "{said:.200}"
     );
-    server.finish().await;
-}
-
-/// While [`LONG`] connections have large buffers, further clients get smaller ones, and no connection is
-/// closed for them.
-#[tokio::test]
-async fn only_some_connections_have_large_buffers() {
-    let server = Server::start(Limits::default(), &[]).await;
-    let begun = |length| {
-        form(
-            "GET /healthz HTTP/1.1",
-            &format!("{HOST}X: {}\r\n", "x".repeat(length)),
-        )
-    };
-    let slowly = begun(2_000);
-    let (before_the_end, end) = slowly.split_at(1_900);
-    let mut crowd = Vec::new();
-    for _ in 0..LONG {
-        let mut slow = server.connect().await;
-        slow.write_all(before_the_end.as_bytes()).await.unwrap();
-        crowd.push(slow);
-    }
-    while server.counted("accepted") < LONG as u64 {
-        tokio::task::yield_now().await;
-    }
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let said = server.say(begun(12_000).as_bytes()).await;
-    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
-    let said = server.say(begun(60_000).as_bytes()).await;
-    assert!(
-        said.is_empty() || said.starts_with("HTTP/1.1 431"),
-        "{said}"
-    );
-    for mut slow in crowd {
-        slow.write_all(end.as_bytes()).await.unwrap();
-        assert!(slow.rest().await.starts_with("HTTP/1.1 200"));
-    }
-    let said = server.say(begun(60_000).as_bytes()).await;
-    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
     server.finish().await;
 }
