@@ -44,9 +44,10 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file atomically, readable only by its owner; `fresh` is the temporary path. With `sync` it waits for
-/// the disk, so that a machine that loses power keeps the old or the new file.
-pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
+/// Writes a file atomically, readable only by its owner. With `sync` it waits for the disk, so that a machine that
+/// loses power keeps the old or the new file.
+pub(crate) fn write(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
+    let fresh = &part(path);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -65,13 +66,13 @@ pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8], sync: bool) -> io::
     })
 }
 
-/// Removes abandoned temporary files: those with this prefix and suffix, and of at least this age.
-pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
+/// Removes abandoned temporary files: those with this prefix, and of at least this age.
+pub(crate) fn sweep(dir: &Path, prefix: &str, age: Duration) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let begun = name.starts_with(first) && name.ends_with(last);
+        let begun = name.starts_with(prefix) && name.ends_with(".tmp");
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
         let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= age));
         if begun && is_old {
@@ -83,6 +84,12 @@ pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_agents_write_into_two_files() {
+        let file = Path::new("/run/state.json");
+        assert_ne!(part(file), part(file));
+    }
 
     #[test]
     fn only_empty_folders_and_those_of_agents_become_private() {

@@ -12,11 +12,11 @@ use pathproof_report::episodes::{self, Journal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{LEFT, part, sweep, write};
+use crate::files::{LEFT, sweep, write};
 
 const FILE: &str = "state.json";
-/// Prefix and suffix of temporary files that become [`FILE`] or [`JOURNAL`].
-const FRESH: [&str; 2] = ["state.", ".tmp"];
+/// Prefix of temporary files that become [`FILE`] or [`JOURNAL`].
+const FRESH: &str = "state.";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Serialize, Deserialize)]
@@ -31,8 +31,6 @@ const SCHEMA: u32 = 1;
 
 pub(crate) struct Memory {
     path: Option<PathBuf>,
-    /// Temporary path of the file.
-    fresh: PathBuf,
     boot_id: String,
     broken: bool,
 }
@@ -48,7 +46,6 @@ impl Memory {
             sweep(dir, FRESH, LEFT);
         }
         Self {
-            fresh: path.as_deref().map(part).unwrap_or_default(),
             path,
             boot_id,
             broken: false,
@@ -70,7 +67,7 @@ impl Memory {
             boot_id: self.boot_id.clone(),
             persisted,
         };
-        let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?, false);
+        let write = || write(path, &serde_json::to_vec(&stored)?, false);
         let written = write().or_else(|error| {
             // If the disk is full, make room: the state matters more than recordings.
             let is_full = error.kind() == io::ErrorKind::StorageFull;
@@ -126,8 +123,7 @@ pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
 
 /// Writes the journal to the disk. This may take long.
 pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
-    let path = dir.join(JOURNAL);
-    write(&path, &part(&path), document.as_bytes(), true)
+    write(&dir.join(JOURNAL), document.as_bytes(), true)
 }
 
 /// Removes the journal, and then the folder if it is empty.
@@ -156,7 +152,6 @@ fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
 
 const FOLDER: &str = "recordings";
 const ENDING: &str = ".pathproof";
-const BEGUN: &str = ".tmp";
 /// Maximum number of recordings, of at most 1 MiB each.
 const KEPT: usize = 6;
 /// RFC 3339, without characters that are unusual in file names.
@@ -181,8 +176,8 @@ impl Recordings {
         let time = now.timestamp().strftime(NAME);
         let path = self.folder.join(format!("{time}{ENDING}"));
         // Remove partial files of agents that were killed while they wrote.
-        sweep(&self.folder, ["", BEGUN], LEFT);
-        write(&path, &path.with_extension(&BEGUN[1..]), recording, false)?;
+        sweep(&self.folder, "", LEFT);
+        write(&path, recording, false)?;
         // Never delete the new recording: it may sort first, because the clock may have been set back.
         let mut others = self.files()?;
         others.retain(|other| *other != path);
@@ -219,14 +214,6 @@ mod tests {
     use pathproof_facts::time::Mono;
 
     use super::*;
-
-    #[test]
-    fn two_agents_write_into_two_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let [one, other] = [(); 2].map(|()| Memory::in_dir(Some(dir.path())));
-        assert_ne!(one.fresh, other.fresh);
-        assert_eq!(one.path, other.path);
-    }
 
     #[test]
     fn what_a_killed_agent_left_is_swept_and_nothing_else() {

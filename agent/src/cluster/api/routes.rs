@@ -32,8 +32,8 @@ const SERVER_NAME: &str = "kubernetes.default.svc";
 /// Selects the slices in which the API servers publish their addresses.
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
 const FILE: &str = "api-servers.json";
-/// Prefix and suffix of the temporary file for [`FILE`].
-const PART: [&str; 2] = ["api-servers.", ".tmp"];
+/// Prefix of temporary files that become [`FILE`].
+const PART: &str = "api-servers.";
 /// Interval for learning the addresses again. It is long, because API servers rarely change.
 const RELEARN: Duration = Duration::from_secs(600);
 /// First pause between tries while no address was learned. It doubles up to `RELEARN`, because permissions
@@ -268,7 +268,7 @@ fn recall(file: &Path) -> Vec<SocketAddr> {
 
 fn keep(file: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
     let bytes = serde_json::to_vec(addresses)?;
-    files::write(file, &files::part(file), &bytes, false)
+    files::write(file, &bytes, false)
 }
 
 /// Removes the saved addresses from `state_dir`.
