@@ -103,14 +103,14 @@ fn remedy(source: &io::Error, option: &str) -> String {
 /// Opens a listener that does not block. `option` is the setting that an error names.
 pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener, BindError> {
     let opened = match address {
-        BindAddress::One(one) => open(option, one, false, false),
+        BindAddress::One(one) => open(option, one, false),
         BindAddress::Everywhere(port) => {
-            let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-            open(option, both, true, false).or_else(|error| match error.kind() {
+            let both = (Ipv6Addr::UNSPECIFIED, port).into();
+            open(option, both, false).or_else(|error| match error.kind() {
                 // A port that is in use or forbidden is an error. Any other failure means that this machine
                 // has no IPv6.
                 io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
-                _ => open(option, (Ipv4Addr::UNSPECIFIED, port).into(), false, false),
+                _ => open(option, (Ipv4Addr::UNSPECIFIED, port).into(), false),
             })
         }
     };
@@ -131,14 +131,14 @@ pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpLis
     let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
     let opened = match address {
         BindAddress::One(one) => claim(one).and_then(|()| match one {
-            SocketAddr::V4(_) => open(option, v4, false, true),
-            SocketAddr::V6(_) => open(option, v6, false, true),
+            SocketAddr::V4(_) => open(option, v4, true),
+            SocketAddr::V6(_) => open(option, v6, true),
         }),
         // A socket at an IPv4-mapped IPv6 address accepts steered connections of both families. One
         // at ::1 would accept only IPv6.
         BindAddress::Everywhere(_) => {
             let both = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
-            open(option, both, true, true).or_else(|_| open(option, v4, false, true))
+            open(option, both, true).or_else(|_| open(option, v4, true))
         }
     };
     opened.map_err(|source| BindError {
@@ -152,16 +152,11 @@ pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpLis
 fn claim(address: SocketAddr) -> io::Result<()> {
     let mut anywhere = address;
     anywhere.set_port(0);
-    socket(anywhere, false)?.bind(&anywhere.into())
+    socket(anywhere)?.bind(&anywhere.into())
 }
 
-fn open(
-    option: &str,
-    address: SocketAddr,
-    both_families: bool,
-    aside: bool,
-) -> io::Result<TcpListener> {
-    let socket = socket(address, both_families)?;
+fn open(option: &str, address: SocketAddr, aside: bool) -> io::Result<TcpListener> {
+    let socket = socket(address)?;
     // Accepted connections inherit these settings of the listener. The admin port keeps the kernel's defaults,
     // because it has long answers and few clients.
     if matches!(option, HEALTHZ | SERVICES) {
@@ -181,18 +176,16 @@ fn open(
     Ok(socket.into())
 }
 
-fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     // As in Go, so that closed connections of the last run do not delay a restart. Steered connections have
     // the same local port as the port's owner, and must not prevent it from binding.
     socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!both_families)?;
+    if let SocketAddr::V6(v6) = address {
+        let ip = v6.ip();
+        socket.set_only_v6(!ip.is_unspecified() && ip.to_ipv4_mapped().is_none())?;
     }
     Ok(socket)
 }
