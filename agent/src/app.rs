@@ -12,7 +12,6 @@
 //! values. No other module may name this one.
 
 use std::error::Error;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +28,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::causes::chain;
 use crate::cluster::api::client::client;
-use crate::cluster::api::{self, ApiServer, Scope};
+use crate::cluster::api::{ApiServer, Scope};
 use crate::cluster::{Update, watch as folder};
 use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
@@ -37,18 +36,18 @@ use crate::datapath::attach::{Mode, left};
 use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
-use crate::datapath::{Observer, release, succession};
+use crate::datapath::{Observer, release};
 use crate::http::admin;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
 use crate::lifecycle::stall::Stall;
-use crate::lifecycle::starting::{self, Starting};
+use crate::lifecycle::starting::Starting;
 use crate::lifecycle::watchdog::Watchdog;
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, keep_little_memory};
 use crate::metrics::Metrics;
 use crate::publish::{self, Client, Settings};
 use crate::sentinel::devices::{DeviceError, remove};
-use crate::{clock, port, state};
+use crate::{clock, files, port};
 
 mod agent;
 mod changes;
@@ -302,17 +301,9 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     let devices = remove(&prefix).await;
     let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
-    let journal = emptied(kept.journal_folder(), state::remove_journal);
-    emptied(kept.state_dir.as_deref(), |dir| {
-        let forgotten = [
-            api::forget(dir),
-            succession::forget(dir),
-            starting::forget(dir),
-            state::remove(dir),
-        ];
-        forgotten.into_iter().collect()
-    })?;
-    journal?;
+    for emptied in [kept.journal_folder(), kept.state_dir.as_deref()].map(empty) {
+        emptied?;
+    }
     Ok(Removed {
         pins: pins?,
         filters: filters.map_err(|error| format!("cannot remove the filters: {error}"))?,
@@ -320,12 +311,9 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     })
 }
 
-fn emptied(
-    dir: Option<&Path>,
-    remove: impl FnOnce(&Path) -> io::Result<()>,
-) -> Result<(), PinsError> {
+fn empty(dir: Option<&Path>) -> Result<(), PinsError> {
     let Some(dir) = dir else { return Ok(()) };
-    remove(dir).map_err(|source| PinsError::Io {
+    files::remove_all(dir).map_err(|source| PinsError::Io {
         operation: "remove",
         path: dir.to_owned(),
         source,

@@ -13,7 +13,7 @@ use pathproof_facts::time::Mono;
 use crate::clock;
 
 /// Age from which a temporary file counts as abandoned: a write takes milliseconds.
-pub(crate) const LEFT: Duration = Duration::from_secs(60);
+const LEFT: Duration = Duration::from_secs(60);
 
 /// Temporary path of a file. It contains the time too, because agents in pods may have the same process id.
 pub(crate) fn part(file: &Path) -> PathBuf {
@@ -21,8 +21,14 @@ pub(crate) fn part(file: &Path) -> PathBuf {
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Beginnings of the names of everything in an agent's folders.
+/// Names of everything in an agent's folders. Those with a dot are beginnings of names.
 const OWN: [&str; 5] = ["agents", "api-servers.", "recordings", "starting", "state."];
+
+fn is_own(entry: &DirEntry) -> bool {
+    let name = entry.file_name();
+    let name = name.to_str().unwrap_or_default();
+    (OWN.iter()).any(|own| name == *own || own.ends_with('.') && name.starts_with(own))
+}
 
 /// Makes a folder that only its owner can read. kubelet and older agents create it with mode 0755, so the mode
 /// of a folder with nothing but an agent's files is changed. A folder with other content may belong to others,
@@ -32,12 +38,7 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    let is_own = |entry: DirEntry| {
-        let name = entry.file_name();
-        let name = name.to_str().unwrap_or_default();
-        OWN.iter().any(|own| name.starts_with(own))
-    };
-    if fs::read_dir(folder)?.all(|entry| entry.is_ok_and(is_own)) {
+    if fs::read_dir(folder)?.all(|entry| entry.is_ok_and(|entry| is_own(&entry))) {
         // A folder of another owner cannot be changed, and is used as it is.
         let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
     }
@@ -66,24 +67,69 @@ pub(crate) fn write(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     })
 }
 
-/// Removes abandoned temporary files: those with this prefix, and of at least this age.
-pub(crate) fn sweep(dir: &Path, prefix: &str, age: Duration) {
+/// Removes abandoned temporary files with this prefix.
+pub(crate) fn sweep(dir: &Path, prefix: &str) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
         let begun = name.starts_with(prefix) && name.ends_with(".tmp");
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= age));
+        let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= LEFT));
         if begun && is_old {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
+/// Removes an agent's files from its folder, and then the folder if it is empty.
+///
+/// # Errors
+/// The first failure; everything else is still removed.
+pub(crate) fn remove_all(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let remove = |entry: DirEntry| match entry.file_type()?.is_dir() {
+        true => fs::remove_dir_all(entry.path()),
+        false => fs::remove_file(entry.path()),
+    };
+    let removed: Vec<_> = entries.flatten().filter(is_own).map(remove).collect();
+    let _ = fs::remove_dir(folder);
+    removed.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn everything_of_an_agent_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for folder in ["agents", "recordings"] {
+            fs::create_dir(path(folder)).unwrap();
+            fs::write(path(folder).join("1"), "").unwrap();
+        }
+        let own = [
+            "api-servers.json",
+            "starting",
+            "state.json",
+            "state.7-9.tmp",
+        ];
+        let others = ["agents-of-others", "state", "other.tmp"];
+        for file in own.into_iter().chain(others) {
+            fs::write(path(file), "").unwrap();
+        }
+        remove_all(dir.path()).unwrap();
+        assert!(others.iter().all(|file| path(file).exists()));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), others.len());
+        others.map(|file| fs::remove_file(path(file)).unwrap());
+        remove_all(dir.path()).unwrap();
+        assert!(!dir.path().exists());
+        remove_all(dir.path()).unwrap();
+    }
 
     #[test]
     fn two_agents_write_into_two_files() {

@@ -3,7 +3,6 @@
 //! may have a folder that survives a reboot.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{fs, io};
 
 use pathproof_facts::time::Wall;
@@ -12,7 +11,7 @@ use pathproof_report::episodes::{self, Journal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{LEFT, sweep, write};
+use crate::files::{sweep, write};
 
 const FILE: &str = "state.json";
 /// Prefix of temporary files that become [`FILE`] or [`JOURNAL`].
@@ -43,7 +42,7 @@ impl Memory {
         let path = dir.map(|dir| dir.join(FILE));
         let path = path.filter(|_| !boot_id.is_empty());
         if let Some(dir) = dir {
-            sweep(dir, FRESH, LEFT);
+            sweep(dir, FRESH);
         }
         Self {
             path,
@@ -111,7 +110,7 @@ const JOURNAL: &str = "state.episodes.json";
 const UNREAD: &str = "state.episodes.unread";
 
 pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
-    sweep(dir, FRESH, LEFT);
+    sweep(dir, FRESH);
     let path = dir.join(JOURNAL);
     let journal = read(&path).filter(|journal: &Journal| journal.schema == episodes::SCHEMA);
     if journal.is_none() {
@@ -124,30 +123,6 @@ pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
 /// Writes the journal to the disk. This may take long.
 pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
     write(&dir.join(JOURNAL), document.as_bytes(), true)
-}
-
-/// Removes the journal, and then the folder if it is empty.
-pub(crate) fn remove_journal(dir: &Path) -> io::Result<()> {
-    for file in [JOURNAL, UNREAD] {
-        unless_missing(fs::remove_file(dir.join(file)))?;
-    }
-    sweep(dir, FRESH, Duration::ZERO);
-    let _ = fs::remove_dir(dir);
-    Ok(())
-}
-
-/// Removes the state file, the recordings and the journal, and then the folder if it is empty.
-pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-    unless_missing(fs::remove_file(dir.join(FILE)))?;
-    Recordings::below(dir).remove()?;
-    remove_journal(dir)
-}
-
-fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 const FOLDER: &str = "recordings";
@@ -176,7 +151,7 @@ impl Recordings {
         let time = now.timestamp().strftime(NAME);
         let path = self.folder.join(format!("{time}{ENDING}"));
         // Remove partial files of agents that were killed while they wrote.
-        sweep(&self.folder, "", LEFT);
+        sweep(&self.folder, "");
         write(&path, recording, false)?;
         // Never delete the new recording: it may sort first, because the clock may have been set back.
         let mut others = self.files()?;
@@ -203,7 +178,10 @@ impl Recordings {
     }
 
     pub fn remove(&self) -> io::Result<()> {
-        unless_missing(fs::remove_dir_all(&self.folder))
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -214,6 +192,7 @@ mod tests {
     use pathproof_facts::time::Mono;
 
     use super::*;
+    use crate::files::remove_all;
 
     #[test]
     fn what_a_killed_agent_left_is_swept_and_nothing_else() {
@@ -234,7 +213,7 @@ mod tests {
         assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
         make(JOURNAL);
         make(UNREAD);
-        remove(dir.path()).unwrap();
+        remove_all(dir.path()).unwrap();
         assert_eq!(names(), ["other.tmp"]);
     }
 
@@ -255,7 +234,7 @@ mod tests {
         write_journal(dir.path(), &document).unwrap();
         let read = read().map(|mut read| read.document());
         assert_eq!(read.as_deref(), Some(&*document));
-        remove_journal(dir.path()).unwrap();
+        remove_all(dir.path()).unwrap();
         assert!(!dir.path().exists());
     }
 

@@ -43,7 +43,6 @@ pub use census::{Nodes, follow_nodes};
 pub use client::ClientError;
 use follow::{Follower, Pace};
 pub(crate) use problems::with_advice;
-pub use routes::forget;
 use store::{Event, Store};
 #[cfg(feature = "testing")]
 pub use testing::listed;

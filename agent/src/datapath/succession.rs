@@ -125,14 +125,6 @@ fn marks_in(folder: &Path) -> impl Iterator<Item = (u32, String, PathBuf)> + use
     })
 }
 
-/// Removes the marks below a state folder; those among the pins are removed with the pins.
-pub fn forget(state_dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(state_dir.join(FOLDER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 /// Marks of this agent's program, and access to those of other agents.
 pub struct Succession {
     program: u32,

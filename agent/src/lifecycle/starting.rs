@@ -6,7 +6,7 @@
 //! would be removed, while the kernel still verifies the new agent's eBPF programs. The verification takes
 //! minutes on a node without a free processor.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -79,13 +79,6 @@ pub fn is_any_starting(state_dir: &Path) -> bool {
     file.is_ok_and(|file| set(&file, libc::F_RDLCK) == Err(Errno::EAGAIN))
 }
 
-pub fn forget(state_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(state_dir.join(FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,7 +108,7 @@ mod tests {
         drop(other);
         let _again = Starting::begin(Some(&state));
         assert!(is_any_starting(&state));
-        forget(&state).unwrap();
-        forget(&state).unwrap();
+        files::remove_all(&state).unwrap();
+        assert!(!state.exists());
     }
 }

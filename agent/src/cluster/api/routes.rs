@@ -60,7 +60,7 @@ impl Routes {
     pub(super) fn new(introduction: Config, state_dir: Option<&Path>) -> Result<Self, ClientError> {
         let file = state_dir.map(|dir| dir.join(FILE));
         if let Some(dir) = state_dir {
-            files::sweep(dir, PART, files::LEFT);
+            files::sweep(dir, PART);
         }
         let remembered = file.as_deref().map(recall).unwrap_or_default();
         let known = routes(&introduction, &remembered)?;
@@ -271,15 +271,6 @@ fn keep(file: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
     files::write(file, &bytes, false)
 }
 
-/// Removes the saved addresses from `state_dir`.
-pub fn forget(state_dir: &Path) -> io::Result<()> {
-    files::sweep(state_dir, PART, Duration::ZERO);
-    match fs::remove_file(state_dir.join(FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -379,8 +370,8 @@ mod tests {
         assert_eq!(recall(&file), learned);
         // A killed agent may have left its temporary file.
         fs::write(files::part(&file), "").unwrap();
-        forget(folder.path()).unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        files::remove_all(folder.path()).unwrap();
+        assert!(!folder.path().exists());
     }
 
     #[tokio::test]
