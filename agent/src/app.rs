@@ -124,14 +124,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         Probing::new(sentinel, uncached)
     });
     let (probing, inbox) = probing.unzip();
-    let declared = config
-        .sentinel
-        .as_ref()
-        .and_then(|sentinel| sentinel.datapath);
-    let limits = Limits {
-        declared,
-        ..limits()
-    };
+    let limits = limits(&config);
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
@@ -360,8 +353,10 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
 
 /// Limits of the verdict's rules. A build with debug assertions, which is never shipped, reads two
 /// of them from its environment, so that tests need not wait for 10 s and for two minutes.
-fn limits() -> Limits {
+fn limits(config: &Config) -> Limits {
     let mut limits = Limits::default();
+    let sentinel = config.sentinel.as_ref();
+    limits.declared = sentinel.and_then(|sentinel| sentinel.datapath);
     if !cfg!(debug_assertions) {
         return limits;
     }

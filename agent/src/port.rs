@@ -110,14 +110,11 @@ pub(crate) fn take_over(
                                         agent listens on the port instead");
                 report.problem = Some(error.to_string());
                 listeners.healthz = open(bind::listen)?;
-                listeners.services = None;
             }
         }
     }
-    let bound = listeners
-        .healthz
-        .as_ref()
-        .filter(|_| port != 0 && steered.is_none());
+    let is_bound = port != 0 && steered.is_none();
+    let bound = listeners.healthz.as_ref().filter(|_| is_bound);
     let bound = bound.and_then(inode).map(|inode| Bound {
         inode,
         before: sharers(port, inode).unwrap_or_default(),
@@ -215,14 +212,10 @@ fn steer(
     let observer = observer.ok_or(SteerError::NoObserver)?;
     let mut steers = Vec::new();
     // The admin port is steered as well as bound: while two agents run, the later one answers.
+    let (healthz, admin) = (config.healthz.address, config.admin.address);
     for (index, listener, address, flags) in [
-        (HEALTHZ, &listeners.healthz, config.healthz.address, 0),
-        (
-            ADMIN,
-            &listeners.admin,
-            config.admin.address,
-            steer_flag::OURS,
-        ),
+        (HEALTHZ, &listeners.healthz, healthz, 0),
+        (ADMIN, &listeners.admin, admin, steer_flag::OURS),
     ] {
         if let (Some(listener), Some(address)) = (listener, address)
             && address.port() != 0

@@ -13,6 +13,7 @@ use super::agent::Agent;
 use super::probing::Probing;
 use super::{AppError, Inputs, follow, load};
 use crate::config::Config;
+use crate::datapath::devices::Device;
 use crate::lifecycle::Shutdown;
 use crate::metrics::Metrics;
 use crate::sentinel::kernel::is_written_to;
@@ -33,11 +34,8 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     let mut inputs = Inputs::new(updates, inbox, mpsc::channel(1).1).await?;
     let interfaces = inputs.interfaces();
     let [device, _] = (probing.as_ref()).map_or_else(Default::default, Probing::far_ends);
-    let mut found = interfaces
-        .devices
-        .iter()
-        .filter(|interface| interface.name == device);
-    if found.any(|interface| is_written_to(interface.index)) {
+    let is_used = |found: &Device| found.name == device && is_written_to(found.index);
+    if interfaces.devices.iter().any(is_used) {
         return Err(format!(
             "another process sends probes through {device}: an agent runs on this node; give its \
              admin port with --admin-address, or stop that agent"
