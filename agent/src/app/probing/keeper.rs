@@ -91,7 +91,13 @@ impl Keeper {
             match desired {
                 Some(devices) if devices.needed => {
                     sound_since = match self.in_use(&devices).await {
-                        Some(why) => self.give_up_addresses(why).await,
+                        // At each check, because during an update the older agent may make the devices
+                        // again and then leave them.
+                        Some(why) => {
+                            self.remove().await;
+                            self.turn_off(why);
+                            None
+                        }
                         None => self.look(&devices.families, &desires).await,
                     };
                 }
@@ -167,14 +173,6 @@ impl Keeper {
         in_use
     }
 
-    /// Removes the devices, because something else uses the sentinel's addresses, and reports why. This
-    /// happens at each check: during an update the older agent may make the devices again and then leave them.
-    async fn give_up_addresses(&mut self, why: String) -> Option<Mono> {
-        self.remove().await;
-        self.turn_off(why);
-        None
-    }
-
     async fn remove(&mut self) {
         let was = self.made.send_replace(None);
         let removed = remove(&self.config.devices).await;
@@ -204,14 +202,13 @@ impl Keeper {
                 let verified = verify(devices, &self.config);
                 // On an error the devices stay: they may be sound, and recreating them costs
                 // seconds of probes.
-                let mut damages = match timeout(STUCK, verified).await {
-                    Ok(Ok(damages)) => damages,
-                    Ok(Err(error)) => {
+                let verified = timeout(STUCK, verified).await;
+                let verified = verified.map_err(|_| "netlink does not answer".to_owned());
+                let verified = verified.and_then(|found| found.map_err(|error| error.to_string()));
+                let mut damages = match verified {
+                    Ok(damages) => damages,
+                    Err(error) => {
                         tracing::warn!(%error, "the sentinel's interfaces could not be checked");
-                        return None;
-                    }
-                    Err(_) => {
-                        tracing::warn!("the sentinel's interfaces could not be checked in time");
                         return None;
                     }
                 };
@@ -247,11 +244,8 @@ impl Keeper {
         desires: &watch::Receiver<DesiredState>,
     ) -> bool {
         let events = self.events.clone();
-        let tell = || {
-            damage
-                .clone()
-                .map(|damage| events.send(Event::Sentinel(damage)))
-        };
+        let damage = damage.map(Event::Sentinel);
+        let tell = || damage.clone().map(|damage| events.send(damage));
         let mut making = pin!(self.make(families));
         let end = clock::mono().plus(MAKING);
         while clock::mono() < end {
