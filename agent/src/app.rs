@@ -42,7 +42,6 @@ use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
 use crate::lifecycle::stall::Stall;
 use crate::lifecycle::starting::Starting;
-use crate::lifecycle::watchdog::Watchdog;
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, keep_little_memory};
 use crate::metrics::Metrics;
 use crate::publish::{self, Client, Settings};
@@ -144,7 +143,6 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         // need to wait for the view.
         takeover.ready();
     }
-    let mut watchdog = Watchdog::of_systemd();
     let (ending, ended) = watch::channel(());
     let (recordings, wanted_recordings) = mpsc::channel(1);
     let admin = admin::AdminState {
@@ -179,9 +177,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
             takeover.ready();
         }
         readiness.set(UPGRADE, !agent.node.judge().gate.closed);
-        let now = clock::mono();
-        heartbeat.beat(now.0);
-        watchdog.beat(now);
+        heartbeat.beat(clock::mono().0);
     };
     tracing::info!(signal, "ending");
     let grace = match signal {
@@ -189,8 +185,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         _ => Duration::ZERO,
     };
     heartbeat.rest();
-    let closing = takeover.close(grace, shutdown.requested());
-    let succeeded = watchdog.beat_during(clock::mono, closing).await;
+    let succeeded = takeover.close(grace, shutdown.requested()).await;
     agent.end(succeeded).await;
     drop(ending);
     // Requests in progress are answered; a client that does not read must not delay the end.

@@ -12,7 +12,6 @@ use crate::config::{ApiArgs, Config, Source, Switch};
 use crate::datapath::load::scratch_map;
 use crate::datapath::pins::{self, Pins};
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
-use crate::lifecycle::watchdog;
 
 /// Reason why file access cannot be restricted if the kubeconfig names a program.
 const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need any file";
@@ -61,7 +60,6 @@ fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
 
 fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
     let mut needs = Needs {
-        abstract_sockets: watchdog::is_abstract(),
         loading: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
         capabilities: vec![Capability::CAP_NET_ADMIN],
         ..Needs::default()

@@ -36,8 +36,6 @@ pub struct Needs {
     pub written: Vec<PathBuf>,
     /// Folders in which folders and files are created, without changes to existing ones.
     pub made: Vec<PathBuf>,
-    /// Whether another process has an abstract Unix socket that is connected to.
-    pub abstract_sockets: bool,
     /// `Some` with the reason if other programs are started. Files and calls that they may need stay allowed.
     pub programs: Option<&'static str>,
 }

@@ -3,7 +3,6 @@
 pub(crate) mod memory_limit;
 pub mod stall;
 pub mod starting;
-pub(crate) mod watchdog;
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};

@@ -125,6 +125,10 @@ async fn beat(stall: Stall, mut pulse: Option<Pulse>) {
                             that of another process at the healthz port"
             );
         }
+        if stall.is_lost(now) {
+            tracing::error!("the main loop hangs: the agent ends, so that it is started again");
+            std::process::abort();
+        }
         tokio::time::sleep(Pulse::INTERVAL).await;
     }
 }

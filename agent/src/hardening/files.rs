@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use landlock::{
-    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
-    Scope, path_beneath_rules,
+    ABI, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus, Scope,
+    path_beneath_rules,
 };
 use pathproof_report::FilesReport;
 
@@ -47,14 +47,10 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     let make = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::MakeSym;
     // Rights on a folder's content cannot be granted on a file.
     let made = needs.made.iter().filter(|path| path.is_dir());
-    let mut scopes = BitFlags::from(Scope::Signal);
-    if !needs.abstract_sockets {
-        scopes |= Scope::AbstractUnixSocket;
-    }
     // A missing path is skipped, and stays forbidden if it is created later.
     let mut rules = Ruleset::default()
         .handle_access(handled)?
-        .scope(scopes)?
+        .scope(Scope::Signal | Scope::AbstractUnixSocket)?
         .create()?
         .add_rules(path_beneath_rules(&needs.written, (write | read) & handled))?
         .add_rules(path_beneath_rules(made, (make | read) & handled))?;
@@ -113,7 +109,7 @@ mod tests {
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) }
     }
 
-    /// A process and a socket of another domain. Only a program that needs abstract sockets reaches the socket.
+    /// A process and a socket of another domain.
     #[test]
     fn signals_and_abstract_sockets_of_others_are_out_of_reach() {
         if version() < 6 {
@@ -124,26 +120,20 @@ mod tests {
         let name = format!("pathproof-scopes-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(name).expect("an address");
         let _socket = UnixDatagram::bind_addr(&address).expect("a free name");
-        let reached = |abstract_sockets| {
-            let address = address.clone();
-            let needs = Needs {
-                abstract_sockets,
-                ..Needs::default()
-            };
-            let thread = thread::spawn(move || {
-                confine(&needs).expect("confined");
-                let socket = UnixDatagram::unbound().expect("a socket");
-                let connected = socket.connect_addr(&address);
-                let signal = kill(process, None::<Signal>);
-                (signal, connected.map_err(|error| error.kind()))
-            });
-            thread.join().expect("no panic")
+        let reach = move || {
+            let socket = UnixDatagram::unbound().expect("a socket");
+            let connected = socket.connect_addr(&address);
+            let signal = kill(process, None::<Signal>);
+            (signal, connected.map_err(|error| error.kind()))
         };
-        let signal = Err(Errno::EPERM);
-        assert_eq!(reached(true), (signal, Ok(())));
-        assert_eq!(reached(false), (signal, Err(ErrorKind::PermissionDenied)));
-        let unconfined = kill(process, None::<Signal>);
-        assert_eq!(unconfined, Ok(()), "without confinement");
+        assert_eq!(reach(), (Ok(()), Ok(())), "without confinement");
+        let thread = thread::spawn(move || {
+            confine(&Needs::default()).expect("confined");
+            reach()
+        });
+        let reached = thread.join().expect("no panic");
+        let refused = (Err(Errno::EPERM), Err(ErrorKind::PermissionDenied));
+        assert_eq!(reached, refused);
         other.kill().and_then(|()| other.wait()).expect("its end");
     }
 

@@ -12,6 +12,10 @@ use super::{Heartbeat, STALLED_AFTER};
 /// If the answering thread does not run for longer than this, the whole process was paused.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// If the main loop hangs for longer than this, the agent ends. It is long, because the main loop may wait for the
+/// kernel on a node where thousands of interfaces change.
+const LOST: Duration = Duration::from_secs(60);
+
 /// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Stall {
@@ -46,13 +50,21 @@ impl Stall {
     /// Time since the last turn of the main loop, if the loop hangs. Time in which the answering thread did
     /// not run either does not count.
     pub fn hangs_for(&self, now: Mono) -> Option<Duration> {
-        let at = |at: &AtomicU64| Mono(at.load(Ordering::Relaxed));
-        if now.since(at(&self.ran)) > PAUSE {
+        if now.since(Mono(self.ran.load(Ordering::Relaxed))) > PAUSE {
             return None;
         }
-        let age = self.heartbeat.age(now.0);
-        let hangs = age.min(now.since(at(&self.resumed))) > STALLED_AFTER;
-        hangs.then_some(age)
+        (self.still(now) > STALLED_AFTER).then(|| self.heartbeat.age(now.0))
+    }
+
+    /// Whether the agent should end, so that it is started again. Call it after [`Self::run`].
+    pub fn is_lost(&self, now: Mono) -> bool {
+        self.still(now) > LOST
+    }
+
+    /// Time for which the main loop did not turn although the process ran.
+    fn still(&self, now: Mono) -> Duration {
+        let resumed = Mono(self.resumed.load(Ordering::Relaxed));
+        self.heartbeat.age(now.0).min(now.since(resumed))
     }
 }
 
@@ -95,6 +107,20 @@ mod tests {
         stall.run(second(171));
         let hangs = stall.hangs_for(second(171));
         assert_eq!(hangs, Some(Duration::from_secs(71)), "it never came back");
+        assert!(!stall.is_lost(second(171)), "the pause does not count");
+    }
+
+    #[test]
+    fn an_agent_ends_after_its_loop_has_hung_for_a_minute() {
+        let (heartbeat, stall) = stall();
+        for at in 101..=160 {
+            stall.run(second(at));
+        }
+        assert!(!stall.is_lost(second(160)));
+        stall.run(second(161));
+        assert!(stall.is_lost(second(161)));
+        heartbeat.beat(second(161).0);
+        assert!(!stall.is_lost(second(161)));
     }
 
     #[test]
@@ -105,5 +131,6 @@ mod tests {
             stall.run(second(at));
         }
         assert_eq!(stall.hangs_for(second(200)), None);
+        assert!(!stall.is_lost(second(200)));
     }
 }

@@ -13,10 +13,7 @@ const MODULES: [(&str, &str); 27] = [
     ("input", ""),
     ("args", "config docs"),
     ("config", "http lifecycle metrics"),
-    (
-        "confine",
-        "cluster config datapath files hardening lifecycle",
-    ),
+    ("confine", "cluster config datapath files hardening"),
     ("clock", ""),
     ("files", "clock"),
     ("lifecycle", "files"),
