@@ -91,7 +91,6 @@ impl Changes {
         self.verdict = Some((LastVerdict::of(verdict), verdict.at));
         Some(Line {
             level: match verdict.state {
-                State::Unknown if has_not_begun(before) && !is_waiting(verdict) => Level::WARN,
                 // The state is the same, and only the cause is new.
                 now if state == Some(now) => Level::INFO,
                 State::Broken | State::Stale => Level::ERROR,
@@ -107,19 +106,6 @@ impl Changes {
             reason: verdict.reason(),
         })
     }
-}
-
-/// Whether the previous verdict was made before the first sample of the observer's maps, as at each start.
-fn has_not_begun(before: Option<LastVerdict>) -> bool {
-    before.is_some_and(|last| last.why == Some(Why::NotSampled))
-}
-
-/// Whether the verdict waits for the first sample or for the cluster's objects, which take some time.
-fn is_waiting(verdict: &Verdict) -> bool {
-    matches!(
-        verdict.why,
-        Some(Why::NotSampled | Why::ViewNotSynced | Why::NothingExpected)
-    )
 }
 
 fn cause(verdict: &Verdict) -> Option<&'static str> {
