@@ -106,18 +106,11 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 const JOURNAL: &str = "state.episodes.json";
-/// A journal that this version cannot read, in place of one that is overwritten.
-const UNREAD: &str = "state.episodes.unread";
 
 pub(crate) fn read_journal(dir: &Path) -> Option<Journal> {
     sweep(dir, FRESH);
-    let path = dir.join(JOURNAL);
-    let journal = read(&path).filter(|journal: &Journal| journal.schema == episodes::SCHEMA);
-    if journal.is_none() {
-        // Without a journal there is nothing to rename.
-        let _ = fs::rename(&path, dir.join(UNREAD));
-    }
-    journal
+    let journal = read(&dir.join(JOURNAL));
+    journal.filter(|journal: &Journal| journal.schema == episodes::SCHEMA)
 }
 
 /// Writes the journal to the disk. This may take long.
@@ -212,13 +205,12 @@ mod tests {
         };
         assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
         make(JOURNAL);
-        make(UNREAD);
         remove_all(dir.path()).unwrap();
         assert_eq!(names(), ["other.tmp"]);
     }
 
     #[test]
-    fn a_journal_is_read_back_and_one_that_cannot_be_is_renamed() {
+    fn a_journal_is_read_back_unless_it_is_of_another_version() {
         let dir = tempfile::tempdir().unwrap();
         let read = || read_journal(dir.path());
         assert_eq!(read(), None);
@@ -228,8 +220,6 @@ mod tests {
         for unread in [&document[1..], &later[..]] {
             write_journal(dir.path(), unread).unwrap();
             assert_eq!(read(), None);
-            let kept = fs::read_to_string(dir.path().join(UNREAD)).unwrap();
-            assert_eq!(kept, unread);
         }
         write_journal(dir.path(), &document).unwrap();
         let read = read().map(|mut read| read.document());
