@@ -172,13 +172,6 @@ pub(super) fn all(
     let left = memory_limit().map_or(u64::MAX, left_for_connections);
     let limits = Limits::default().within(open_files / 4 * 3);
     let limits = limits.within_memory(left / 4 * 3);
-    if limits != Limits::default() {
-        tracing::info!(
-            without_request = limits.waiting,
-            with_request = limits.talking,
-            "the limits of memory and open files bound the open connections to the healthz port"
-        );
-    }
     let allow = &agent.config.healthz.allow;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
     let limits = Limits::default().within(open_files / 8);
