@@ -1,19 +1,16 @@
 //! The only reader of clocks. Everything else takes `now` as an argument.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use pathproof_facts::time::{Mono, Wall};
+use nix::time::{ClockId, clock_gettime};
+use pathproof_facts::time::{Mono, Wall, nanos};
 
 /// `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 pub fn mono() -> Mono {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the clock is valid, and the pointer is to a struct of the right type. The call cannot fail for
-    // this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    let part = |number: i64| u64::try_from(number).unwrap_or(0);
-    Mono(part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec))
+    // The call cannot fail for this clock.
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    Mono(nanos(time))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is where clocks are read")]
