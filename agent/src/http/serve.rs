@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{self, BorrowedFd};
 use std::pin::pin;
@@ -30,10 +29,10 @@ use axum::http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::{MsgFlags, recv};
 use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
 use pathproof_wire::steer::Dialled;
-use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
@@ -427,10 +426,10 @@ async fn first_request(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
 
 /// Peeks at the bytes in the socket. Returns `WouldBlock` if more bytes must arrive first.
 fn peek(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
-    let mut peeked = [MaybeUninit::uninit(); PEEKED + LONGEST];
-    let seen = SockRef::from(stream).peek(&mut peeked)?;
-    // SAFETY: the kernel has written that many bytes.
-    let seen = unsafe { peeked[..seen].assume_init_ref() };
+    let mut peeked = [0; PEEKED + LONGEST];
+    let descriptor = fd::AsRawFd::as_raw_fd(stream);
+    let length = recv(descriptor, &mut peeked, MsgFlags::MSG_PEEK)?;
+    let seen = &peeked[..length];
     let before = match header(seen) {
         _ if seen.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
         Header::Partial if proxied => return Err(io::ErrorKind::WouldBlock.into()),
