@@ -60,9 +60,15 @@ impl FleetReport {
 
     /// Whether both reports have the same content, apart from the time of writing.
     pub fn is_same(&self, other: &FleetReport) -> bool {
-        let written = self.written;
-        let other = other.clone();
-        *self == FleetReport { written, ..other }
+        let Self {
+            nodes,
+            unsound,
+            leaving,
+            written: _,
+            in_use,
+        } = self;
+        (nodes, unsound, leaving, in_use)
+            == (&other.nodes, &other.unsound, &other.leaving, &other.in_use)
     }
 
     pub fn count(&self) -> Count {

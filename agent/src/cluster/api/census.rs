@@ -144,11 +144,11 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_deref());
     let mut taints = taints.unwrap_or_default().iter();
-    let is_limited = node.metadata.deletion_timestamp.is_none()
+    let counts_as_leaving = node.metadata.deletion_timestamp.is_none()
         && !taints.any(|taint| is_final(&taint.key))
         && !conditions.unwrap_or_default().iter().any(shuts_down)
         && condition.is_some_and(|condition| condition.reason == Reason::Leaving.name());
-    changed | census.set_leaving(name, is_limited)
+    changed | census.set_leaving(name, counts_as_leaving)
 }
 
 /// A sentence if the Node uses an address of the sentinel. The Node's name needs no escaping, because it
