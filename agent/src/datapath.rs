@@ -33,7 +33,6 @@ pub mod load;
 pub mod pins;
 pub mod probes;
 pub mod program;
-pub mod release;
 pub mod sample;
 pub mod steer;
 pub mod succession;

@@ -1,6 +1,7 @@
 //! The process itself: its log, readiness, liveness, limits and memory.
 
 pub(crate) mod memory_limit;
+pub mod release;
 pub mod stall;
 pub mod starting;
 

@@ -9,6 +9,7 @@ use super::Exit;
 use super::page::{Style, TEXT, Text, sentence};
 use crate::args::PreflightArgs;
 use crate::docs::address;
+use crate::lifecycle::release::{is_older, numbers};
 
 mod balancers;
 mod network;
@@ -123,22 +124,14 @@ fn marks(prefix: &str) -> impl Iterator<Item = &'static str> {
 
 /// The line of a version. A key such as `kernel <6.1` is for older ones, the lowest limit first.
 fn graded(kind: &str, version: &str) -> Line {
-    let own = numbers(version);
-    if own.is_empty() {
+    if numbers(version).is_empty() {
         return line("no version", &format!("{kind} {version:?}"));
     }
     let below = format!("{kind} <");
-    match marks(&below).find(|&limit| own < numbers(limit)) {
+    match marks(&below).find(|limit| is_older(version, limit)) {
         Some(limit) => line(&format!("{below}{limit}"), version),
         None => line(kind, version),
     }
-}
-
-/// The first three numbers of a version.
-fn numbers(version: &str) -> Vec<u32> {
-    let parts = version.split(|c: char| !c.is_ascii_digit());
-    let numbers = parts.filter_map(|part| part.parse().ok());
-    numbers.take(3).collect()
 }
 
 /// Makes one line of all that have the same sentence. Each comes with the name of its object.

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::read::{Cluster, name, note, text};
-use super::{Line, graded, line, marks, merged, numbers};
+use super::{Line, graded, line, marks, merged};
+use crate::lifecycle::release::is_older;
 
 /// Labels and annotations by which tools mark what they own. Flux' Helm controller sets Helm's too.
 const OWNERS: [&str; 5] = [
@@ -77,10 +78,7 @@ fn overwritten(cluster: &Cluster, with: &[&Value]) -> Vec<Line> {
     if !has_cilium || !cluster.has("configmaps") || is_set {
         return Vec::new();
     }
-    let has_clsact = |node: &&&Value| {
-        let kernel = numbers(text(node, "/status/nodeInfo/kernelVersion"));
-        !kernel.is_empty() && kernel < numbers("6.6")
-    };
+    let has_clsact = |node: &&&Value| is_older(text(node, "/status/nodeInfo/kernelVersion"), "6.6");
     let nodes = with.iter().filter(has_clsact);
     merged(nodes.map(|node| (name(node), line("filter overwritten", ""))))
 }
