@@ -1,60 +1,23 @@
-//! `kubectl pathproof` as a process, with a script in place of kubectl: the arguments that kubectl gets,
-//! and the use of its output and exit code.
+//! `kubectl pathproof`.
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
 use rstest::rstest;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubectl");
-/// Folders of `cat` and `sh`, which the script needs.
-const SYSTEM: &str = "/usr/bin:/bin";
+use crate::{Canned, NOWHERE, SCRIPT, Said};
 
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-    /// The arguments of each call of kubectl, one after another.
-    arguments: Vec<String>,
+fn lists(resource: &str, items: &Value) -> Canned {
+    let canned = Canned::new();
+    canned.put(
+        resource,
+        &json!({ "apiVersion": "v1", "kind": "List", "items": items }),
+    );
+    canned
 }
 
-struct Canned(TempDir);
-
-impl Canned {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn list(self, resource: &str, items: &Value) -> Self {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
-        fs::write(self.0.path().join(resource), list.to_string()).unwrap();
-        self
-    }
-
-    fn run(&self, path: &str, words: &[&str]) -> Said {
-        let output = Command::new(env!("CARGO_BIN_EXE_pathproof"))
-            .arg0("kubectl-pathproof")
-            .args(words)
-            .env_clear()
-            .env("PATH", path)
-            .env("CANNED", self.0.path())
-            .output()
-            .unwrap();
-        let arguments = fs::read_to_string(self.0.path().join("arguments")).unwrap_or_default();
-        Said {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-            arguments: arguments.lines().map(str::to_owned).collect(),
-        }
-    }
-
-    fn pathproof(&self, words: &[&str]) -> Said {
-        self.run(&format!("{SCRIPT}:{SYSTEM}"), words)
-    }
+fn plugin(canned: &Canned, words: &[&str]) -> Said {
+    canned.run("kubectl-pathproof", SCRIPT, words)
 }
 
 fn node(name: &str, status: &str, reason: &str) -> Value {
@@ -98,9 +61,12 @@ fn the_list_is_made_of_conditions() {
         node("worker-2", "False", "DatapathBrokenLeaked"),
         { "metadata": { "name": "bare" } },
     ]);
-    let canned = Canned::new().list("nodes", &nodes);
+    let canned = lists("nodes", &nodes);
 
-    let said = canned.pathproof(&["--context", "prod", "--request-timeout=3s", "-l", "a=b"]);
+    let said = plugin(
+        &canned,
+        &["--context", "prod", "--request-timeout=3s", "-l", "a=b"],
+    );
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     let head = "NOT READY  5 nodes: 1 not ready, 1 uncertain, 1 leaving, 1 healthy, 1 not Linux\n";
     assert!(said.out.starts_with(head), "{}", said.out);
@@ -117,7 +83,7 @@ fn the_list_is_made_of_conditions() {
     ];
     assert_eq!(said.arguments, expected);
 
-    let said = canned.pathproof(&["-o", "json"]);
+    let said = plugin(&canned, &["-o", "json"]);
     let document: Value = serde_json::from_str(&said.out).unwrap();
     let nodes = document["nodes"].as_array().unwrap().iter();
     let nodes: Vec<&str> = nodes.map(|node| node["node"].as_str().unwrap()).collect();
@@ -131,7 +97,7 @@ fn a_command_runs_in_the_pod_of_the_nodes_agent() {
         pod("agent-new", "Pending", &starts),
         pod("agent-old", "Running", &json!({ "running": {} })),
     ]);
-    let canned = Canned::new().list("pods", &pods);
+    let canned = lists("pods", &pods);
     let words = [
         "why",
         "worker-3",
@@ -141,7 +107,10 @@ fn a_command_runs_in_the_pod_of_the_nodes_agent() {
         "-o",
         "json",
     ];
-    let said = canned.pathproof(&[&words[..], &["--", "--admin-address", "127.0.0.1:1"]].concat());
+    let said = plugin(
+        &canned,
+        &[&words[..], &["--", "--admin-address", "127.0.0.1:1"]].concat(),
+    );
     assert_eq!(said.code, Some(3), "{}", said.err);
     assert_eq!(said.out, "from the agent\n");
     let expected = [
@@ -179,12 +148,12 @@ fn the_report_has_the_journals_of_all_agents() {
     }]);
     let canned = |ill: &Value| {
         let pods = json!([pod("agent-1", "Running", &running), ill]);
-        let canned = Canned::new().list("pods", &pods);
-        fs::write(canned.0.path().join("journal"), journal.to_string()).unwrap();
+        let canned = lists("pods", &pods);
+        canned.put("journal", &journal);
         canned
     };
     // Both pods are on one node, as during an update.
-    let said = canned(&ill).pathproof(&["report", "--context=prod"]);
+    let said = plugin(&canned(&ill), &["report", "--context=prod"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     assert!(
         said.out.starts_with("REPORT  1 node, 2026-11-20"),
@@ -196,10 +165,10 @@ fn the_report_has_the_journals_of_all_agents() {
     assert_eq!(said.arguments[said.arguments.len() - 4..], expected);
 
     ill["spec"]["nodeName"] = "worker-4".into();
-    let said = canned(&ill).pathproof(&["report", "-o", "json"]);
+    let said = plugin(&canned(&ill), &["report", "-o", "json"]);
     assert_eq!(said.code, Some(1));
     assert_eq!(serde_json::from_str::<Value>(&said.out).unwrap(), journal);
-    let said = canned(&ill).pathproof(&["report"]);
+    let said = plugin(&canned(&ill), &["report"]);
     let line = "not read        worker-4: exit status: 3.\n";
     assert!(said.out.contains(line), "{}", said.out);
 }
@@ -215,9 +184,7 @@ fn the_report_has_the_journals_of_all_agents() {
     "the agent's pod agent-x is not running (Pending)"
 )]
 fn a_node_without_a_running_agent_is_an_error(#[case] pods: Value, #[case] sentence: &str) {
-    let said = Canned::new()
-        .list("pods", &pods)
-        .pathproof(&["status", "worker-3"]);
+    let said = plugin(&lists("pods", &pods), &["status", "worker-3"]);
     assert_eq!(said.code, Some(1));
     assert!(said.err.contains(sentence), "{}", said.err);
     assert!(!said.arguments.contains(&"exec".to_owned()));
@@ -227,7 +194,7 @@ fn a_node_without_a_running_agent_is_an_error(#[case] pods: Value, #[case] sente
 #[case(&[], "kubectl get nodes failed (exit status: 1)")]
 #[case(&["why", "worker-3"], "kubectl get pods failed (exit status: 1)")]
 fn kubectl_gives_its_own_reason(#[case] words: &[&str], #[case] sentence: &str) {
-    let said = Canned::new().pathproof(words);
+    let said = plugin(&Canned::new(), words);
     assert_eq!(said.code, Some(1));
     // The error of `cat` in the script.
     let reason = said.err.find("No such file").unwrap();
@@ -242,7 +209,7 @@ fn kubectl_gives_its_own_reason(#[case] words: &[&str], #[case] sentence: &str) 
 fn output_that_is_no_list_is_an_error() {
     let canned = Canned::new();
     fs::write(canned.0.path().join("nodes"), "Warning: something\n").unwrap();
-    let said = canned.pathproof(&[]);
+    let said = plugin(&canned, &[]);
     assert_eq!(said.code, Some(1));
     let sentence = "kubectl get nodes did not print a list in JSON";
     assert!(said.err.contains(sentence), "{}", said.err);
@@ -252,7 +219,7 @@ fn output_that_is_no_list_is_an_error() {
 #[case(&[])]
 #[case(&["why", "worker-3"])]
 fn without_kubectl_there_is_one_sentence(#[case] words: &[&str]) {
-    let said = Canned::new().run("/nowhere", words);
+    let said = Canned::new().run("kubectl-pathproof", NOWHERE, words);
     assert_eq!(said.code, Some(1));
     let sentence = "pathproof: kubectl is not in PATH: install it, or add its folder to PATH\n";
     assert_eq!(said.err, sentence);
