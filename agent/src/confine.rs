@@ -9,7 +9,6 @@ use pathproof_report::HardeningReport;
 
 use crate::cluster::api::client::{files, folders};
 use crate::config::{ApiArgs, Config, Source, Switch};
-use crate::datapath::load::scratch_map;
 use crate::datapath::pins::{self, Pins};
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 
@@ -34,22 +33,24 @@ pub fn confine(config: &Config) -> Confined {
             loader: Loader::default(),
         };
     }
-    let mut notes = Vec::new();
-    let needs = of_agent(config, &mut notes);
-    give_up(&needs, notes)
+    let (needs, kept) = of_agent(config);
+    give_up(&needs, kept)
 }
 
 /// [`confine`] for the rotator, which needs no capability.
 pub fn confine_rotator(api: &ApiArgs) {
-    let (mut needs, mut notes) = (Needs::default(), Vec::new());
+    let mut needs = Needs::default();
     let named = of_api(&mut needs, api);
-    search(&mut needs, &named, &mut notes);
-    give_up(&needs, notes);
+    let kept = search(&mut needs, &named);
+    give_up(&needs, kept);
 }
 
-fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
+/// A capability that is kept, in a sentence.
+type Kept = Option<&'static str>;
+
+fn give_up(needs: &Needs, kept: Kept) -> Confined {
     let (mut report, loader) = hardening::confine(needs);
-    report.missing.extend(notes);
+    report.missing.extend(kept.map(str::to_owned));
     let kept = report.capabilities.join(", ");
     tracing::info!(kept, "dropped unneeded privileges");
     for missing in &report.missing {
@@ -58,7 +59,7 @@ fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
     Confined { report, loader }
 }
 
-fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
+fn of_agent(config: &Config) -> (Needs, Kept) {
     let mut needs = Needs {
         loading: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
         capabilities: vec![Capability::CAP_NET_ADMIN],
@@ -67,14 +68,6 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
     if config.sentinel.is_some() {
         // The sentinel's devices may be recreated at any time, and its packet sockets are then opened again.
         needs.capabilities.push(Capability::CAP_NET_RAW);
-    }
-    if maps_want_more() {
-        needs.capabilities.push(Capability::CAP_BPF);
-        notes.push(
-            "CAP_BPF is kept: kernels before Linux 5.19 need it to read BPF maps while \
-             kernel.unprivileged_bpf_disabled is set"
-                .to_owned(),
-        );
     }
     let named = match &config.source {
         Source::Folder(folder) => of_folder(&mut needs, folder),
@@ -97,15 +90,8 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         let _ = crate::files::make_private(dir);
         needs.written.push(dir.to_owned());
     }
-    search(&mut needs, &named, notes);
-    needs
-}
-
-/// Whether reading open maps needs CAP_BPF or CAP_SYS_ADMIN.
-fn maps_want_more() -> bool {
-    let privileges = [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
-    // An agent that cannot create a map cannot load programs either, and reports why.
-    scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
+    let kept = search(&mut needs, &named);
+    (needs, kept)
 }
 
 /// Adds the manifests folder's parent, because the folder may be replaced by one of the same name. Also adds
@@ -142,20 +128,20 @@ fn of_api(needs: &mut Needs, api: &ApiArgs) -> Vec<PathBuf> {
 
 /// Root can read other users' files only with CAP_DAC_READ_SEARCH. It is kept if a configured file
 /// belongs to another user.
-fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
+fn search(needs: &mut Needs, named: &[PathBuf]) -> Kept {
     let can_read = || named.iter().all(|path| can_open(path));
     let past = [
         Capability::CAP_DAC_OVERRIDE,
         Capability::CAP_DAC_READ_SEARCH,
     ];
-    if can_read() && !can_without(&past, can_read) {
-        needs.capabilities.push(Capability::CAP_DAC_READ_SEARCH);
-        notes.push(
-            "CAP_DAC_READ_SEARCH is kept: another user owns files that the agent reads; change \
-             their owner to root, or make them readable for all"
-                .to_owned(),
-        );
+    if !can_read() || can_without(&past, can_read) {
+        return None;
     }
+    needs.capabilities.push(Capability::CAP_DAC_READ_SEARCH);
+    Some(
+        "CAP_DAC_READ_SEARCH is kept: another user owns files that the agent reads; change their \
+         owner to root, or make them readable for all",
+    )
 }
 
 /// Whether this process may open the path; yes if it is missing, a pipe, or a device.

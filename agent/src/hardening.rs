@@ -121,7 +121,7 @@ fn keep(wanted: &[Capability]) -> Result<(), CapsError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         caps::clear(None, CapSet::Bounding)?;
     }
-    // Kernels before 4.3 have no ambient set, and capabilities that are not permitted leave it anyway.
+    // Ignored, since capabilities that are not permitted leave the ambient set anyway.
     let _ = caps::clear(None, CapSet::Ambient);
     let wanted: CapsHashSet = wanted.iter().copied().collect();
     for set in [CapSet::Effective, CapSet::Permitted] {

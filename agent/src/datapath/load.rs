@@ -139,18 +139,6 @@ pub(super) fn write<T: Pod>(
     written.map_err(refused("write to", map))
 }
 
-/// Creates an unused map and returns a test of whether this thread may read maps that are already
-/// open. Before Linux 5.19 every bpf(2) command needs CAP_BPF if kernel.unprivileged_bpf_disabled
-/// is set, which is usual. Since then only commands that create something need it. Distributions
-/// backport that change.
-///
-/// # Errors
-/// The kernel refused the map, usually for lack of CAP_BPF.
-pub fn scratch_map() -> Result<impl Fn() -> bool, MapError> {
-    let map = Array::<_, u64>::create(1, 0)?;
-    Ok(move || map.get(&0, 0).is_ok())
-}
-
 /// The programs that the agent attaches; `program::EMPTY` and `program::GLANCE` are for benchmarks.
 pub const ATTACHED: [&str; 4] = [
     program::INGRESS,
