@@ -1,11 +1,10 @@
 //! `pathproof drain`: queries a running agent, once or until no new connections arrive from
 //! outside. It is made for termination hooks, so its exit code is the result.
 
-use std::io::{self, Write as _};
 use std::thread;
 use std::time::Duration;
 
-use pathproof_facts::time::{HumanDuration, Mono};
+use pathproof_facts::time::Mono;
 use pathproof_judge::drain::{Ask, DrainReason};
 use pathproof_report::drain::DrainReport;
 
@@ -17,8 +16,6 @@ use crate::args::{DrainArgs, Output};
 const AGAIN: Duration = Duration::from_millis(500);
 /// Maximum wait for an agent that does not answer: a restart takes this long.
 const RESTART: Duration = Duration::from_secs(10);
-/// Interval of progress reports; a new kind of progress is reported at once.
-const REPORT: Duration = Duration::from_secs(5);
 
 type Answer = Result<(DrainReport, String), FetchError>;
 
@@ -37,10 +34,6 @@ pub fn run(args: &DrainArgs, now: fn() -> Mono) -> Exit {
         let elapsed = now().since(begun);
         if !args.wait || wait.is_over(&answer, elapsed) {
             return show(args, answer);
-        }
-        if let Some(line) = wait.progress(&answer, elapsed) {
-            // The hook must wait even if this line cannot be written.
-            let _ = write!(io::stderr(), "{}", super::complaint(&line));
         }
         thread::sleep(AGAIN.min(args.timeout.saturating_sub(elapsed)));
     }
@@ -84,8 +77,6 @@ struct Wait {
     timeout: Duration,
     /// Time of the first failed request in a row; `None` after an answer.
     silent: Option<Duration>,
-    /// The last reported reason, and the time of that report.
-    reported: Option<(Option<DrainReason>, Duration)>,
 }
 
 impl Wait {
@@ -93,7 +84,6 @@ impl Wait {
         Self {
             timeout,
             silent: None,
-            reported: None,
         }
     }
 
@@ -115,25 +105,6 @@ impl Wait {
             }
         };
         done || elapsed >= self.timeout
-    }
-
-    /// A progress line for an answer, if one is due.
-    fn progress(&mut self, answer: &Answer, elapsed: Duration) -> Option<String> {
-        let (kind, what) = match answer {
-            Ok((report, _)) => (Some(report.reason), report.message.clone()),
-            Err(error) => (None, error.to_string()),
-        };
-        let due = self
-            .reported
-            .is_none_or(|(last, at)| last != kind || elapsed.saturating_sub(at) >= REPORT);
-        due.then(|| {
-            self.reported = Some((kind, elapsed));
-            format!(
-                "{} of {}: {what}",
-                HumanDuration(elapsed),
-                HumanDuration(self.timeout)
-            )
-        })
     }
 }
 
