@@ -98,10 +98,6 @@ pub struct ReplayArgs {
     /// Recording to replay
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-
-    /// Output format: text, or the timeline as JSON
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub output: Output,
 }
 
 #[derive(Debug, Clone, PartialEq, ClapArgs)]

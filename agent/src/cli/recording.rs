@@ -10,7 +10,6 @@ use pathproof_facts::text::visible;
 use pathproof_facts::time::Wall;
 use pathproof_node::replay::{Moment, RecordingError, Replayed, redact, replay};
 use pathproof_report::Report;
-use serde::Serialize;
 use thiserror::Error;
 
 use super::{Exit, FetchError, fetch};
@@ -60,13 +59,11 @@ fn save(args: &RecordArgs) -> Result<String, Problem> {
 }
 
 pub fn run_replay(args: &ReplayArgs) -> Exit {
-    let replayed = load(&args.file, None);
-    super::end(replayed.map(|replayed| {
-        let timeline = Timeline::of(&replayed);
-        let printed = super::show(args.output, &timeline, |_| timeline.text());
-        match timeline.same {
-            true => printed,
-            false => Exit::Failure,
+    super::end(load(&args.file, None).map(|replayed| {
+        let printed = super::print(&timeline(&replayed));
+        match replayed.differs {
+            None => printed,
+            Some(_) => Exit::Failure,
         }
     }))
 }
@@ -108,82 +105,33 @@ fn load(path: &Path, until: Option<Wall>) -> Result<Replayed, Problem> {
 /// The page of a replay, for people. Names and reasons in a recording are untrusted: control
 /// characters are removed.
 pub fn timeline(replayed: &Replayed) -> String {
-    Timeline::of(replayed).text()
-}
-
-#[derive(Debug, Serialize)]
-struct Timeline<'a> {
-    node: &'a str,
-    agent: &'a str,
-    from: Timestamp,
-    to: Timestamp,
-    events: usize,
-    /// Whether the replay reached the recorded verdicts.
-    same: bool,
-    changes: Vec<Change>,
-}
-
-#[derive(Debug, Serialize)]
-struct Change {
-    at: Timestamp,
-    state: &'static str,
-    cause: Option<&'static str>,
-    healthz: u16,
-    livez: u16,
-    reason: String,
-}
-
-impl<'a> Timeline<'a> {
-    fn of(replayed: &'a Replayed) -> Self {
-        let change = |moment: &Moment| {
-            let verdict = &moment.update.verdict;
-            Change {
-                at: moment.at.timestamp(),
-                state: verdict.state.name(),
-                cause: verdict.cause.map(|cause| cause.name()),
-                healthz: moment.update.answers.healthz.status,
-                livez: moment.update.answers.livez.status,
-                reason: verdict.reason(),
-            }
-        };
-        Self {
-            node: &replayed.node,
-            agent: &replayed.agent,
-            from: replayed.span.0.timestamp(),
-            to: replayed.span.1.timestamp(),
-            events: replayed.events,
-            same: replayed.differs.is_none(),
-            changes: replayed.moments.iter().map(change).collect(),
-        }
+    let (from, to) = replayed.span;
+    let mut text = format!(
+        "{}, pathproof {}, {} events from {} to {}\n\n",
+        visible(&replayed.node),
+        visible(&replayed.agent),
+        replayed.events,
+        readable(from.timestamp()),
+        readable(to.timestamp())
+    );
+    for Moment { at, update } in &replayed.moments {
+        let (verdict, answers) = (&update.verdict, &update.answers);
+        let cause = verdict.cause.map(|cause| format!(" ({})", cause.name()));
+        text.push_str(&format!(
+            "{}  /healthz {}  /livez {}  {}{}\n    {}\n",
+            readable(at.timestamp()),
+            answers.healthz.status,
+            answers.livez.status,
+            verdict.state.name(),
+            cause.unwrap_or_default(),
+            visible(&verdict.reason())
+        ));
     }
-
-    fn text(&self) -> String {
-        let mut text = format!(
-            "{}, pathproof {}, {} events from {} to {}\n\n",
-            visible(self.node),
-            visible(self.agent),
-            self.events,
-            readable(self.from),
-            readable(self.to)
-        );
-        for change in &self.changes {
-            let cause = change.cause.map(|cause| format!(" ({cause})"));
-            text.push_str(&format!(
-                "{}  /healthz {}  /livez {}  {}{}\n    {}\n",
-                readable(change.at),
-                change.healthz,
-                change.livez,
-                change.state,
-                cause.unwrap_or_default(),
-                visible(&change.reason)
-            ));
-        }
-        text + match self.same {
-            true => "\nThe replay reached the same verdicts as the agent.\n",
-            false => {
-                "\nThe replay reached OTHER verdicts than the agent: this version of pathproof \
-                 judges differently, or the recording was changed.\n"
-            }
+    text + match replayed.differs {
+        None => "\nThe replay reached the same verdicts as the agent.\n",
+        Some(_) => {
+            "\nThe replay reached OTHER verdicts than the agent: this version of pathproof judges \
+             differently, or the recording was changed.\n"
         }
     }
 }
