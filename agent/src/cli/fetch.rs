@@ -8,7 +8,6 @@ use pathproof_facts::text::visible;
 use pathproof_judge::drain::Ask;
 use pathproof_report::drain::DrainReport;
 use pathproof_report::{Report, SCHEMA};
-use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -108,13 +107,6 @@ pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     })
 }
 
-/// Answer of an agent that has no verdict yet.
-#[derive(Deserialize)]
-struct NotReady {
-    #[serde(default)]
-    pending: Vec<String>,
-}
-
 struct Answer<'a> {
     address: &'a str,
     status: u16,
@@ -143,14 +135,14 @@ impl<'a> Answer<'a> {
 
     fn unexpected(&self) -> FetchError {
         let document = serde_json::from_slice::<Value>(self.body).unwrap_or_default();
-        if self.status == 403 && document["error"].is_string() {
-            return FetchError::Elsewhere(self.address.to_owned());
-        }
-        match serde_json::from_slice(self.body) {
-            Ok(NotReady { pending }) if self.status == 503 => {
-                let waits = match pending.is_empty() {
-                    true => String::new(),
-                    false => format!(", waiting for: {}", pending.join(", ")),
+        match self.status {
+            403 if document["error"].is_string() => FetchError::Elsewhere(self.address.to_owned()),
+            503 if document.is_object() => {
+                let pending = document["pending"].as_array().into_iter().flatten();
+                let pending: Vec<&str> = pending.filter_map(Value::as_str).collect();
+                let waits = match &*pending {
+                    [] => String::new(),
+                    parts => format!(", waiting for: {}", parts.join(", ")),
                 };
                 FetchError::TooEarly(self.address.to_owned(), waits)
             }
