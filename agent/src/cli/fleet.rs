@@ -21,8 +21,6 @@ pub(super) mod kubectl;
 const SCHEMA: u32 = 1;
 /// Maximum number of sentences below rows, so that a failing cluster still fits a screen or two.
 const SENTENCES: usize = 20;
-/// Number of rows from which the summary is repeated at the end, because the first line has scrolled away.
-const LONG: usize = 30;
 /// Column where the text of a row begins.
 const INDENT: usize = 2;
 const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
@@ -108,10 +106,6 @@ impl<'a> List<'a> {
         self.table(&mut out);
         out.gap();
         self.notes(&mut out, program);
-        if self.nodes.len() >= LONG {
-            out.gap();
-            head(&mut out, &self.summary);
-        }
         out.finish()
     }
 

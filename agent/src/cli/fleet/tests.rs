@@ -80,17 +80,6 @@ fn sound() -> Vec<Row> {
     rows(&nodes, NOW)
 }
 
-/// A list longer than a screen.
-fn large() -> Vec<Row> {
-    let nodes: Vec<NodeSeen> = (0..60)
-        .map(|index| match index {
-            7 => condition("worker-7", Status::False, "DatapathStale", "too old", 40),
-            index => proven(&format!("worker-{index}"), 100_000),
-        })
-        .collect();
-    rows(&nodes, NOW)
-}
-
 fn page(rows: &[Row], colour: bool) -> String {
     List::of(rows, false, NOW).page("kubectl pathproof", colour)
 }
@@ -150,14 +139,6 @@ fn sound_nodes_can_be_left_out() {
     let document = serde_json::to_value(&list).unwrap();
     assert_eq!(document["summary"]["nodes"], 8);
     assert_eq!(document["nodes"].as_array().unwrap().len(), 5);
-}
-
-#[test]
-fn a_long_list_ends_as_it_begins() {
-    let page = page(&large(), false);
-    let lines: Vec<&str> = page.lines().collect();
-    assert!(lines[0].starts_with("NOT READY  60 nodes: 1 not ready, 59 healthy"));
-    assert_eq!(lines.first(), lines.last());
 }
 
 #[test]
