@@ -164,14 +164,10 @@ fn show(output: Output, document: &impl Serialize, page: impl FnOnce(bool) -> St
     match output {
         Output::Text => print(&page(colours())),
         Output::Json => match serde_json::to_string_pretty(document) {
-            Ok(text) => print_document(&format!("{text}\n")),
+            Ok(body) => write_out(&text::json(&format!("{body}\n"))),
             Err(error) => fail(&error),
         },
     }
-}
-
-fn print_document(text: &str) -> Exit {
-    write_out(&text::json(text))
 }
 
 /// Whether standard output shows colours (<https://no-color.org>).

@@ -213,10 +213,6 @@ pub struct DrainArgs {
 
     #[command(flatten)]
     pub admin: AdminPort,
-
-    /// Output format: text, or the last answer of /drainz as JSON
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub output: Output,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]

@@ -10,14 +10,14 @@ use pathproof_report::drain::DrainReport;
 
 use super::page::sentence;
 use super::{Exit, FetchError, fetch};
-use crate::args::{DrainArgs, Output};
+use crate::args::DrainArgs;
 
 /// Polling interval, equal to the agent's sampling interval when nothing happens.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Maximum wait for an agent that does not answer: a restart takes this long.
 const RESTART: Duration = Duration::from_secs(10);
 
-type Answer = Result<(DrainReport, String), FetchError>;
+type Answer = Result<DrainReport, FetchError>;
 
 /// Runs the command. `now` reads the monotonic clock.
 pub fn run(args: &DrainArgs, now: fn() -> Mono) -> Exit {
@@ -33,26 +33,21 @@ pub fn run(args: &DrainArgs, now: fn() -> Mono) -> Exit {
         let answer = fetch::drain(&args.admin.address, &ask);
         let elapsed = now().since(begun);
         if !args.wait || wait.is_over(&answer, elapsed) {
-            return show(args, answer);
+            return show(answer);
         }
         thread::sleep(AGAIN.min(args.timeout.saturating_sub(elapsed)));
     }
 }
 
-fn show(args: &DrainArgs, answer: Answer) -> Exit {
-    let (report, body) = match answer {
-        Ok(answer) => answer,
+fn show(answer: Answer) -> Exit {
+    match answer {
+        Ok(report) => super::print(&text(&report)).then(ending(report.reason).0),
         // Without an answer, it is unknown whether connections still arrive.
         Err(error) => {
             super::fail(&error);
-            return Exit::Unknown;
+            Exit::Unknown
         }
-    };
-    let printed = match args.output {
-        Output::Json => super::print_document(&body),
-        Output::Text => super::print(&text(&report)),
-    };
-    printed.then(ending(report.reason).0)
+    }
 }
 
 fn text(report: &DrainReport) -> String {
@@ -90,7 +85,7 @@ impl Wait {
     /// Whether the wait ends with this answer, which came `elapsed` after the start.
     fn is_over(&mut self, answer: &Answer, elapsed: Duration) -> bool {
         let done = match answer {
-            Ok((report, _)) => {
+            Ok(report) => {
                 self.silent = None;
                 report.is_quiet()
             }

@@ -69,12 +69,12 @@ pub(super) fn episodes(address: &str) -> Result<String, FetchError> {
     body(address, &exchange(address, "/episodes")?)
 }
 
-/// The answer of `/drainz` to a query, and its body.
-pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
+/// The answer of `/drainz` to a query.
+pub(super) fn drain(address: &str, ask: &Ask) -> Result<DrainReport, FetchError> {
     let answer = exchange(address, &format!("/drainz?{}", ask.query()))?;
     let answer = Answer::of(address, &answer)?;
     match (answer.status, serde_json::from_slice(answer.body)) {
-        (200 | 503, Ok(report)) => Ok((report, answer.text())),
+        (200 | 503, Ok(report)) => Ok(report),
         _ => Err(answer.unexpected()),
     }
 }

@@ -23,7 +23,7 @@ fn report(reason: DrainReason) -> DrainReport {
 }
 
 fn said(reason: DrainReason) -> Answer {
-    Ok((report(reason), "{}".to_owned()))
+    Ok(report(reason))
 }
 
 fn away() -> Answer {
