@@ -13,7 +13,7 @@ pub mod variables;
 pub use commands::{
     AdminPort, CheckArgs, CleanupArgs, DrainArgs, EchoArgs, FleetArgs, FleetCommand, KubeProxyArgs,
     KubectlOptions, NodeArgs, Output, PageArgs, Plugin, PreflightArgs, RecordArgs, ReplayArgs,
-    ReportArgs, StatusArgs, VersionArgs, WhyArgs,
+    ReportArgs, StatusArgs, WhyArgs,
 };
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
@@ -120,7 +120,7 @@ pub enum Command {
     #[command(name = "kube-proxy", disable_help_flag = true)]
     KubeProxy(KubeProxyArgs),
     /// Show the version of this binary
-    Version(VersionArgs),
+    Version,
 }
 
 fn exit_codes() -> String {

@@ -9,7 +9,6 @@ use clap::error::ErrorKind;
 use pathproof_facts::text::{self, styled, visible};
 use pathproof_wire::abi::ABI_VERSION;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::REVISION;
 use crate::args::{Args, Command, Output, Plugin};
@@ -134,14 +133,11 @@ fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
 }
 
 /// `pathproof version`.
-pub fn version(output: Output) -> Exit {
-    let version = env!("CARGO_PKG_VERSION");
-    let document = json!({ "version": version, "revision": REVISION, "abi": ABI_VERSION });
-    show(output, &document, |_| {
-        format!(
-            "pathproof {version} (revision {REVISION}, layouts shared with the kernel: {ABI_VERSION})\n"
-        )
-    })
+pub fn version() -> Exit {
+    print(&format!(
+        "pathproof {} (revision {REVISION}, layouts shared with the kernel: {ABI_VERSION})\n",
+        env!("CARGO_PKG_VERSION")
+    ))
 }
 
 /// Writes a page to standard output, without control sequences from untrusted text. A closed pipe is not a

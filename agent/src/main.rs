@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Command::Cleanup(args) => exit(cleanup(args)),
         // `kube_proxy_compat::words` has already handled this command above.
         Command::KubeProxy(args) => exit(stand_in(Ok(args.words))),
-        Command::Version(args) => cli::version(args.output),
+        Command::Version => cli::version(),
     };
     exit.into()
 }

@@ -240,13 +240,6 @@ pub struct KubeProxyArgs {
     pub words: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, ClapArgs)]
-pub struct VersionArgs {
-    /// Output format
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub output: Output,
-}
-
 /// Options of `pathproof cleanup`, as the agent has them.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(mut_args = as_option)]
