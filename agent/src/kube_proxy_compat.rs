@@ -30,9 +30,6 @@ pub const NAME: &str = "kube-proxy";
 /// Reason why the agent cannot run in kube-proxy's place.
 #[derive(Debug, Error)]
 pub enum DropInError {
-    /// A word that is not UTF-8, converted lossily.
-    #[error("{0:?} is not valid UTF-8")]
-    Bytes(String),
     /// Neither a flag's name nor a terminator.
     #[error("{0:?} is not a flag: give --NAME=VALUE")]
     Syntax(String),
@@ -97,15 +94,15 @@ pub fn version() -> String {
     format!("pathproof {version} in place of kube-proxy\n")
 }
 
-/// Words of the command line for kube-proxy, if it was called by its name or by `pathproof kube-proxy`.
-pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Result<Vec<String>, DropInError>> {
+/// Words of the command line for kube-proxy, if it was called by its name or by `pathproof kube-proxy`. Bytes
+/// that are not UTF-8 are replaced: an error then shows the word.
+pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Vec<String>> {
     let program = call.next()?;
     if Path::new(&program).file_name()? != NAME && call.next()? != NAME {
         return None;
     }
-    let bytes = |word: OsString| DropInError::Bytes(word.to_string_lossy().into_owned());
-    let word = |word: OsString| word.into_string().map_err(bytes);
-    Some(call.map(word).collect())
+    let text = |word: OsString| word.to_string_lossy().into_owned();
+    Some(call.map(text).collect())
 }
 
 /// Configuration to run with, and notes to log once.

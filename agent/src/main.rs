@@ -18,7 +18,7 @@ type Outcome = Result<Exit, app::AppError>;
 
 fn main() -> ExitCode {
     if let Some(words) = kube_proxy_compat::words(std::env::args_os()) {
-        return exit(stand_in(words)).into();
+        return exit(stand_in(&words)).into();
     }
     let args = match cli::parse() {
         Ok(args) => args,
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Command::Echo(args) => exit(echo(args)),
         Command::Cleanup(args) => exit(cleanup(args)),
         // `kube_proxy_compat::words` has already handled this command above.
-        Command::KubeProxy(args) => exit(stand_in(Ok(args.words))),
+        Command::KubeProxy(args) => exit(stand_in(&args.words)),
         Command::Version => cli::version(),
     };
     exit.into()
@@ -101,8 +101,8 @@ fn echo(args: EchoArgs) -> Outcome {
 }
 
 /// Performs the action that kube-proxy's flags select.
-fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
-    let settings = match kube_proxy_compat::read(&words?)? {
+fn stand_in(words: &[String]) -> Outcome {
+    let settings = match kube_proxy_compat::read(words)? {
         Action::Run(settings) => settings,
         Action::Help => return Ok(cli::print(&kube_proxy_compat::help())),
         Action::Version => return Ok(cli::print(&kube_proxy_compat::version())),
