@@ -11,11 +11,12 @@ use pathproof_facts::names;
 use pathproof_facts::time::HumanDuration;
 use pathproof_facts::trace::Transport;
 use pathproof_judge::explain::{self, Remedy};
-use pathproof_judge::verdict::{FamilyVerdict, LaneState, LaneView, ServiceTrouble, Verdict};
+use pathproof_judge::verdict::{FamilyVerdict, LaneState, LaneView, Verdict};
 use pathproof_report::{Report, SentinelCondition, SentinelReport};
 use pathproof_wire::service::Family;
 use pathproof_witness::evidence::CoverageLoss;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::page::{Style, Text, sentence};
 use super::{Exit, FetchError, fetch};
@@ -48,7 +49,7 @@ pub fn beside_agent(args: &CheckArgs) -> Result<Option<Exit>, FetchError> {
                 version: report.agent.version.clone(),
             };
             let time = report.written.duration_since(report.agent.started);
-            Ok(Some(print(args, &report, source, time.unsigned_abs())))
+            Ok(Some(print(args, &report, &source, time.unsigned_abs())))
         }
         // No agent that can be queried answers at this address.
         Err(
@@ -63,20 +64,21 @@ pub fn beside_agent(args: &CheckArgs) -> Result<Option<Exit>, FetchError> {
 
 /// Prints a report that was made without an agent, by probing for `time`.
 pub fn show(args: &CheckArgs, report: &Report, time: Duration) -> Exit {
-    print(args, report, Source::Itself, time)
+    print(args, report, &Source::Itself, time)
 }
 
-fn print(args: &CheckArgs, report: &Report, source: Source, time: Duration) -> Exit {
-    let checked = Checked::of(report, source, time);
-    let printed = super::show(args.output, &checked, |colour| checked.page(report, colour));
-    printed.then(match checked.result {
+fn print(args: &CheckArgs, report: &Report, source: &Source, time: Duration) -> Exit {
+    let printed = super::show(args.output, &document(report, source, time), |colour| {
+        page(report, source, time, colour)
+    });
+    printed.then(match result(report).0 {
         CheckResult::Healthy => Exit::Success,
         CheckResult::Broken => Exit::Failure,
         CheckResult::Unknown => Exit::Unknown,
     })
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 enum Source {
     Itself,
@@ -91,26 +93,6 @@ enum CheckResult {
     /// The node is broken or stale.
     Broken,
     Unknown,
-}
-
-#[derive(Debug, Serialize)]
-struct Checked<'a> {
-    schema: u32,
-    node: &'a str,
-    source: Source,
-    /// Time for which paths were probed, in seconds.
-    seconds: f64,
-    result: CheckResult,
-    /// The result, for people.
-    sentence: String,
-    paths: Vec<CheckedPath<'a>>,
-    state: State,
-    reason: String,
-    services: &'a [ServiceTrouble],
-    sentinel: &'a SentinelReport,
-    /// Losses of coverage, in sentences.
-    coverage: Vec<String>,
-    next: Vec<Remedy>,
 }
 
 /// A path over one transport (TCP or UDP).
@@ -128,65 +110,70 @@ struct CheckedPath<'a> {
     sentence: Option<String>,
 }
 
-impl<'a> Checked<'a> {
-    /// The check of a report whose paths were probed for `time`.
-    fn of(report: &'a Report, source: Source, time: Duration) -> Self {
-        let verdict = &report.verdict;
-        let (result, sentence) = result(report);
-        let losses = verdict.coverage.losses.iter();
-        // Omit `Settling`: the observer was loaded a moment ago, as in every check without an agent.
-        let losses = losses.filter(|loss| loss.loss != CoverageLoss::Settling);
-        Self {
-            schema: SCHEMA,
-            node: &report.node,
-            source,
-            seconds: time.as_secs_f64(),
-            result,
-            sentence,
-            paths: probed(verdict)
-                .map(|(family, lane)| path(verdict, family, lane))
-                .collect(),
-            state: verdict.state,
-            reason: verdict.reason(),
-            services: &verdict.services,
-            sentinel: &report.sentinel,
-            coverage: losses.map(|loss| loss.sentence.clone()).collect(),
-            next: installation(&report.sentinel)
-                .into_iter()
-                .chain(explain::next(verdict))
-                .collect(),
-        }
-    }
+/// The check for programs. Its paths were probed for `time`.
+fn document(report: &Report, source: &Source, time: Duration) -> Value {
+    let verdict = &report.verdict;
+    let (result, sentence) = result(report);
+    let paths = probed(verdict).map(|(family, lane)| path(verdict, family, lane));
+    json!({
+        "schema": SCHEMA,
+        "node": report.node,
+        "source": source,
+        "seconds": time.as_secs_f64(),
+        "result": result,
+        "sentence": sentence,
+        "paths": paths.collect::<Vec<_>>(),
+        "state": verdict.state,
+        "reason": verdict.reason(),
+        "services": verdict.services,
+        "sentinel": report.sentinel,
+        "coverage": coverage(verdict),
+        "next": next(report),
+    })
+}
 
-    fn page(&self, report: &Report, colour: bool) -> String {
-        let mut out = Text::new(colour);
-        // Show the state as on other pages. But the check may be unknown although the agent's state is
-        // proven.
-        let state = match self.result {
-            CheckResult::Healthy | CheckResult::Broken => self.state,
-            CheckResult::Unknown => State::Unknown,
-        };
-        out.head(Style::of(state), state.name(), self.node, "");
-        out.wrapped(Style::Plain, 0, &sentence(&self.sentence));
-        let time = HumanDuration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
-        let source = match &self.source {
-            Source::Itself if self.paths.is_empty() => String::new(),
-            Source::Itself => {
-                format!("Probed for {time}; the sentinel's interfaces were removed again.")
-            }
-            Source::Agent { address, version } => format!(
-                "Read from the agent at {address} (pathproof {version}, running for {time})."
-            ),
-        };
-        out.wrapped(Style::Faint, 0, &source);
-        out.gap();
-        out.lanes(&report.verdict);
-        out.services(&report.verdict);
-        out.list("not observed", Style::Warn, &self.coverage);
-        out.gap();
-        out.remedies(&self.next);
-        out.finish()
-    }
+fn page(report: &Report, source: &Source, time: Duration, colour: bool) -> String {
+    let verdict = &report.verdict;
+    let (result, said) = result(report);
+    let mut out = Text::new(colour);
+    // Show the state as on other pages. But the check may be unknown although the agent's state is proven.
+    let state = match result {
+        CheckResult::Healthy | CheckResult::Broken => verdict.state,
+        CheckResult::Unknown => State::Unknown,
+    };
+    out.head(Style::of(state), state.name(), &report.node, "");
+    out.wrapped(Style::Plain, 0, &sentence(&said));
+    let time = HumanDuration(time);
+    let source = match source {
+        Source::Itself if probed(verdict).next().is_none() => String::new(),
+        Source::Itself => {
+            format!("Probed for {time}; the sentinel's interfaces were removed again.")
+        }
+        Source::Agent { address, version } => {
+            format!("Read from the agent at {address} (pathproof {version}, running for {time}).")
+        }
+    };
+    out.wrapped(Style::Faint, 0, &source);
+    out.gap();
+    out.lanes(verdict);
+    out.services(verdict);
+    out.list("not observed", Style::Warn, &coverage(verdict));
+    out.gap();
+    out.remedies(&next(report));
+    out.finish()
+}
+
+/// Losses of coverage, in sentences.
+fn coverage(verdict: &Verdict) -> Vec<String> {
+    let losses = verdict.coverage.losses.iter();
+    // Omit `Settling`: the observer was loaded a moment ago, as in every check without an agent.
+    let losses = losses.filter(|loss| loss.loss != CoverageLoss::Settling);
+    losses.map(|loss| loss.sentence.clone()).collect()
+}
+
+fn next(report: &Report) -> Vec<Remedy> {
+    let installation = installation(&report.sentinel).into_iter();
+    installation.chain(explain::next(&report.verdict)).collect()
 }
 
 /// Remedy for a missing sentinel. It comes first, because no path can be tested without one.

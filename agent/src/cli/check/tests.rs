@@ -7,10 +7,6 @@ use rstest::rstest;
 
 use super::*;
 
-fn checked(report: &Report) -> Checked<'_> {
-    Checked::of(report, Source::Itself, Duration::from_secs(4))
-}
-
 #[rstest]
 #[case(sample::proven(), CheckResult::Healthy)]
 #[case(probed::flushed(), CheckResult::Broken)]
@@ -20,13 +16,13 @@ fn checked(report: &Report) -> Checked<'_> {
 #[case(sample::degraded(), CheckResult::Unknown)]
 #[case(sample::blind(), CheckResult::Unknown)]
 fn the_result_is_the_verdict(#[case] report: Report, #[case] expected: CheckResult) {
-    assert_eq!(checked(&report).result, expected);
+    assert_eq!(result(&report).0, expected);
 }
 
 #[test]
 fn a_failed_check_has_the_findings_sentence() {
     let filtered = probed::filtered();
-    assert_eq!(checked(&filtered).sentence, filtered.verdict.reason());
+    assert_eq!(result(&filtered).1, filtered.verdict.reason());
 }
 
 #[test]
@@ -34,16 +30,16 @@ fn a_proven_node_is_sound_only_if_every_tcp_path_passes() {
     let mut report = sample::proven();
     let lane = &mut report.verdict.families[1].lanes[1];
     (lane.state, lane.cause) = (LaneState::Void, None);
-    let void = checked(&report);
-    assert_eq!(void.result, CheckResult::Unknown);
-    assert!(void.sentence.starts_with("IPv6 node ports: "), "{void:?}");
+    let (void, why) = result(&report);
+    assert_eq!(void, CheckResult::Unknown);
+    assert!(why.starts_with("IPv6 node ports: "), "{why}");
     report.verdict.families.iter_mut().for_each(|family| {
         family
             .lanes
             .iter_mut()
             .for_each(|lane| lane.state = LaneState::Off);
     });
-    assert_eq!(checked(&report).result, CheckResult::Unknown);
+    assert_eq!(result(&report).0, CheckResult::Unknown);
 }
 
 /// Without the Node object, neither taints nor its deletion can be seen.
@@ -51,17 +47,15 @@ fn a_proven_node_is_sound_only_if_every_tcp_path_passes() {
 fn a_node_without_an_object_is_unknown() {
     let mut report = sample::proven();
     report.cluster.missing_node = Some("no Node is named here".to_owned());
-    let checked = checked(&report);
-    assert_eq!(checked.result, CheckResult::Unknown);
-    assert_eq!(checked.sentence, "no Node is named here");
+    let expected = (CheckResult::Unknown, "no Node is named here".to_owned());
+    assert_eq!(result(&report), expected);
 }
 
 #[test]
 fn without_a_sentinel_nothing_is_known() {
-    let report = sample::degraded();
-    let checked = checked(&report);
-    assert_eq!(checked.result, CheckResult::Unknown);
-    assert!(checked.sentence.starts_with("there is no sentinel"));
+    let (found, why) = result(&sample::degraded());
+    assert_eq!(found, CheckResult::Unknown);
+    assert!(why.starts_with("there is no sentinel"));
 }
 
 #[rstest]
@@ -77,6 +71,6 @@ fn pages(#[case] name: &str, #[case] report: Report) {
         },
         _ => Source::Itself,
     };
-    let checked = Checked::of(&report, source, Duration::from_secs(4));
-    crate::cli::page::assert_page("check", name, &checked.page(&report, false));
+    let page = page(&report, &source, Duration::from_secs(4), false);
+    crate::cli::page::assert_page("check", name, &page);
 }
