@@ -9,11 +9,10 @@
 //! This module must not judge; its log lines are for people.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use pathproof_witness::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
-use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -40,8 +39,8 @@ pub enum EchoError {
 
 /// Answers and dials until a signal ends it.
 pub async fn run(args: EchoArgs) -> Result<(), EchoError> {
-    let echo = listen(ECHO_PORT)?;
-    let large = listen(LARGE_TRANSFER_PORT)?;
+    let echo = listen(ECHO_PORT).await?;
+    let large = listen(LARGE_TRANSFER_PORT).await?;
     let mut shutdown = Shutdown::listen().map_err(EchoError::Signals)?;
     tracing::info!(service = %args.service, "answering on port {ECHO_PORT}, connecting to the \
                                              Service once a second");
@@ -57,22 +56,12 @@ pub async fn run(args: EchoArgs) -> Result<(), EchoError> {
     Ok(())
 }
 
-/// Listens in both families if the node has both.
-fn listen(port: u16) -> Result<TcpListener, EchoError> {
-    let any = |ip: IpAddr| bound(SocketAddr::new(ip, port));
-    any(Ipv6Addr::UNSPECIFIED.into())
-        .or_else(|_| any(Ipv4Addr::UNSPECIFIED.into()))
-        .map_err(|error| EchoError::Listen { port, error })
-}
-
-fn bound(at: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
-    if at.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&at.into())?;
-    socket.listen(64)?;
-    TcpListener::from_std(socket.into())
+/// Listens in both families if the pod has both. A pod's own network namespace begins without
+/// `net.ipv6.bindv6only`.
+async fn listen(port: u16) -> Result<TcpListener, EchoError> {
+    let listening = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+        both => both,
+    };
+    listening.map_err(|error| EchoError::Listen { port, error })
 }
