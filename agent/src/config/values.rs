@@ -30,7 +30,7 @@ pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, serde::de::valu
 }
 
 /// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; the default port is `port`. `none` means no address.
-pub(super) fn bind_address(
+pub(crate) fn bind_address(
     port: u16,
 ) -> impl Fn(&str) -> Result<OrNone<BindAddress>, String> + Clone + Send + Sync + 'static {
     move |text| {

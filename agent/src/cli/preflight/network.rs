@@ -1,6 +1,6 @@
 //! Addresses of the cluster in the sentinel's ranges, and the program that routes Services.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use pathproof_plan::expect::addresses::benchmark_range;
@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use super::read::{Cluster, name, note, text};
 use super::{Line, line, marks, merged};
+use crate::config::HEALTHZ_PORT;
+use crate::config::values::bind_address;
 
 /// Users of addresses: the list, the place of the addresses in its objects, and a noun.
 const USERS: [(&str, &str, &str); 5] = [
@@ -126,11 +128,11 @@ fn configured(cluster: &Cluster, set: &Value) -> Vec<Line> {
     let mode = option("/mode", "--proxy-mode", "iptables");
     let flag = "--healthz-bind-address";
     let bind = option("/healthzBindAddress", flag, "0.0.0.0:10256");
-    let port = match bound(bind) {
-        None => "port unknown",
-        Some(at) if at.ip().is_loopback() => "port loopback",
-        Some(at) if at.port() != 10_256 => "port other",
-        Some(_) => "port",
+    let port = match bind_address(HEALTHZ_PORT)(bind) {
+        Ok(Some(at)) if at.is_loopback() => "port loopback",
+        Ok(Some(at)) if at.port() != HEALTHZ_PORT => "port other",
+        Ok(Some(_)) => "port",
+        _ => "port unknown",
     };
     vec![line("kube-proxy", mode), line(port, bind)]
 }
@@ -155,13 +157,6 @@ fn argument<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
         "" => words.get(at + 1).copied(),
         rest => rest.strip_prefix('='),
     })
-}
-
-/// A listen address as kube-proxy reads it: the port may be missing, or the host.
-fn bound(text: &str) -> Option<SocketAddr> {
-    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
-    let whole = format!("{host}{text}").parse().ok();
-    whole.or_else(|| Some(SocketAddr::new(text.parse().ok()?, 10_256)))
 }
 
 /// Lines about Cilium in place of kube-proxy, and about each setting in `lines.txt` that it has.
