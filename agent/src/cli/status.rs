@@ -86,7 +86,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     for family in &verdict.families {
         traffic(&mut out, family, verdict, &also);
     }
-    sentinel(&mut out, &report.sentinel, verdict);
+    sentinel(&mut out, &report.sentinel);
     out.gap();
     out.lanes(verdict);
     out.services(verdict);
@@ -140,22 +140,13 @@ fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict, also: &[St
     }
 }
 
-fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
+fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
     let state = sentinel.state.name();
     let text = match (sentinel.state, &sentinel.service) {
         (SentinelCondition::Probing, Some(service)) => format!("{state} {service}"),
         _ => format!("{state}: {}", sentinel.sentence),
     };
     out.section("sentinel", Style::of_sentinel(sentinel.state), &text);
-    let lanes = verdict.families.iter().flat_map(|family| &family.lanes);
-    if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
-        let text = format!(
-            "{} behind the API at the last change of the sentinel's endpoint (limit {})",
-            HumanDuration(lag),
-            HumanDuration(verdict.limits.lag_after)
-        );
-        out.section("rules", Style::Plain, &text);
-    }
 }
 
 /// UDP Services whose datagrams fail. They do not affect the verdict.
