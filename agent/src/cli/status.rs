@@ -232,16 +232,12 @@ fn bypassed(kept: &KeptConnections) -> Option<String> {
     ))
 }
 
-/// Other nodes: how many answer, or which do not.
+/// Other nodes that do not answer.
 fn peers(out: &mut Text, report: &Report) {
-    let (silent, answering) = (&report.peers.silent, report.peers.answering);
+    let silent = &report.peers.silent;
     let nodes = counted(report.peers.dialled as u64, "other node");
     let names = match &**silent {
-        [] if report.peers.dialled == 0 => return,
-        [] => {
-            let text = format!("{nodes} contacted, {answering} answer");
-            return out.section("nodes", Style::Faint, &text);
-        }
+        [] => return,
         [a, b, c, _, ..] => format!("{a}, {b}, {c}, ..."),
         few => few.join(", "),
     };
