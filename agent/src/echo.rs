@@ -6,7 +6,7 @@
 //! and no configuration but the Service's name. It uses TCP only: with UDP, a forged source address could
 //! direct answers to others.
 //!
-//! This module must not judge; its log lines are for people.
+//! This module must not judge.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,6 +1,5 @@
 //! Dials the Service of the pod probe once a second in each family; the node's rules choose the pod.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -36,7 +35,6 @@ pub(super) enum End {
 pub(super) async fn run(service: &str) {
     let mut targets = Vec::new();
     let mut look = Instant::now();
-    let mut said = Said::default();
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 0u32.. {
@@ -55,9 +53,6 @@ pub(super) async fn run(service: &str) {
         for (ip, end) in targets.iter().zip(join_all(dialled).await) {
             if end == End::SmallOnly {
                 tell(*ip).await;
-            }
-            if said.is_news(*ip, end, is_large) {
-                report(*ip, end);
             }
         }
     }
@@ -127,28 +122,4 @@ async fn exchange(stream: &mut TcpStream, frame: Frame) -> bool {
 async fn tell(ip: IpAddr) {
     // The connection is the whole signal.
     let _ = timeout(PATIENCE, TcpStream::connect((ip, LARGE_TRANSFER_PORT))).await;
-}
-
-/// The last logged end of connections to each address.
-#[derive(Default)]
-pub(super) struct Said(BTreeMap<IpAddr, End>);
-
-impl Said {
-    /// Whether a connection ended differently than the ones before it.
-    pub(super) fn is_news(&mut self, ip: IpAddr, end: End, is_large: bool) -> bool {
-        // A small transfer does not show that large ones get through again.
-        let was_small_only = self.0.get(&ip) == Some(&End::SmallOnly);
-        let tells_nothing = was_small_only && end == End::Whole && !is_large;
-        !tells_nothing && self.0.insert(ip, end) != Some(end)
-    }
-}
-
-fn report(ip: IpAddr, end: End) {
-    match end {
-        End::Whole => tracing::info!(%ip, "the Service answers"),
-        End::SmallOnly => {
-            tracing::warn!(%ip, "the Service answers, but large transfers fail")
-        }
-        End::Silent => tracing::warn!(%ip, "the Service does not answer"),
-    }
 }

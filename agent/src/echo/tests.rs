@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::dial::{End, Said, dial, host_variable};
+use super::dial::{End, dial, host_variable};
 use super::frame::{Frame, HEAD, MOST};
 use super::serve;
 
@@ -45,36 +45,6 @@ async fn a_cut_transfer_differs_from_silence() {
         dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
         End::Silent
     );
-}
-
-/// Failing large transfers are logged once, although small transfers between them succeed.
-#[test]
-fn a_changed_outcome_is_logged_once() {
-    let ends = [
-        (End::Whole, false),
-        (End::SmallOnly, true),
-        (End::Whole, false),
-        (End::SmallOnly, true),
-        (End::Silent, false),
-        (End::Silent, true),
-        (End::Whole, false),
-        (End::Whole, true),
-        (End::SmallOnly, true),
-        (End::Whole, true),
-    ];
-    let (mut said, ip) = (Said::default(), Ipv4Addr::LOCALHOST.into());
-    let told = ends.into_iter();
-    let told = told.filter(|(end, is_large)| said.is_news(ip, *end, *is_large));
-    let told: Vec<End> = told.map(|(end, _)| end).collect();
-    let wanted = [
-        End::Whole,
-        End::SmallOnly,
-        End::Silent,
-        End::Whole,
-        End::SmallOnly,
-        End::Whole,
-    ];
-    assert_eq!(told, wanted);
 }
 
 /// A client that does not begin as the pod probe does receives no byte.
