@@ -14,8 +14,6 @@ use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 
 /// Reason why file access cannot be restricted if the kubeconfig names a program.
 const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need any file";
-/// Maximum depth at which links in a manifests folder are found.
-const DEPTH: usize = 4;
 
 /// Report of dropped privileges, and a loader of BPF programs that works only once.
 pub struct Confined {
@@ -98,21 +96,13 @@ fn of_agent(config: &Config) -> (Needs, Kept) {
 /// the folders that its links lead into.
 fn of_folder(needs: &mut Needs, folder: &Path) -> Vec<PathBuf> {
     needs.read.extend(folders(folder));
-    let mut named = vec![folder.to_owned()];
-    gather(folder, DEPTH, &mut named);
+    // Manifests in subfolders are not read.
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut named: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     let links = named.iter().filter(|path| path.is_symlink());
     needs.read.extend(links.flat_map(|link| folders(link)));
+    named.push(folder.to_owned());
     named
-}
-
-fn gather(folder: &Path, depth: usize, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() && depth > 0 {
-            gather(&path, depth - 1, into);
-        }
-        into.push(path);
-    }
 }
 
 /// Adds the needs of requests to an API server, including host name lookups.
