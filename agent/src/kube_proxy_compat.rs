@@ -124,15 +124,10 @@ pub fn resolve(
     let words = options::of(&effective, is_set);
     let args = Args::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
-        // Omit the usage of `pathproof run`, which the user did not call.
-        let said = text.lines().map(str::trim);
-        let said =
-            said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-        let said = said
-            .filter(|line| !line.is_empty())
-            .collect::<Vec<_>>()
-            .join(" ");
-        options(said.trim_start_matches("error: ").to_owned())
+        // The other paragraphs are about `pathproof run`, which the user did not call.
+        let first = text.split("\n\n").next().unwrap_or_default();
+        let said: Vec<&str> = first.split_whitespace().collect();
+        options(said.join(" ").trim_start_matches("error: ").to_owned())
     })?;
     let Command::Run(said) = args.command else {
         let said = "the options are not those of `pathproof run`";

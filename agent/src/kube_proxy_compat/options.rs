@@ -145,24 +145,23 @@ pub(super) fn in_their_words(text: &str) -> String {
 /// Notes to log once.
 pub(super) fn notes(settings: &Settings, config: &Config) -> Vec<String> {
     let has_file = settings.get("config").is_some();
-    let is_idle = |flag: &Flag| has_file && is_overridden(flag);
-    let said = |is: &dyn Fn(&Flag) -> bool| {
-        let flags = settings.flags.iter().map(|(flag, _)| *flag);
-        flags
-            .filter(|flag| is(flag))
-            .map(|flag| flag.name)
-            .collect()
-    };
+    let (mut idle, mut overridden) = (Vec::new(), Vec::new());
+    for (flag, _) in &settings.flags {
+        if flag.meaning().is_none() {
+            idle.push(flag.name);
+        }
+        if has_file && is_overridden(flag) {
+            overridden.push(flag.name);
+        }
+    }
+    let unknown = settings.unknown.iter().map(String::as_str).collect();
     let groups: [(&str, Vec<&str>); 3] = [
-        (
-            "that have no effect in pathproof",
-            said(&|flag| flag.meaning().is_none()),
-        ),
-        ("that --config overrides", said(&is_idle)),
+        ("that have no effect in pathproof", idle),
+        ("that --config overrides", overridden),
         (
             "that kube-proxy 1.36 does not have (set pathproof's own options by environment \
              variables)",
-            settings.unknown.iter().map(String::as_str).collect(),
+            unknown,
         ),
     ];
     let groups = groups.iter().filter(|(_, names)| !names.is_empty());
