@@ -22,7 +22,10 @@ type Answer = Result<DrainReport, FetchError>;
 /// Runs the command. `now` reads the monotonic clock.
 pub fn run(args: &DrainArgs, now: fn() -> Mono) -> Exit {
     let begun = now();
-    let mut wait = Wait::new(args.timeout);
+    let mut wait = Wait {
+        timeout: args.timeout,
+        silent: None,
+    };
     loop {
         let ask = Ask {
             quiet: args.quiet,
@@ -75,13 +78,6 @@ struct Wait {
 }
 
 impl Wait {
-    fn new(timeout: Duration) -> Self {
-        Self {
-            timeout,
-            silent: None,
-        }
-    }
-
     /// Whether the wait ends with this answer, which came `elapsed` after the start.
     fn is_over(&mut self, answer: &Answer, elapsed: Duration) -> bool {
         let done = match answer {

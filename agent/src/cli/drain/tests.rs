@@ -37,9 +37,16 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+fn five_minutes() -> Wait {
+    Wait {
+        timeout: secs(300),
+        silent: None,
+    }
+}
+
 #[test]
 fn it_waits_until_it_is_quiet() {
-    let mut wait = Wait::new(secs(300));
+    let mut wait = five_minutes();
     for (reason, elapsed) in [(DrainReason::Waiting, 0), (DrainReason::Connections, 2)] {
         assert!(!wait.is_over(&said(reason), secs(elapsed)), "{reason:?}");
     }
@@ -48,7 +55,7 @@ fn it_waits_until_it_is_quiet() {
 
 #[test]
 fn it_ends_when_the_time_is_over() {
-    let mut wait = Wait::new(secs(300));
+    let mut wait = five_minutes();
     assert!(!wait.is_over(&said(DrainReason::Connections), secs(299)));
     assert!(wait.is_over(&said(DrainReason::Connections), secs(300)));
     assert!(wait.is_over(&away(), secs(300)));
@@ -56,7 +63,7 @@ fn it_ends_when_the_time_is_over() {
 
 #[test]
 fn an_agent_that_restarts_is_waited_for() {
-    let mut wait = Wait::new(secs(300));
+    let mut wait = five_minutes();
     let answers = [
         (away(), 1),
         (away(), 10),
@@ -73,7 +80,7 @@ fn an_agent_that_restarts_is_waited_for() {
     assert!(wait.is_over(&away(), secs(22)));
 
     let stranger = Err(FetchError::Denied("127.0.0.1:19256".to_owned()));
-    let mut wait = Wait::new(secs(300));
+    let mut wait = five_minutes();
     assert!(wait.is_over(&stranger, secs(0)), "it will not change");
 }
 
