@@ -237,11 +237,6 @@ impl Inputs {
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.caught_up().follow_view(update),
             Some(event) = inbox => agent.caught_up().feed(event),
-            Some(counted) = OptionFuture::from(agent.open_count.as_mut()) => {
-                agent.open_count = None;
-                let counted = counted.unwrap_or_else(|error| Err(error.to_string()));
-                agent.caught_up().feed(Event::Open(counted));
-            }
             Ok(()) = self.devices.changed() => {
                 agent.caught_up().follow_interfaces(self.interfaces());
             }

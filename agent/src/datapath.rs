@@ -27,7 +27,6 @@ pub mod attach;
 pub mod btf;
 pub mod devices;
 pub mod drops;
-pub mod flows;
 pub mod listeners;
 pub mod load;
 pub mod pins;

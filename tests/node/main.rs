@@ -25,7 +25,6 @@ mod agent_input;
 mod agent_kernel;
 mod agent_obstacles;
 mod agent_old_kernel;
-mod agent_open;
 mod agent_options;
 mod agent_packets;
 mod agent_pins;

@@ -30,10 +30,10 @@ use super::{Loaded, notices, settings};
 use crate::clock;
 use crate::cluster::Update;
 use crate::config::Config;
+use crate::datapath::Observer;
 use crate::datapath::attach::{Attacher, Attachment};
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::topology::Seen;
-use crate::datapath::{Observer, flows};
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
 use crate::netlink::ways;
@@ -54,8 +54,6 @@ pub(super) struct Agent {
     pub(super) succeeded: Succeeded,
     /// `None` if Services' health check node ports are left to another program.
     pub(super) health_ports: Option<SteeredServices>,
-    /// The count of open connections, while it is under way.
-    pub(super) open_count: Option<flows::Count>,
     pub(super) output: Output,
     interfaces: Interfaces,
     /// Whether interfaces changed since their hooks were last updated.
@@ -105,7 +103,6 @@ impl Agent {
             probing,
             succeeded: Succeeded::default(),
             health_ports: None,
-            open_count: None,
             output: Output {
                 metrics,
                 publishing: None,
@@ -320,7 +317,6 @@ impl Agent {
             ReadEffect::Table => return Some(Event::Table(conntrack::table())),
             ReadEffect::LookUp(clients) => return Some(ways::look_up(clients, &self.node)),
             ReadEffect::Routes(ask) => return Some(ways::devices(ask, &self.interfaces.indexes())),
-            ReadEffect::CountOpen => self.open_count = Some(flows::start(self.node.outsiders())),
             ReadEffect::WatchDrops(on) => {
                 return Some(Event::DropWatch(self.observer.as_mut()?.watch_drops(on)));
             }

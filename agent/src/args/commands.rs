@@ -172,32 +172,6 @@ pub struct DrainArgs {
     )]
     pub quiet: Duration,
 
-    /// State to wait for: new or open
-    ///
-    /// new: no new connection from outside arrived for the quiet time. open: also, no connection
-    /// was used within the idle time. open needs a Node object that shows that the node is being
-    /// removed, and kube-proxy as the proxy.
-    #[arg(
-        long,
-        env = "PATHPROOF_DRAIN_UNTIL",
-        value_name = "WHAT",
-        default_value = "new",
-        value_parser = drain::until
-    )]
-    pub until: drain::Until,
-
-    /// With --until=open, idle time after which an open connection is ignored, 1s to 10m
-    ///
-    /// Set it to more than the time that the server may take to answer a request.
-    #[arg(
-        long,
-        env = "PATHPROOF_DRAIN_IDLE",
-        value_name = "DURATION",
-        default_value = "10s",
-        value_parser = drain::idle_time
-    )]
-    pub idle: Duration,
-
     /// Maximum time to wait
     ///
     /// This time plus the workload's own shutdown time must be shorter than the grace period of the

@@ -30,8 +30,6 @@ pub fn run(args: &DrainArgs, now: fn() -> Mono) -> Exit {
         let ask = Ask {
             quiet: args.quiet,
             waited: args.wait.then(|| now().since(begun)),
-            until: args.until,
-            idle: args.idle,
         };
         let answer = fetch::drain(&args.admin.address, &ask);
         let elapsed = now().since(begun);
@@ -61,10 +59,9 @@ fn text(report: &DrainReport) -> String {
 fn ending(reason: DrainReason) -> (Exit, &'static str) {
     match reason {
         DrainReason::Quiet => (Exit::Success, "QUIET"),
-        DrainReason::Open
-        | DrainReason::Connections
-        | DrainReason::Waiting
-        | DrainReason::NotLeaving => (Exit::Failure, "NOT QUIET"),
+        DrainReason::Connections | DrainReason::Waiting | DrainReason::NotLeaving => {
+            (Exit::Failure, "NOT QUIET")
+        }
         DrainReason::Blind => (Exit::Unknown, "UNKNOWN"),
     }
 }

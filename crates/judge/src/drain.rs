@@ -5,8 +5,6 @@
 //! The sentinel's Service does not count. Neither do the ranges that load balancers probe from, because a SYN
 //! does not show whether it belongs to a probe.
 //!
-//! While the Node object shows the removal, open connections are counted too (`drain::open`).
-//!
 //! Nothing here outlives the agent: after a restart the quiet time begins again.
 
 use std::net::Ipv6Addr;
@@ -20,13 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::eligibility::Eligibility;
 
 mod ask;
-mod open;
 
-pub use ask::{
-    Ask, AskError, DEFAULT_IDLE, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, Until, idle_time, quiet_time,
-    timeout, until,
-};
-pub use open::{Flow, OpenConnections, OpenView, Outsiders};
+pub use ask::{Ask, AskError, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, quiet_time, timeout};
 
 /// A new connection from outside the node to a Service other than the sentinel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +74,6 @@ pub struct DrainView {
     /// Everything that arrived up to this time was observed.
     pub seen: Option<Mono>,
     pub blind: Option<String>,
-    pub open: OpenView,
 }
 
 /// Counts connections from outside, and records when the node began to leave.
@@ -89,10 +81,6 @@ pub struct DrainView {
 pub struct Drain {
     ranges: ProbeRanges,
     view: DrainView,
-    /// Start of the last count of open connections.
-    begun: Option<Mono>,
-    /// Whether that count is still running.
-    counts: bool,
 }
 
 impl Drain {
@@ -111,29 +99,7 @@ impl Drain {
         if leaving != view.since.is_some() {
             view.since = leaving.then_some(now);
             view.connections = 0;
-            view.open = OpenView::default();
         }
-    }
-
-    /// Whether to start a count of open connections now. Only one count runs at a time.
-    pub fn counts_open(&mut self, now: Mono) -> bool {
-        let due = |at: Mono| now.since(at) >= open::PAUSE;
-        let begins = self.view.since.is_some() && !self.counts && self.begun.is_none_or(due);
-        if begins {
-            (self.begun, self.counts) = (Some(now), true);
-        }
-        begins
-    }
-
-    /// Records the result of the last count, or why it failed.
-    pub fn open(&mut self, counted: Result<OpenConnections, String>) {
-        self.counts = false;
-        self.view.open.take(counted, self.begun.unwrap_or_default());
-    }
-
-    /// Source ranges of load balancers' probes.
-    pub fn ignored(&self) -> &ProbeRanges {
-        &self.ranges
     }
 
     /// Records a sample. `blind` is why connections may be unobserved. If it is set, no time up to now counts
@@ -178,10 +144,6 @@ impl Drain {
 /// nothing is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-/// Maximum time from the first SYN of a connection until it is open. A count that began earlier may not
-/// contain it.
-const HANDSHAKE: Duration = Duration::from_secs(1);
-
 const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
                            drain it anyway, pass the time since the drain began as waited=SECONDS";
 
@@ -189,14 +151,11 @@ const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DrainReason {
-    /// No new connection for the quiet time and, if the caller waits for open ones, none in use.
+    /// No new connection for the quiet time.
     Quiet,
-    /// Connections are open, and the caller waits for them.
-    Open,
     /// A new connection arrived within the quiet time.
     Connections,
-    /// No new connection so far, but the quiet time is not over. Or the caller waits for open
-    /// connections, and they have not been counted since the last new one arrived.
+    /// No new connection so far, but the quiet time is not over.
     Waiting,
     /// Neither the Node object nor the caller declares that the node is leaving.
     NotLeaving,
@@ -221,7 +180,7 @@ impl DrainView {
         let told = ask.waited.map(|waited| now.minus(waited));
         let since = self.since.into_iter().chain(told).min();
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
-        let (mut reason, mut message) = match (since, self.unseen(now)) {
+        let (reason, message) = match (since, self.unseen(now)) {
             (None, _) => (DrainReason::NotLeaving, NOT_LEAVING.to_owned()),
             (_, Some(why)) => (
                 DrainReason::Blind,
@@ -229,9 +188,6 @@ impl DrainView {
             ),
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
-        if reason == DrainReason::Quiet && ask.until == Until::Open {
-            (reason, message) = self.tell_open(message, ask.idle, now);
-        }
         DrainAnswer {
             reason,
             since,
@@ -250,41 +206,6 @@ impl DrainView {
         let from = from.max(self.last.unwrap_or_default());
         let seen = self.watched.and(self.seen);
         seen.map_or(Duration::ZERO, |seen| seen.since(from))
-    }
-
-    /// The open connections, or why they are not counted.
-    pub fn open_connections(&self, now: Mono) -> Result<&OpenConnections, String> {
-        self.open.known(self.since.is_some(), now)
-    }
-
-    /// The answer to a caller that also waits for open connections, if no new one arrives.
-    fn tell_open(&self, quiet: String, idle: Duration, now: Mono) -> (DrainReason, String) {
-        let counted = match self.open_connections(now) {
-            Ok(counted) => counted,
-            Err(why) => {
-                let message = format!("cannot count open connections: {why}");
-                return (DrainReason::Blind, message);
-            }
-        };
-        let begun = self.open.last.as_ref().map(|(_, begun)| *begun);
-        if begun < self.last.map(|last| last.plus(HANDSHAKE)) {
-            let message = "the last connection arrived after open ones were last counted";
-            return (DrainReason::Waiting, message.to_owned());
-        }
-        let after = HumanDuration(idle);
-        match counted.split(idle) {
-            (0, 0) => (DrainReason::Quiet, format!("{quiet}, and none is open")),
-            (0, n) => (
-                DrainReason::Quiet,
-                format!("{quiet}, and the {n} open ones have been idle for {after}"),
-            ),
-            (active, n) => (
-                DrainReason::Open,
-                format!(
-                    "{active} connections from outside were in use within {after}, {n} more are open and idle"
-                ),
-            ),
-        }
     }
 
     fn unseen(&self, now: Mono) -> Option<String> {

@@ -95,8 +95,6 @@ pub enum ReadEffect {
     /// Look up the pods' devices by which the node reaches endpoints. The answer is
     /// `Event::EndpointRoutes`.
     Routes(EndpointsAsked),
-    /// Count the open connections from outside. The answer is `Event::Open`.
-    CountOpen,
 }
 
 /// Writes below the state folder.

@@ -9,7 +9,7 @@ use pathproof_facts::node_context::address;
 use pathproof_facts::owners::OwnersRead;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::trace::ProbeTrace;
-use pathproof_judge::drain::{OpenConnections, Outside};
+use pathproof_judge::drain::Outside;
 use pathproof_plan::expect::sentinel::{ABSENT, Sentinel};
 use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::evidence::FAULTS;
@@ -81,10 +81,6 @@ pub enum Event {
     /// Whether the kernel's drop reasons are read now: the result of
     /// [`ReadEffect::WatchDrops`](super::effect::ReadEffect).
     DropWatch(DropWatch),
-    /// The number of open connections from outside, or why they were not counted: the result of
-    /// [`ReadEffect::CountOpen`](super::effect::ReadEffect).
-    #[serde(skip)]
-    Open(Result<OpenConnections, String>),
     /// A change of the sentinel's devices, programs or prober.
     #[serde(rename = "parts")]
     Sentinel(SentinelEvent),

@@ -203,7 +203,6 @@ impl Judge {
             Event::Table(table) => return self.read_table(table, effects),
             Event::Lookups(lookups) => return self.read_lookups(&lookups, effects),
             Event::EndpointRoutes(read) => return self.read_routes(&read),
-            Event::Open(counted) => return self.drain.open(counted),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Topology(facts) => return self.topology(&facts, effects),
             Event::Sentinel(event) => return self.sentinel_changed(event, effects),
@@ -367,12 +366,6 @@ impl Judge {
         self.drain.follow(&self.eligibility, self.now);
         if let Some(why) = self.coverage.blindness() {
             self.drain.cannot_see(&why);
-        }
-        if self.drain.counts_open(self.now) {
-            match self.topology.hides_outsiders(self.facts.families) {
-                None => effects.push(Effect::Read(ReadEffect::CountOpen)),
-                Some(why) => self.drain.open(Err(why)),
-            }
         }
         let inputs = Inputs {
             eligibility: self.eligibility.clone(),

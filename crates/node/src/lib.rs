@@ -34,7 +34,7 @@ use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::ClusterView;
 use pathproof_judge::answer::UnknownPolicy;
-use pathproof_judge::drain::{DrainView, Outsiders, ProbeRanges};
+use pathproof_judge::drain::{DrainView, ProbeRanges};
 use pathproof_judge::eligibility::{Eligibility, TerminatingMarks};
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_plan::Planner;
@@ -288,11 +288,6 @@ impl Node {
     /// Connections from outside.
     pub fn drain(&self) -> &DrainView {
         self.judge.drain.view()
-    }
-
-    /// Selects the flows of the kernel's connection table that are from outside to a Service.
-    pub fn outsiders(&self) -> Outsiders {
-        Outsiders::of(self.view(), self.judge.drain.ignored().clone())
     }
 
     /// Some of this node's endpoints that need forwarding, each with the namespaces that list it.

@@ -26,11 +26,6 @@ pub struct DrainReport {
     pub total: u64,
     /// Connections from the ranges of --drain-ignore-cidr, since the agent started. They do not count.
     pub ignored: u64,
-    /// Open connections with a packet within the idle time, while the Node object shows the
-    /// removal; `None` if they are not counted.
-    pub open: Option<u64>,
-    /// Open connections without a packet within the idle time.
-    pub idle: Option<u64>,
     /// When the last connection that counts arrived, before or after the node began to leave.
     pub last_connection: Option<jiff::Timestamp>,
     /// Seconds without a new connection since the node began to leave, as far as it was observed.
@@ -44,8 +39,6 @@ impl DrainReport {
     pub fn of(report: &Report, ask: &Ask, now: Mono) -> Self {
         let known = &report.drain;
         let answer = known.answer(ask, now);
-        let open = known.open_connections(now).ok();
-        let open = open.map(|counted| counted.split(ask.idle));
         let wall = |at: Mono| {
             let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
             jiff::Timestamp::from_nanosecond(report.written.as_nanosecond() + ahead).ok()
@@ -59,8 +52,6 @@ impl DrainReport {
             connections: known.since.map(|_| known.connections),
             total: known.counted.iter().sum(),
             ignored: known.ignored,
-            open: open.map(|(active, _)| active),
-            idle: open.map(|(_, idle)| idle),
             last_connection: known.last.and_then(wall),
             quiet_for: answer.quiet_for.as_secs_f64(),
             quiet: ask.quiet.as_secs_f64(),

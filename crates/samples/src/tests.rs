@@ -137,8 +137,6 @@ fn a_drain_report_has_wall_clock_times() {
         "connections": 1_720,
         "total": 94_514,
         "ignored": 720,
-        "open": null,
-        "idle": null,
         "lastConnection": "2026-11-21T12:58:20.25Z",
         "quietFor": 94.94,
         "quiet": 10.0,

@@ -374,7 +374,7 @@ impl SimNode {
                 }
             }
             Effect::HealthPorts(_)
-            | Effect::Read(ReadEffect::CountOpen | ReadEffect::LookUp(_))
+            | Effect::Read(ReadEffect::LookUp(_))
             | Effect::Write(WriteEffect::Recording)
             | Effect::Measure(_)
             | Effect::Log(_) => {}

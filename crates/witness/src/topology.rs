@@ -242,21 +242,6 @@ impl DatapathTopology {
         paths.any(|path| path.seen != Seen::Full)
     }
 
-    /// Why the kernel's connection table may lack connections from outside: it does not contain those that
-    /// Cilium or an unknown program translates. Families without Services do not matter.
-    pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {
-        let outside = |path: &&PathTopology| {
-            path.path == SourceClass::External && families[path.family as usize]
-        };
-        let mut paths = self.paths.iter().filter(outside);
-        let path = paths.find(|path| !path.owners.is_kube_proxy())?;
-        Some(format!(
-            "they are not translated by kube-proxy, so the kernel's conntrack table may lack them \
-             ({})",
-            path.sentence
-        ))
-    }
-
     /// Whether the datapath handles the sentinel's probes from outside the node like real connections. If
     /// Cilium replaces kube-proxy, it translates at the interfaces that it manages. Packets that enter by
     /// other interfaces are not translated, or only by leftover rules of kube-proxy. So they do not show what

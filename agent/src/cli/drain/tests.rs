@@ -14,8 +14,6 @@ fn report(reason: DrainReason) -> DrainReport {
         connections: None,
         total: 0,
         ignored: 0,
-        open: None,
-        idle: None,
         last_connection: None,
         quiet_for: 12.0,
         quiet: 10.0,

@@ -9,21 +9,9 @@ use thiserror::Error;
 pub const DEFAULT_QUIET: Duration = Duration::from_secs(10);
 /// Minimum quiet time: there is a sample at least every half second.
 pub const MIN_QUIET: Duration = Duration::from_secs(1);
-/// Maximum quiet time and idle time.
 pub const MAX_QUIET: Duration = Duration::from_secs(600);
-pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
 /// Maximum for the time that a caller has waited or wants to wait: a day.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
-
-/// Condition that a drain waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Until {
-    /// No new connection arrives from outside.
-    #[default]
-    New,
-    /// No new connection arrives, and no open one is in use.
-    Open,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -32,9 +20,6 @@ pub struct Ask {
     /// Time that the caller has already waited. With it the caller declares that the node is
     /// leaving, even if the Node object does not.
     pub waited: Option<Duration>,
-    pub until: Until,
-    /// Time without a packet after which the caller no longer waits for an open connection.
-    pub idle: Duration,
 }
 
 impl Default for Ask {
@@ -42,8 +27,6 @@ impl Default for Ask {
         Self {
             quiet: DEFAULT_QUIET,
             waited: None,
-            until: Until::New,
-            idle: DEFAULT_IDLE,
         }
     }
 }
@@ -61,13 +44,8 @@ pub enum AskError {
         /// Allowed range.
         bounds: &'static str,
     },
-    #[error("parameter {0:?} is not known: the parameters are idle, quiet, until and waited")]
+    #[error("parameter {0:?} is not known: the parameters are quiet and waited")]
     Unknown(String),
-    #[error(
-        "until {0:?} is not known: give new (no new connection arrives) or open (and none is in \
-         use)"
-    )]
-    Until(String),
 }
 
 impl Ask {
@@ -81,9 +59,7 @@ impl Ask {
         for parameter in query.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match name {
-                "idle" => ask.idle = idle_time(value)?,
                 "quiet" => ask.quiet = quiet_time(value)?,
-                "until" => ask.until = until(value)?,
                 "waited" => ask.waited = Some(wait("waited", value)?),
                 _ => return Err(AskError::Unknown(name.to_owned())),
             }
@@ -91,31 +67,13 @@ impl Ask {
         Ok(ask)
     }
 
-    /// The query for [`Ask::parse`], without default values: an older agent may not know their names.
+    /// The query for [`Ask::parse`].
     pub fn query(&self) -> String {
         let mut query = format!("quiet={:.3}", self.quiet.as_secs_f64());
-        if self.until == Until::Open {
-            query += "&until=open";
-        }
-        if self.idle != DEFAULT_IDLE {
-            query += &format!("&idle={:.3}", self.idle.as_secs_f64());
-        }
         if let Some(waited) = self.waited {
             query += &format!("&waited={:.3}", waited.as_secs_f64());
         }
         query
-    }
-}
-
-/// Parses the condition that a caller waits for.
-///
-/// # Errors
-/// The text is neither `new` nor `open`.
-pub fn until(text: &str) -> Result<Until, AskError> {
-    match text {
-        "new" => Ok(Until::New),
-        "open" => Ok(Until::Open),
-        other => Err(AskError::Until(other.to_owned())),
     }
 }
 
@@ -124,15 +82,8 @@ pub fn until(text: &str) -> Result<Until, AskError> {
 /// # Errors
 /// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
 pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
-    short("quiet time", text)
-}
-
-/// Parses an idle time.
-///
-/// # Errors
-/// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
-pub fn idle_time(text: &str) -> Result<Duration, AskError> {
-    short("idle time", text)
+    let bounds = "between 1s and 10m";
+    span("quiet time", text, MIN_QUIET..=MAX_QUIET, bounds)
 }
 
 /// Parses the maximum time to wait.
@@ -141,10 +92,6 @@ pub fn idle_time(text: &str) -> Result<Duration, AskError> {
 /// The text is no duration, or longer than a day.
 pub fn timeout(text: &str) -> Result<Duration, AskError> {
     wait("timeout", text)
-}
-
-fn short(what: &'static str, text: &str) -> Result<Duration, AskError> {
-    span(what, text, MIN_QUIET..=MAX_QUIET, "between 1s and 10m")
 }
 
 fn wait(what: &'static str, text: &str) -> Result<Duration, AskError> {

@@ -1,9 +1,7 @@
 //! New connections from outside while the node is leaving, and what hides them.
 
-use std::time::Duration;
-
 use pathproof_facts::node_context::address;
-use pathproof_judge::drain::{Arrival, OpenConnections, Outside, ProbeRanges};
+use pathproof_judge::drain::{Arrival, Outside, ProbeRanges};
 use pathproof_witness::coverage::{Hooks, ObserverStart};
 use rstest::rstest;
 
@@ -147,36 +145,4 @@ fn a_repair_of_hooks_begins_the_quiet_time_anew() {
     );
     arrivals(scene.later(250), &[]);
     assert_eq!(scene.node.drain().watched, Some(ms(scene.now() - 250)));
-}
-
-#[test]
-fn open_connections_are_counted_once_a_second_while_the_node_leaves() {
-    let mut scene = Scene::probed();
-    assert!(!scene.later(5_000).idle().has("count open"));
-    assert!(scene.view(vec![tainted(&[TAINT])]).has("count open"));
-    scene.feed(Event::Open(Ok(OpenConnections::default())));
-    assert!(!scene.later(900).idle().has("count open"));
-    assert!(scene.later(100).idle().has("count open"));
-    assert!(
-        !scene.later(2_000).idle().has("count open"),
-        "one is under way"
-    );
-    let mut counted = OpenConnections::default();
-    counted.add(Duration::from_secs(1));
-    scene.feed(Event::Open(Ok(counted.clone())));
-    let now = ms(scene.now());
-    assert_eq!(scene.node.drain().open_connections(now), Ok(&counted));
-    let late = now.plus(Duration::from_millis(3_001));
-    let old = scene.node.drain().open_connections(late);
-    assert!(old.is_err(), "it began 5 s before");
-    scene.feed(Event::Open(Err("why".to_owned())));
-    assert_eq!(
-        scene.node.drain().open_connections(now),
-        Err("why".to_owned())
-    );
-    scene.view(vec![tainted(&[])]);
-    assert!(!scene.later(5_000).idle().has("count open"));
-    scene.view(vec![tainted(&[TAINT])]);
-    let first = scene.node.drain().open_connections(ms(scene.now()));
-    assert_eq!(first, Err("the agent has not counted them yet".to_owned()));
 }

@@ -500,7 +500,6 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Read(ReadEffect::WatchDrops(false)) => "leave drops",
         Effect::Publish(_) => "publish",
         Effect::HealthPorts(_) => "health ports",
-        Effect::Read(ReadEffect::CountOpen) => "count open",
         Effect::Write(WriteEffect::State(_)) => "remember",
         Effect::Read(ReadEffect::SampleAfter(_)) => "sample after",
         Effect::Measure(Measurement::Probe { .. }) => "probed",

@@ -245,23 +245,6 @@ fn the_sentinels_interfaces_count_together(
     assert_eq!(topology.has_applicable_probes(), expected == Tristate::Yes);
 }
 
-/// kube-proxy programs only IPv4.
-#[rstest]
-#[case::without_services_of_the_other_family([true, false], false)]
-#[case::with_such([true, true], true)]
-fn outsiders_are_hidden_where_they_are_served(
-    #[case] families: [bool; FAMILIES],
-    #[case] expected: bool,
-) {
-    let v4: DatapathOwners = [Owner::KubeProxyNftables].into_iter().collect();
-    let facts = TopologyFacts {
-        owners: [Some(v4), Some(DatapathOwners::default())],
-        ..TopologyFacts::default()
-    };
-    let hides = DatapathTopology::of(&facts).hides_outsiders(families);
-    assert_eq!(hides.is_some(), expected, "{hides:?}");
-}
-
 #[test]
 fn xdp_and_netkit_are_reported() {
     let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);

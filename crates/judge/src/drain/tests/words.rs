@@ -16,15 +16,6 @@ fn view(watched: u64, last: Option<u64>, seen: u64) -> DrainView {
     }
 }
 
-/// Connections with a packet a second ago, and others with one 20 s ago.
-fn open_ones(active: u64, idle: u64) -> OpenConnections {
-    let mut counted = OpenConnections::default();
-    for (count, seconds) in [(active, 1), (idle, 20)] {
-        (0..count).for_each(|_| counted.add(Duration::from_secs(seconds)));
-    }
-    counted
-}
-
 #[test]
 fn every_answer_has_its_sentence() {
     let blind = DrainView {
@@ -59,109 +50,13 @@ fn every_answer_has_its_sentence() {
         let answer = view.answer(&Ask::default(), now);
         let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
     }
-    let open = Ask {
-        until: Until::Open,
-        ..Ask::default()
-    };
-    let counted = |active, idle, at| OpenView {
-        last: Some((open_ones(active, idle), ms(at))),
-        ..OpenView::default()
-    };
-    let uncounted = OpenView {
-        uncounted: Some("Cilium translates them".to_owned()),
-        ..OpenView::default()
-    };
-    for open_view in [
-        counted(0, 0, 75_000),
-        counted(0, 7, 75_000),
-        counted(3, 7, 75_000),
-        counted(0, 0, 60_000),
-        uncounted,
-        OpenView::default(),
-    ] {
-        let view = DrainView {
-            open: open_view,
-            ..view(1_000, Some(59_000), 75_000)
-        };
-        let answer = view.answer(&open, ms(75_050));
-        let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
-    }
-    let recent = DrainView {
-        open: counted(0, 0, 74_900),
-        ..view(1_000, Some(74_000), 75_000)
-    };
-    let ask = Ask {
-        quiet: MIN_QUIET,
-        ..open
-    };
-    let answer = recent.answer(&ask, ms(75_050));
-    let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
-    let told = DrainView {
-        since: None,
-        ..view(1_000, Some(59_000), 75_000)
-    };
-    let waited = Ask {
-        waited: Some(Duration::from_secs(15)),
-        ..open
-    };
-    let answer = told.answer(&waited, ms(75_050));
-    let _ = writeln!(text, "{}: {}", in_json(answer.reason), answer.message);
-    for query in ["until=idle", "quiet=soon", "waited=2d", "quite=10s"] {
+    for query in ["quiet=soon", "waited=2d", "quite=10s"] {
         let error = Ask::parse(query).unwrap_err();
         let _ = writeln!(text, "{query}: {error}");
     }
     let _ = writeln!(text, "--timeout=x: {}", timeout("x").unwrap_err());
     let _ = writeln!(text, "--quiet=0: {}", quiet_time("0").unwrap_err());
     assert_words("drain", &text);
-}
-
-/// A caller whose requests may take longer than the default sets a longer idle time.
-#[rstest]
-#[case(10, DrainReason::Quiet)]
-#[case(19, DrainReason::Quiet)]
-#[case(20, DrainReason::Open)]
-#[case(600, DrainReason::Open)]
-fn a_silent_connection_is_in_use_for_the_idle_time(
-    #[case] idle: u64,
-    #[case] expected: DrainReason,
-) {
-    let open = Ask {
-        until: Until::Open,
-        idle: Duration::from_secs(idle),
-        ..Ask::default()
-    };
-    let view = DrainView {
-        open: OpenView {
-            last: Some((open_ones(0, 1), ms(75_000))),
-            ..OpenView::default()
-        },
-        ..view(1_000, Some(59_000), 75_000)
-    };
-    assert_eq!(view.answer(&open, ms(75_050)).reason, expected);
-    assert_eq!(Ask::parse(&open.query()), Ok(open));
-}
-
-/// A connection that just arrived may be missing from the count.
-#[rstest]
-#[case(73_900, DrainReason::Waiting)]
-#[case(74_999, DrainReason::Waiting)]
-#[case(75_000, DrainReason::Quiet)]
-fn a_count_serves_for_connections_that_came_before(
-    #[case] begun: u64,
-    #[case] expected: DrainReason,
-) {
-    let mut drain = leaving();
-    drain.look(&outside(74_000, &[(74_000, CLIENT)]), None);
-    assert!(drain.counts_open(ms(begun)));
-    assert!(!drain.counts_open(ms(begun + 5_000)), "one at a time");
-    drain.open(Ok(OpenConnections::default()));
-    drain.look(&outside(75_500, &[]), None);
-    let ask = Ask {
-        quiet: MIN_QUIET,
-        until: Until::Open,
-        ..Ask::default()
-    };
-    assert_eq!(drain.view().answer(&ask, ms(75_500)).reason, expected);
 }
 
 /// The maximum age of a sample.
