@@ -104,7 +104,7 @@ pub fn destroy(connection: &Socket) -> io::Result<()> {
 }
 
 /// A socket as the kernel describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Socket {
     family: u8,
     state: u8,

@@ -15,7 +15,7 @@ use nix::ifaddrs::getifaddrs;
 use pathproof_judge::health_ports::PortTable;
 use pathproof_report::KeptConnections;
 use pathproof_wire::service::{Address, Family};
-use pathproof_wire::steer::{Dialled, SteerRule, mapped};
+use pathproof_wire::steer::{ALIVE_NS, Dialled, SteerRule, mapped};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -25,6 +25,10 @@ use crate::datapath::listeners::{Socket, accepted, destroy};
 
 /// Interval of reading the node's connections.
 const READ: Duration = Duration::from_secs(2);
+/// Interval once none was known for this long: each reading lists sockets up to four times.
+const READ_IDLE: Duration = Duration::from_secs(10);
+/// Time between two checks after which the port's owner got new connections: the agent was frozen.
+const FROZEN: Duration = Duration::from_nanos(ALIVE_NS);
 /// Bounds of the time from the first reading of a connection to its end. Another reading confirms it before,
 /// and with the intervals of readings and checks a connection lasts at most 30 s.
 const FIRST: Duration = Duration::from_secs(3);
@@ -41,6 +45,9 @@ pub(super) struct Kept {
     services: Option<(watch::Receiver<Arc<PortTable>>, PortRange)>,
     schedule: Schedule,
     read: Option<Instant>,
+    checked: Option<Instant>,
+    /// Last time at which a connection was known, or the agent began to answer.
+    known: Option<Instant>,
     report: KeptConnections,
 }
 
@@ -51,6 +58,8 @@ impl Kept {
             services: services.map(|steered| (steered.table.subscribe(), steered.range.clone())),
             schedule: Schedule::default(),
             read: None,
+            checked: None,
+            known: None,
             report: KeptConnections {
                 left: (!ends).then(|| "--end-kept-connections=off".to_owned()),
                 ..KeptConnections::default()
@@ -62,8 +71,9 @@ impl Kept {
     /// connections come to this agent and to no other program.
     pub(super) fn check(&mut self, answers: bool, now: Instant) -> KeptConnections {
         if !answers {
-            (self.schedule, self.read, self.report.open) = (Schedule::default(), None, None);
-        } else if self.read.is_none_or(|read| now >= read + READ) {
+            (self.schedule, self.report.open) = (Schedule::default(), None);
+            (self.read, self.checked) = (None, None);
+        } else if self.is_due(now) {
             self.read = Some(now);
             let found = self.find();
             if let Err(error) = &found {
@@ -74,6 +84,18 @@ impl Kept {
         }
         self.end(now, destroy);
         self.report.clone()
+    }
+
+    /// Whether the connections are to be read now.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let before = self.checked.replace(now);
+        let answers_again = before.is_none_or(|before| now >= before + FROZEN);
+        if answers_again || !self.schedule.0.is_empty() {
+            self.known = Some(now);
+        }
+        let is_idle = self.known.is_some_and(|known| now >= known + READ_IDLE);
+        let interval = if is_idle { READ_IDLE } else { READ };
+        self.read.is_none_or(|read| now >= read + interval)
     }
 
     fn find(&self) -> io::Result<Vec<Socket>> {
@@ -155,24 +177,24 @@ fn bypassing(
     Ok(connections)
 }
 
-/// The connections of the last reading by their ids, with the time at which each is ended.
+/// The connections of the last reading, with the time at which each is ended.
 #[derive(Default)]
-struct Schedule(BTreeMap<[u8; 48], (Instant, Socket)>);
+struct Schedule(BTreeMap<Socket, Instant>);
 
 impl Schedule {
     /// Follows a reading: known connections keep their times.
     fn follow(&mut self, found: Vec<Socket>, now: Instant) {
-        let known = std::mem::take(&mut self.0);
-        for connection in found {
-            let due = known.get(&connection.id).map(|(due, _)| *due);
+        let timed = found.into_iter().map(|connection| {
+            let due = self.0.get(&connection).copied();
             let due = due.unwrap_or_else(|| now + delay(&connection.id));
-            self.0.insert(connection.id, (due, connection));
-        }
+            (connection, due)
+        });
+        self.0 = timed.collect();
     }
 
     fn due(&self, now: Instant) -> impl Iterator<Item = &Socket> {
-        let due = self.0.values().filter(move |(due, _)| *due <= now);
-        due.map(|(_, connection)| connection)
+        let due = self.0.iter().filter(move |(_, due)| **due <= now);
+        due.map(|(connection, _)| connection)
     }
 }
 
@@ -302,6 +324,34 @@ mod tests {
         // Connections that their clients closed are not ended.
         schedule.follow(clients(3), start + 2 * READ);
         assert_eq!(due(&schedule, LAST), 3);
+    }
+
+    #[test]
+    fn connections_are_read_less_often_while_none_is_known() {
+        let start = Instant::now();
+        let mut kept = Kept::new(SteerRule::default(), None, true);
+        let mut readings = |found: u8, from: u32, to: u32| {
+            let seconds = from..to;
+            let times = seconds.map(|second| start + Duration::from_secs(second.into()));
+            let due = times.filter(|now| {
+                let is_due = kept.is_due(*now);
+                if is_due {
+                    kept.read = Some(*now);
+                    kept.schedule.follow(clients(found), *now);
+                }
+                is_due
+            });
+            due.count()
+        };
+        assert_eq!(readings(0, 0, 10), 5, "they may not be accepted yet");
+        assert_eq!(readings(0, 10, 70), 6);
+        assert_eq!(
+            readings(1, 70, 120),
+            21,
+            "one is known from the first of them on"
+        );
+        assert_eq!(readings(0, 120, 190), 11, "it has ended");
+        assert_eq!(readings(0, 250, 260), 5, "the agent was frozen");
     }
 
     /// Ends three connections with this result for each. Returns the number of attempts and the report.
