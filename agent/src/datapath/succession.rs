@@ -12,6 +12,8 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::pins::Pins;
 use super::syscall::lookup_programs;
@@ -130,18 +132,20 @@ pub struct Succession {
     program: u32,
     pub(super) namespace: File,
     marks: Marks,
+    /// Whether the kernel did not list the programs once.
+    unlisted: AtomicBool,
 }
 
 impl Succession {
     /// Call it before the program is attached: another agent that sees the program must find its mark.
     pub(super) fn begin(program: u32, namespace: File, marks: Marks) -> Self {
-        let attached = lookup_programs(namespace.as_fd()).unwrap_or_default();
-        marks.forget(&attached.into_iter().collect());
         let begun = Self {
             program,
             namespace,
             marks,
+            unlisted: AtomicBool::new(false),
         };
+        begun.marks.forget(&begun.programs().into_iter().collect());
         begun.mark(STEERS);
         begun
     }
@@ -164,10 +168,23 @@ impl Succession {
         }
     }
 
+    /// The attached programs, in the order in which they run. None if the kernel does not list them: then this
+    /// agent acts as if it were alone.
+    fn programs(&self) -> Vec<u32> {
+        lookup_programs(self.namespace.as_fd()).unwrap_or_else(|error| {
+            // Logged once, because the programs are read every second.
+            if !self.unlisted.swap(true, Relaxed) {
+                tracing::warn!(%error, "the kernel does not list the programs that steer connections: \
+                                        another agent is not recognised");
+            }
+            Vec::new()
+        })
+    }
+
     /// Whether an agent that answers load balancers precedes this one: its program is attached before this
     /// agent's, or this agent's is about to be attached behind it.
     pub fn follows_an_agent(&self) -> bool {
-        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
+        let programs = self.programs();
         let mut before = programs.iter().take_while(|id| **id != self.program);
         before.any(|id| self.marks.has(ANSWERS, *id))
     }
@@ -175,9 +192,7 @@ impl Succession {
     /// Whether no other agent and no later program may answer load balancers. False if the kernel does not list
     /// the programs.
     pub fn answers_alone(&self) -> bool {
-        let Ok(programs) = lookup_programs(self.namespace.as_fd()) else {
-            return false;
-        };
+        let programs = self.programs();
         let has_mark = |mark: &str, id: u32| self.marks.has(mark, id);
         let mut before = programs.iter().take_while(|id| **id != self.program);
         let follows = before.any(|id| has_mark(ANSWERS, *id));
@@ -197,7 +212,7 @@ impl Succession {
 
     /// Reads from the kernel which programs are attached behind this one.
     pub fn ask(&self) -> Behind {
-        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
+        let programs = self.programs();
         behind(&programs, self.program, |mark, id| self.marks.has(mark, id))
     }
 }
