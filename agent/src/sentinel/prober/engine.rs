@@ -115,6 +115,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
                     let moved = old.targets.endpoint.port() != targets.endpoint.port();
                     old.targets = targets;
                     if moved {
+                        // To measure when the rules follow.
                         old.hurry(now, self.tools.dice);
                     }
                 }
@@ -141,7 +142,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
     fn go_on(&mut self, now: Mono) {
         for course in self.courses.iter_mut().flatten() {
             self.tools.go_on(&mut course.round, now);
-            course.collect(&mut self.known, self.tools.dice);
+            course.collect(&mut self.known, now, self.tools.dice);
         }
     }
 
@@ -157,12 +158,9 @@ impl<K: Kernel, N: Network> Engine<K, N> {
             let due = course.due.min(now);
             // Missed rounds are not made up for.
             course.begun = Some(now);
-            let whole = course.pace.is_whole();
             course.due = now.plus(course.pace.gap(self.tools.dice));
             let outside = course.begins_outside(now);
-            let lanes = errands(&course.targets)
-                .filter(|errand| outside || errand.is_of_host())
-                .take(if whole { usize::MAX } else { 1 });
+            let lanes = errands(&course.targets).filter(|errand| outside || errand.is_of_host());
             self.tools
                 .begin(&mut course.round, &course.targets, due, lanes);
         }
@@ -193,11 +191,11 @@ impl<K: Kernel, N: Network> Engine<K, N> {
 }
 
 impl<S: Socket> Course<S> {
-    /// Speeds up after the endpoint moved, to measure when the rules follow.
+    /// Brings the next round forward, and shortens the intervals after it.
     fn hurry(&mut self, now: Mono, dice: Dice) {
-        let gap = self.pace.hurry(self.targets.endpoint.port(), dice);
-        let next = self.begun.map_or(now, |begun| begun.plus(gap)).max(now);
-        self.due = self.due.min(next);
+        self.pace.suspect_rounds = SUSPECT_ROUNDS;
+        let next = self.begun.map(|begun| begun.plus(self.pace.gap(dice)));
+        self.due = self.due.min(next.unwrap_or(now).max(now));
     }
 
     /// Whether a round that begins now includes the probes from outside the node. If so, its start is
@@ -217,14 +215,14 @@ impl<S: Socket> Course<S> {
     }
 
     /// Collects finished traces. A changed outcome brings the next round forward.
-    fn collect(&mut self, known: &mut Vec<ProbeTrace>, dice: Dice) {
+    fn collect(&mut self, known: &mut Vec<ProbeTrace>, now: Mono, dice: Dice) {
         let mut changed = false;
         for trace in self.round.settled() {
             changed |= self.pace.note(&trace);
             known.push(trace);
         }
-        if let Some(begun) = self.begun.filter(|_| changed) {
-            self.due = self.due.min(begun.plus(self.pace.gap(dice)));
+        if changed {
+            self.hurry(now, dice);
         }
     }
 }
@@ -237,18 +235,8 @@ pub(super) const IDLE: Gap = Duration::from_millis(420)..Duration::from_millis(4
 /// Interval after a change. A lost probe has timed out before the next round. A probe that loses its data
 /// takes up to twice as long.
 pub(super) const SUSPECT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
-/// Fast interval after the sentinel's endpoint moved, while probes still reach the old one. It measures the
-/// lag of the rules to a tenth of a second. Successful probes complete much earlier.
-pub(super) const FAST: Gap = Duration::from_millis(80)..Duration::from_millis(100);
-/// Number of fast rounds with every lane: three seconds.
-const FAST_ROUNDS: u32 = 33;
-/// Number of further fast rounds with only one lane: half a minute. In a large cluster a proxy takes seconds
-/// to follow; its lag is measured as precisely.
-const NARROW_ROUNDS: u32 = 330;
-/// Among the fast rounds with only one lane, one in this many has every lane, about as often as at the idle
-/// interval.
-const WHOLE_ONE_IN: u32 = 5;
-/// Number of rounds at the interval [`SUSPECT`] after a change: enough to confirm a failure, and a repair.
+/// Number of rounds at the interval [`SUSPECT`] after a change: enough to confirm a failure, and a repair, and
+/// to measure to a quarter of a second when rules follow that do so within two seconds.
 const SUSPECT_ROUNDS: u32 = 8;
 
 /// The part of a probe's outcome whose change shortens the interval.
@@ -282,61 +270,29 @@ struct Pace {
     fates: Vec<(Lane, Fate)>,
     /// Remaining rounds at the interval after a change.
     suspect_rounds: u32,
-    /// Remaining fast rounds.
-    fast_rounds: u32,
-    /// Port that the endpoint moved to.
-    wanted: Option<u16>,
-    /// Whether a probe of the last round reached another port.
-    behind: bool,
 }
 
 impl Pace {
-    /// Starts fast rounds after the endpoint moved to this port; returns the interval to the next round.
-    fn hurry(&mut self, wanted: u16, dice: Dice) -> Duration {
-        self.wanted = Some(wanted);
-        self.fast_rounds = FAST_ROUNDS + NARROW_ROUNDS;
-        self.behind = true;
-        jitter(dice, &FAST)
-    }
-
     /// Records a probe's outcome; returns whether it differs from the lane's last one.
     fn note(&mut self, trace: &ProbeTrace) -> bool {
-        let elsewhere = |generation| Some(generation) != self.wanted;
-        self.behind |= trace.generation.is_some_and(elsewhere);
         let fate = Fate::of(trace);
         let known = self.fates.iter_mut().find(|(lane, _)| *lane == trace.lane);
-        let changed = match known {
+        match known {
             Some((_, before)) => std::mem::replace(before, fate) != fate,
             None => {
                 self.fates.push((trace.lane, fate));
                 true
             }
-        };
-        if changed {
-            self.suspect_rounds = SUSPECT_ROUNDS;
         }
-        changed
-    }
-
-    /// Whether a round that starts now has every lane. Call it before [`gap`](Self::gap).
-    fn is_whole(&self) -> bool {
-        let narrow = self.behind && (1..=NARROW_ROUNDS).contains(&self.fast_rounds);
-        !narrow || self.suspect_rounds > 0 || self.fast_rounds.is_multiple_of(WHOLE_ONE_IN)
     }
 
     /// The interval from a round that starts now to the next.
     fn gap(&mut self, dice: Dice) -> Duration {
-        let span = match (self.fast_rounds, self.suspect_rounds) {
-            (1.., _) if self.behind => FAST,
-            (_, 1..) => SUSPECT,
-            _ => IDLE,
-        };
-        self.fast_rounds = if self.behind {
-            self.fast_rounds.saturating_sub(1)
+        let span = if self.suspect_rounds > 0 {
+            SUSPECT
         } else {
-            0
+            IDLE
         };
-        self.behind = false;
         self.suspect_rounds = self.suspect_rounds.saturating_sub(1);
         jitter(dice, &span)
     }

@@ -1,6 +1,5 @@
 //! The sentinel's endpoint moves: how soon probes show that the rules have followed.
 
-use super::super::engine::FAST;
 use super::*;
 
 const OLD: u16 = 20_001;
@@ -25,15 +24,10 @@ fn followed() -> Bench {
     bench
 }
 
-fn gaps(traces: &[&ProbeTrace]) -> Vec<Duration> {
-    let pairs = traces.windows(2);
-    pairs.map(|pair| pair[1].sent.since(pair[0].sent)).collect()
-}
-
-// Whenever the endpoint moves, the first probe that meets the new rules is sent at most 100 ms after they are
+// Whenever the endpoint moves, the first probe that meets the new rules is sent at most 250 ms after they are
 // in force.
 #[rstest]
-fn rules_that_follow_are_noticed_within_100_ms(
+fn rules_that_follow_are_noticed_within_250_ms(
     #[values(0, 70, 190, 330)] moment: u64,
     #[values(30, 200, 1_000)] lag: u64,
 ) {
@@ -49,52 +43,12 @@ fn rules_that_follow_are_noticed_within_100_ms(
     for (lane, traces) in by_lane(&bench.traces()) {
         let first = traces.iter().find(|trace| trace.generation == Some(NEW));
         let late = first.expect("one that follows").sent.since(followed);
-        assert!(late <= FAST.end, "{lane:?}: {late:?} after {moved:?}");
-        // The fast rounds end once the lane has met the new rules.
-        let after: Vec<_> = traces
-            .iter()
-            .copied()
-            .filter(|trace| trace.generation == Some(NEW))
-            .collect();
-        assert!(
-            gaps(&after)[1..].iter().all(|gap| *gap >= SUSPECT.start),
-            "{lane:?}"
-        );
-    }
-}
-
-// In a large cluster a proxy takes seconds to follow. One lane per family measures its lag to a tenth of a
-// second, and the other lanes cost as much as at the idle interval.
-#[test]
-fn one_lane_stays_fast_while_rules_are_seconds_late() {
-    let mut bench = followed();
-    bench.engine.retarget(&at(NEW));
-    bench.run(4 * SECOND);
-    bench.traces();
-    bench.run(6 * SECOND);
-    bench.world.lock().generation = NEW;
-    let followed = bench.engine.now();
-    bench.run(SECOND);
-    for (lane, traces) in by_lane(&bench.traces()) {
-        let late = traces.iter().filter(|trace| trace.sent < followed).count();
-        let first = traces.iter().find(|trace| trace.generation == Some(NEW));
-        let lag = first.expect("one that follows").sent.since(followed);
-        if lane.path == ProbePath::Pod && lane.transport == Transport::Tcp {
-            assert!(
-                (58..=76).contains(&late) && lag <= FAST.end,
-                "{lane:?}: {late}, {lag:?}"
-            );
-        } else {
-            assert!(
-                (11..=16).contains(&late) && lag <= 5 * FAST.end,
-                "{lane:?}: {late}, {lag:?}"
-            );
-        }
+        assert!(late <= SUSPECT.end, "{lane:?}: {late:?} after {moved:?}");
     }
 }
 
 #[test]
-fn fast_rounds_end_if_rules_do_not_follow() {
+fn rounds_are_slow_again_if_rules_do_not_follow() {
     let mut bench = followed();
     bench.engine.retarget(&at(NEW));
     bench.run(40 * SECOND);
@@ -109,29 +63,24 @@ fn fast_rounds_end_if_rules_do_not_follow() {
     }
 }
 
-// 15 s is the shortest default interval of rotations. Rules of some hundred Services follow within half a
-// second. The moments of probes are random, so it takes four minutes of them for a stable share.
-#[rstest]
-#[case::some_hundred_services(200, 12)]
-#[case::a_thousand(500, 20)]
-fn a_rotation_every_15_s_costs_a_few_rounds_more(#[case] lag: u64, #[case] percent: usize) {
+// 15 s is the shortest default interval of rotations.
+#[test]
+fn a_rotation_every_15_s_costs_a_few_rounds_more() {
+    let lag = Duration::from_millis(200);
     let count = |rotates: bool| {
         let mut bench = followed();
         for turn in 1..=16 {
             let port = if rotates { OLD + turn } else { OLD };
             bench.engine.retarget(&at(port));
-            bench.run(Duration::from_millis(lag));
+            bench.run(lag);
             bench.world.lock().generation = port;
-            bench.run(15 * SECOND - Duration::from_millis(lag));
+            bench.run(15 * SECOND - lag);
         }
         bench.traces().len()
     };
     let (quiet, rotated) = (count(false), count(true));
     println!("{rotated} probes in four minutes with rotations, {quiet} without");
-    assert!(
-        rotated < quiet + quiet * percent / 100,
-        "{rotated} for {quiet}"
-    );
+    assert!(rotated < quiet + quiet * 15 / 100, "{rotated} for {quiet}");
 }
 
 // The observer knows the endpoint only from the view. So a probe can reach the echo at another generation, be

@@ -23,13 +23,8 @@ const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel"
 const HOLD: Duration = Duration::from_secs(6);
 /// Interval between test connections.
 const PACE: Duration = Duration::from_millis(10);
-/// For this time after a move the agent probes every path at the fast interval. A lag below it is accurate to
-/// `EXACT`.
-const IN_HASTE: Duration = Duration::from_secs(3);
-const EXACT: Duration = Duration::from_millis(100);
-/// After `IN_HASTE` only one path of each family is probed fast. The lags of the other paths are then
-/// accurate to the interval of their probes.
-const ROUND: Duration = Duration::from_millis(600);
+/// Largest error: the interval of probes, and a captured lag's own.
+const EXACT: Duration = Duration::from_millis(600);
 
 /// Starts `pathproof rotate`, which moves the endpoint, and compares the lag that the agent reports with
 /// the captured one.
@@ -46,20 +41,14 @@ pub(super) fn measure(
     let target = SocketAddr::new(address, port(&service["spec"])?);
     // The sentinel does not answer unknown clients, so these connections are captured but never succeed.
     let _dialler = dial(site, target, PACE, PACE)?;
-    let [mut exact, mut round] = <[Figure; 2]>::default();
+    let mut errors = Figure::default();
     for turn in 0..MOVES {
         let (seen, off) = one(site, agent, (turn % 2 == 1).then_some(proxy))?;
         println!("{seen:.3?} as captured ; the agent is off by {off:.3?}");
-        // The first path is probed fast until the rules follow, so its lag counts as exact in every case.
-        exact.note(off.first().copied());
-        match seen {
-            Some(lag) if lag < IN_HASTE => exact.note(off.into_iter().max()),
-            _ => round.note(off.into_iter().max()),
-        }
+        errors.note(off.into_iter().max());
     }
     head(&format!("lag off | {}", Figure::COLUMNS));
-    exact.print("path in haste; below 3 s all", EXACT, missed);
-    round.print("farthest path, from 3 s on", ROUND, missed);
+    errors.print("farthest path", EXACT, missed);
     Ok(())
 }
 
