@@ -1,19 +1,20 @@
-//! Single netlink requests, and their answers. `datapath::devices` subscribes to changes of interfaces
-//! and routes.
+//! Netlink requests, and their answers: rtnetlink encodes and parses those about interfaces, routes and
+//! neighbours. `datapath::devices` subscribes to changes of interfaces and routes.
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::net::if_::if_indextoname;
 use pathproof_wire::service::Family;
-use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use rtnetlink::packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use socket2::SockRef;
 
-pub mod link;
+pub(crate) mod link;
 pub(crate) mod routes;
-pub mod ways;
+pub(crate) mod ways;
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
@@ -95,6 +96,25 @@ pub(crate) fn ask(protocol: isize, (kind, flags): (u16, u16), body: &[u8]) -> io
         if half(&answer, 4) == Some(ERROR) {
             return Ok(last);
         }
+    }
+}
+
+/// Same as [`ask`], with a message about interfaces, routes or neighbours.
+pub(crate) fn request(kind: u16, flags: u16, message: &impl Emitable) -> io::Result<Vec<u8>> {
+    ask(NETLINK_ROUTE, (kind, flags), &encoded(message))
+}
+
+pub(crate) fn encoded(message: &impl Emitable) -> Vec<u8> {
+    let mut body = vec![0; message.buffer_len()];
+    message.emit(&mut body);
+    body
+}
+
+/// Returns `None` for the error of the kernel with this number.
+pub(crate) fn unless<T>(number: i32, done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(error) if error.raw_os_error() == Some(number) => Ok(None),
+        other => other.map(Some),
     }
 }
 

@@ -1,29 +1,18 @@
-//! Arbitrary answers of the kernel to netlink requests: about interfaces, routes and tables of nf_tables. The
-//! messages fit into the datagram, and are the same after they are encoded again. The readers of a message
-//! return the same result after its attributes are encoded again.
+//! Arbitrary answers of the kernel to netlink requests about tables of nf_tables. The messages fit into the
+//! datagram, and are the same after they are encoded again.
 
 use std::fmt::Debug;
 
 use pathproof::netfilter::is_there;
-use pathproof::netlink::{attribute, attributes, link, message, messages, ways};
+use pathproof::netlink::{attribute, attributes, message, messages};
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// `RTM_NEWLINK`, as an example of a kind that carries data.
 const DATA: u16 = 16;
 
-/// Length of `struct ifinfomsg` and `struct rtmsg`.
-const LINK: usize = 16;
-const ROUTE: usize = 12;
-
 pub(crate) fn check(datagram: &[u8]) -> bool {
-    let (bodies, is_whole) = bodies(datagram);
-    for body in &bodies {
-        same(body, LINK, |body| {
-            link::parse(body.get(LINK..).unwrap_or_default())
-        });
-        same(body, ROUTE, ways::read);
-    }
+    let (_, is_whole) = bodies(datagram);
     let is_there = is_there(datagram);
     assert_eq!(matches!(is_there, Ok(true)), is_whole);
     is_there.is_ok() && !datagram.is_empty()

@@ -15,10 +15,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
 use pathproof_wire::packet::Link;
 use pathproof_wire::service::Family;
-use rtnetlink::packet_core::Parseable;
-use rtnetlink::packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
-};
+use rtnetlink::packet_route::link::{InfoKind, LinkLayerType};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use socket2::{SockFilter, SockRef};
 use thiserror::Error;
@@ -26,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::netlink::{self, routes};
+use crate::netlink::{self, link, routes};
 
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -208,19 +205,19 @@ async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
         .await
         .map_err(failed("list interfaces"))?;
     let mut interfaces = Interfaces::default();
-    for message in listed.map_err(failed("list interfaces"))? {
-        interfaces.add(&message, uplinks);
+    for found in listed.map_err(failed("list interfaces"))? {
+        interfaces.add(found, uplinks);
     }
     interfaces.devices.sort_by_key(|device| device.index);
     Ok(interfaces)
 }
 
-fn links() -> io::Result<Vec<LinkMessage>> {
+fn links() -> io::Result<Vec<link::Link>> {
     /// A `struct ifinfomsg` that selects all.
     const ALL: [u8; 16] = [0; 16];
     let mut links = Vec::new();
     netlink::dump(PATIENCE, NETLINK_ROUTE, libc::RTM_GETLINK, &ALL, |body| {
-        match LinkMessage::parse(body) {
+        match link::parse(body) {
             Ok(link) => links.push(link),
             Err(error) => tracing::debug!(%error, "an interface could not be read"),
         }
@@ -240,52 +237,32 @@ async fn list_uplinks() -> Result<BTreeSet<u32>, DevicesError> {
 }
 
 impl Interfaces {
-    fn add(&mut self, message: &LinkMessage, uplinks: &BTreeSet<u32>) {
-        let header = &message.header;
-        if header.flags.contains(LinkFlags::Loopback) {
+    fn add(&mut self, found: link::Link, uplinks: &BTreeSet<u32>) {
+        if found.is_loopback {
             return;
         }
-        let Some(link) = link_of(header.link_layer_type) else {
+        let Some(link) = link_of(found.layer) else {
             // An interface that is down carries nothing.
-            let up = header.flags.contains(LinkFlags::Up);
-            self.unfollowed += usize::from(up && carries_ip(header.link_layer_type));
+            self.unfollowed += usize::from(found.up && carries_ip(found.layer));
             return;
         };
-        let (mut name, mut elsewhere, mut pair, mut tun) = (None, false, false, false);
-        for attribute in &message.attributes {
-            match attribute {
-                LinkAttribute::IfName(found) => name = Some(found.clone()),
-                LinkAttribute::LinkNetNsId(_) => elsewhere = true,
-                LinkAttribute::LinkInfo(infos) => {
-                    self.netkit += u32::from(infos.contains(&NETKIT));
-                    pair = infos.contains(&NETKIT) || infos.contains(&VETH);
-                    tun = infos.contains(&TUN);
-                }
-                LinkAttribute::Xdp(xdp) if has_xdp(xdp) => {
-                    self.accelerated.insert(header.index);
-                }
-                _ => {}
-            }
+        if found.has_xdp {
+            self.accelerated.insert(found.index);
         }
-        let uplink = uplinks.contains(&header.index);
-        self.devices.extend(name.map(|name| Device {
-            index: header.index,
-            name,
+        let netkit = found.kind == Some(InfoKind::Netkit);
+        self.netkit += u32::from(netkit);
+        let pair = netkit || found.kind == Some(InfoKind::Veth);
+        let tun = found.kind == Some(InfoKind::Tun);
+        let uplink = uplinks.contains(&found.index);
+        self.devices.push(Device {
+            index: found.index,
+            name: found.name,
             link,
             uplink,
-            leads_elsewhere: elsewhere && pair,
+            leads_elsewhere: found.leads_elsewhere && pair,
             may_be_a_pods: (pair || tun) && !uplink,
-        }));
+        });
     }
-}
-
-const NETKIT: LinkInfo = LinkInfo::Kind(InfoKind::Netkit);
-const VETH: LinkInfo = LinkInfo::Kind(InfoKind::Veth);
-const TUN: LinkInfo = LinkInfo::Kind(InfoKind::Tun);
-
-fn has_xdp(xdp: &[LinkXdp]) -> bool {
-    xdp.iter()
-        .any(|fact| matches!(fact, LinkXdp::Attached(how) if *how != XdpAttached::None))
 }
 
 /// Header before the network header; `None` if such interfaces are not followed.
@@ -329,6 +306,7 @@ mod tests {
 
     use futures_util::stream;
     use rstest::rstest;
+    use rtnetlink::packet_route::link::LinkFlags;
 
     use super::*;
 
@@ -366,13 +344,16 @@ mod tests {
         #[case] link: Option<Link>,
         #[case] unfollowed: usize,
     ) {
-        let mut message = LinkMessage::default();
-        message.header.link_layer_type = kind;
-        message.header.flags = flags;
-        message.header.index = 7;
-        message.attributes = vec![LinkAttribute::IfName("one".to_owned())];
+        let found = link::Link {
+            index: 7,
+            name: "one".to_owned(),
+            layer: kind,
+            up: flags.contains(LinkFlags::Up),
+            is_loopback: flags.contains(LinkFlags::Loopback),
+            ..link::Link::default()
+        };
         let mut interfaces = Interfaces::default();
-        interfaces.add(&message, &BTreeSet::from([7]));
+        interfaces.add(found, &BTreeSet::from([7]));
         let expected = link.map(|link| Device {
             index: 7,
             name: "one".to_owned(),
@@ -423,16 +404,14 @@ mod tests {
     #[case::virtual_machine(InfoKind::Tun, false, [false, true])]
     #[case::uplink_of_a_node_in_a_container(InfoKind::MacVlan, true, [false, false])]
     fn pairs(#[case] kind: InfoKind, #[case] elsewhere: bool, #[case] expected: [bool; 2]) {
-        let mut message = LinkMessage::default();
-        message.header.link_layer_type = LinkLayerType::Ether;
-        message.attributes = vec![
-            LinkAttribute::IfName("one".to_owned()),
-            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
-        ];
-        let other = elsewhere.then_some(LinkAttribute::LinkNetNsId(0));
-        message.attributes.extend(other);
+        let found = link::Link {
+            layer: LinkLayerType::Ether,
+            kind: Some(kind),
+            leads_elsewhere: elsewhere,
+            ..link::Link::default()
+        };
         let mut interfaces = Interfaces::default();
-        interfaces.add(&message, &BTreeSet::new());
+        interfaces.add(found, &BTreeSet::new());
         let device = &interfaces.devices[0];
         assert_eq!([device.leads_elsewhere, device.may_be_a_pods], expected);
     }

@@ -1,23 +1,15 @@
-//! Bridges and pods' devices among the node's interfaces, as the kernel describes them now.
+//! The node's interfaces, as the kernel describes them now.
 
 use std::io;
 
-use netlink_sys::protocols::NETLINK_ROUTE;
+use rtnetlink::packet_core::Parseable as _;
+use rtnetlink::packet_route::link::{
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, Inet6IfaceFlags, InfoBridge, InfoData,
+    InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    LinkXdp, XdpAttached,
+};
 
-use crate::netlink::{ask, find, word};
-
-/// Length of `struct ifinfomsg`.
-const HEADER: usize = 16;
-/// Attributes of interfaces: `IFLA_MASTER`, `IFLA_LINK_NETNSID`, and `IFLA_LINKINFO` with its
-/// `IFLA_INFO_KIND`, `IFLA_INFO_DATA` and `IFLA_INFO_SLAVE_KIND`.
-const MASTER: u16 = 10;
-const OTHER_NAMESPACE: u16 = 37;
-const INFO: u16 = 18;
-const KIND: u16 = 1;
-const DATA: u16 = 2;
-const PORT_KIND: u16 = 4;
-/// `IFLA_BR_NF_CALL_IPTABLES` and `IFLA_BR_NF_CALL_IP6TABLES`.
-const CALL_TABLES: [u16; 2] = [36, 37];
+use crate::netlink::{request, unless};
 
 /// Kinds of devices by which the node reaches its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,44 +22,154 @@ pub(crate) enum Leads {
     Bridge,
 }
 
-/// An interface's part in bridging, and what it leads to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
-    /// Index of the bridge that it is a port of.
-    pub(crate) bridge: Option<u32>,
-    /// If it is a bridge, whether it sends packets between its ports through netfilter, for IPv4 and IPv6.
-    pub(crate) calls_tables: Option<[bool; 2]>,
-    /// `None` if it does not lead to pods.
-    pub(crate) leads: Option<Leads>,
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) layer: LinkLayerType,
+    pub(crate) kind: Option<InfoKind>,
+    pub(crate) is_loopback: bool,
+    pub(crate) up: bool,
+    pub(crate) carrier: bool,
+    pub(crate) mac: Vec<u8>,
+    pub(crate) alias: Option<String>,
+    pub(crate) mtu: u32,
+    /// Index of the other end of a pair; `None` if it is in another namespace.
+    pub(crate) peer: Option<u32>,
+    /// Whether the other end or the lower device is in another network namespace.
+    pub(crate) leads_elsewhere: bool,
+    /// Bridge, bond or VRF that the interface belongs to.
+    pub(crate) controller: Option<u32>,
+    pub(crate) is_port_of_a_bridge: bool,
+    /// Whether a bridge sends packets between its ports through netfilter, for IPv4 and IPv6.
+    pub(crate) calls_tables: [bool; 2],
+    pub(crate) has_xdp: bool,
+    pub(crate) forwards_v4: bool,
+    pub(crate) has_v6: bool,
+    /// Whether IPv6 is configured, so that the multicast route exists.
+    pub(crate) v6_ready: bool,
+    /// Whether the kernel creates IPv6 addresses on the interface.
+    pub(crate) makes_addresses: bool,
 }
 
 pub(crate) fn read(index: u32) -> io::Result<Link> {
-    let mut question = [0; HEADER];
-    question[4..8].copy_from_slice(&index.to_ne_bytes());
-    let body = ask(NETLINK_ROUTE, (libc::RTM_GETLINK, 0), &question)?;
-    Ok(body.get(HEADER..).map(parse).unwrap_or_default())
+    let mut question = LinkMessage::default();
+    question.header.index = index;
+    parse(&request(libc::RTM_GETLINK, 0, &question)?)
 }
 
-pub fn parse(attributes: &[u8]) -> Link {
-    let info = find(attributes, INFO).unwrap_or_default();
-    let is_bridge =
-        |kind: u16| find(info, kind).is_some_and(|name| name == b"bridge\0" || name == b"bridge");
-    let master = || word(find(attributes, MASTER)?, 0);
-    let kind = find(info, KIND).unwrap_or_default();
-    let leads = match kind.strip_suffix(b"\0").unwrap_or(kind) {
-        b"veth" | b"netkit" if find(attributes, OTHER_NAMESPACE).is_some() => {
-            Some(Leads::Elsewhere)
+/// The interface with this name, if there is one.
+pub(crate) fn named(name: &str) -> io::Result<Option<Link>> {
+    let mut question = LinkMessage::default();
+    question.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+    let asked = unless(libc::ENODEV, request(libc::RTM_GETLINK, 0, &question))?;
+    asked.map(|body| parse(&body)).transpose()
+}
+
+pub(crate) fn parse(body: &[u8]) -> io::Result<Link> {
+    let message = LinkMessage::parse(body).map_err(io::Error::other)?;
+    Ok(Link::of(&message))
+}
+
+impl Link {
+    pub(crate) fn of(message: &LinkMessage) -> Self {
+        let flags = message.header.flags;
+        let mut link = Self {
+            index: message.header.index,
+            layer: message.header.link_layer_type,
+            is_loopback: flags.contains(LinkFlags::Loopback),
+            up: flags.contains(LinkFlags::Up),
+            carrier: flags.contains(LinkFlags::LowerUp),
+            ..Self::default()
+        };
+        message.attributes.iter().for_each(|found| link.add(found));
+        if link.leads_elsewhere {
+            link.peer = None;
         }
-        b"veth" | b"netkit" => Some(Leads::Pair),
-        b"bridge" | b"openvswitch" => Some(Leads::Bridge),
-        _ => None,
-    };
-    let calls = |data: &[u8]| CALL_TABLES.map(|switch| find(data, switch) == Some(&[1][..]));
-    Link {
-        bridge: is_bridge(PORT_KIND).then(master).flatten(),
-        calls_tables: is_bridge(KIND).then(|| calls(find(info, DATA).unwrap_or_default())),
-        leads,
+        link
     }
+
+    /// Index of the bridge that it is a port of.
+    pub(crate) fn bridge(&self) -> Option<u32> {
+        self.controller.filter(|_| self.is_port_of_a_bridge)
+    }
+
+    /// `None` if it does not lead to pods.
+    pub(crate) fn leads(&self) -> Option<Leads> {
+        match self.kind.as_ref()? {
+            InfoKind::Veth | InfoKind::Netkit if self.leads_elsewhere => Some(Leads::Elsewhere),
+            InfoKind::Veth | InfoKind::Netkit => Some(Leads::Pair),
+            InfoKind::Bridge => Some(Leads::Bridge),
+            InfoKind::Other(kind) if kind == "openvswitch" => Some(Leads::Bridge),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, attribute: &LinkAttribute) {
+        match attribute {
+            LinkAttribute::IfName(name) => self.name.clone_from(name),
+            LinkAttribute::Address(mac) => self.mac.clone_from(mac),
+            LinkAttribute::IfAlias(alias) => self.alias = Some(alias.clone()),
+            LinkAttribute::Mtu(mtu) => self.mtu = *mtu,
+            LinkAttribute::Link(peer) => self.peer = Some(*peer),
+            LinkAttribute::LinkNetNsId(_) => self.leads_elsewhere = true,
+            LinkAttribute::Controller(index) => self.controller = (*index != 0).then_some(*index),
+            LinkAttribute::Xdp(xdp) => self.has_xdp = xdp.iter().any(is_attached),
+            LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| self.add_info(info)),
+            LinkAttribute::AfSpecUnspec(specs) => {
+                specs.iter().for_each(|spec| self.add_family(spec));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_info(&mut self, info: &LinkInfo) {
+        match info {
+            LinkInfo::Kind(kind) => self.kind = Some(kind.clone()),
+            LinkInfo::PortKind(kind) => self.is_port_of_a_bridge = *kind == InfoPortKind::Bridge,
+            LinkInfo::Data(InfoData::Bridge(switches)) => {
+                for switch in switches {
+                    match switch {
+                        InfoBridge::NfCallIpTables(calls) => self.calls_tables[0] = *calls,
+                        InfoBridge::NfCallIp6Tables(calls) => self.calls_tables[1] = *calls,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add_family(&mut self, spec: &AfSpecUnspec) {
+        match spec {
+            AfSpecUnspec::Inet(values) => {
+                for value in values {
+                    if let AfSpecInet::DevConf(conf) = value {
+                        self.forwards_v4 = conf.forwarding != 0;
+                    }
+                }
+            }
+            AfSpecUnspec::Inet6(values) => {
+                (self.has_v6, self.makes_addresses) = (true, true);
+                values.iter().for_each(|value| self.add_v6(value));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_v6(&mut self, value: &AfSpecInet6) {
+        match value {
+            AfSpecInet6::Flags(flags) => self.v6_ready = flags.contains(Inet6IfaceFlags::Ready),
+            AfSpecInet6::DevConf(conf) => self.has_v6 = conf.disable_ipv6 == 0,
+            AfSpecInet6::AddrGenMode(mode) => self.makes_addresses = *mode != In6AddrGenMode::None,
+            _ => {}
+        }
+    }
+}
+
+fn is_attached(xdp: &LinkXdp) -> bool {
+    matches!(xdp, LinkXdp::Attached(how) if *how != XdpAttached::None)
 }
 
 #[cfg(test)]
@@ -75,73 +177,70 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::netlink::attribute;
 
-    fn info(parts: &[(u16, &[u8])]) -> Vec<u8> {
-        let nested: Vec<u8> = parts
-            .iter()
-            .flat_map(|(kind, bytes)| attribute(*kind, bytes))
-            .collect();
-        attribute(INFO, &nested)
+    fn link(attributes: Vec<LinkAttribute>) -> Link {
+        let mut message = LinkMessage::default();
+        message.attributes = attributes;
+        Link::of(&message)
     }
 
-    #[test]
-    fn a_port_names_its_bridge() {
-        let mut port = attribute(MASTER, &9_u32.to_ne_bytes());
-        port.extend(info(&[(KIND, b"veth\0"), (PORT_KIND, b"bridge\0")]));
-        let expected = Link {
-            bridge: Some(9),
-            leads: Some(Leads::Pair),
-            ..Link::default()
-        };
-        assert_eq!(parse(&port), expected);
-        // Ports of a bond or a VRF have a master too, but it is no bridge.
-        let mut other = attribute(MASTER, &9_u32.to_ne_bytes());
-        other.extend(info(&[(PORT_KIND, b"vrf\0")]));
-        assert_eq!(parse(&other), Link::default());
+    fn of_kind(kind: InfoKind) -> LinkAttribute {
+        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])
+    }
+
+    #[rstest]
+    #[case::port(InfoPortKind::Bridge, Some(9))]
+    // Ports of a bond or a VRF have a controller too, but it is no bridge.
+    #[case::in_a_vrf(InfoPortKind::Vrf, None)]
+    fn a_port_names_its_bridge(#[case] kind: InfoPortKind, #[case] bridge: Option<u32>) {
+        let port = link(vec![
+            LinkAttribute::Controller(9),
+            LinkAttribute::LinkInfo(vec![LinkInfo::PortKind(kind)]),
+        ]);
+        assert_eq!((port.controller, port.bridge()), (Some(9), bridge));
     }
 
     #[test]
     fn a_bridge_has_a_switch_for_each_family() {
-        let data: Vec<u8> = [(CALL_TABLES[0], 0), (CALL_TABLES[1], 1)]
-            .iter()
-            .flat_map(|(kind, on)| attribute(*kind, &[*on]))
-            .collect();
-        let bridge = info(&[(KIND, b"bridge\0"), (DATA, &data)]);
-        assert_eq!(parse(&bridge).calls_tables, Some([false, true]));
+        let switches = vec![
+            InfoBridge::NfCallIpTables(false),
+            InfoBridge::NfCallIp6Tables(true),
+        ];
+        let bridge = link(vec![LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Bridge),
+            LinkInfo::Data(InfoData::Bridge(switches)),
+        ])]);
+        assert_eq!(bridge.calls_tables, [false, true]);
     }
 
     #[rstest]
-    #[case::of_a_pod(b"veth\0", true, Some(Leads::Elsewhere))]
-    #[case::of_cilium(b"veth\0", false, Some(Leads::Pair))]
-    #[case::bridge(b"bridge\0", false, Some(Leads::Bridge))]
-    #[case::tunnel(b"vxlan\0", false, None)]
-    #[case::tunnel_to_elsewhere(b"ipip\0", true, None)]
-    #[case::vlan(b"vlan", false, None)]
+    #[case::of_a_pod(InfoKind::Veth, true, Some(Leads::Elsewhere))]
+    #[case::of_cilium(InfoKind::Veth, false, Some(Leads::Pair))]
+    #[case::bridge(InfoKind::Bridge, false, Some(Leads::Bridge))]
+    #[case::open_vswitch(InfoKind::Other("openvswitch".to_owned()), false, Some(Leads::Bridge))]
+    #[case::tunnel(InfoKind::Vxlan, false, None)]
+    #[case::tunnel_to_elsewhere(InfoKind::IpIp, true, None)]
+    #[case::vlan(InfoKind::Vlan, false, None)]
     fn what_leads_to_pods(
-        #[case] kind: &[u8],
+        #[case] kind: InfoKind,
         #[case] elsewhere: bool,
         #[case] leads: Option<Leads>,
     ) {
-        let mut link = info(&[(KIND, kind)]);
-        if elsewhere {
-            link.extend(attribute(OTHER_NAMESPACE, &0_u32.to_ne_bytes()));
-        }
-        assert_eq!(parse(&link).leads, leads);
+        let mut attributes = vec![of_kind(kind)];
+        attributes.extend(elsewhere.then_some(LinkAttribute::LinkNetNsId(0)));
+        assert_eq!(link(attributes).leads(), leads);
     }
 
     #[test]
     fn a_network_card_does_not_lead_to_pods() {
-        assert_eq!(parse(&attribute(MASTER, &9_u32.to_ne_bytes())).leads, None);
+        assert_eq!(link(vec![LinkAttribute::Controller(9)]).leads(), None);
     }
 
     #[test]
-    fn incomplete_answers_are_no_bridge() {
-        let mut port = attribute(MASTER, &9_u32.to_ne_bytes());
-        port.extend(info(&[(KIND, b"veth\0"), (PORT_KIND, b"bridge\0")]));
-        for length in 0..port.len() {
-            let _ = parse(&port[..length]);
-        }
-        assert_eq!(parse(&port[..6]), Link::default());
+    fn a_peer_elsewhere_is_not_known_by_its_index() {
+        let here = vec![of_kind(InfoKind::Veth), LinkAttribute::Link(9)];
+        let elsewhere = [&here[..], &[LinkAttribute::LinkNetNsId(0)]].concat();
+        assert_eq!(link(here).peer, Some(9));
+        assert_eq!(link(elsewhere).peer, None);
     }
 }

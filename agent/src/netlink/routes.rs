@@ -1,5 +1,5 @@
-//! Routes of this node, selected while the kernel lists them. A router may have a million routes of
-//! which a handful matters; rtnetlink would parse each of them and buffer them all.
+//! Routes of this node, selected while the kernel lists them, and lookups of one. A router may have a million
+//! routes of which a handful matters; rtnetlink would parse each of them and buffer them all.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,8 +10,11 @@ use ipnet::IpNet;
 use libc::RTM_GETROUTE;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_wire::service::Family;
-use rtnetlink::packet_core::Parseable;
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_core::Parseable as _;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
+};
 use tokio::time::Instant;
 
 use crate::netlink;
@@ -23,12 +26,127 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for the whole answer: the caller does not wait longer, and its next request starts over.
 const WHOLE: Duration = Duration::from_secs(20);
 
+/// A route of any table, or the result of a lookup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) destination: IpNet,
+    pub(crate) kind: RouteType,
+    pub(crate) table: u32,
+    /// Number of the program that added it (`rtm_protocol`).
+    pub(crate) protocol: u8,
+    /// Interfaces of its next hops.
+    pub(crate) devices: Vec<u32>,
+    /// Gateway, if it has one next hop.
+    pub(crate) gateway: Option<IpAddr>,
+    /// Whether the route sets an MTU.
+    pub(crate) has_mtu: bool,
+}
+
+impl Route {
+    /// Its interface; `None` if it has several next hops, or none.
+    pub(crate) fn device(&self) -> Option<u32> {
+        match self.devices[..] {
+            [device] => Some(device),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_exactly(&self, address: IpAddr) -> bool {
+        self.destination == IpNet::from(address)
+    }
+
+    pub(crate) fn parse(body: &[u8]) -> io::Result<Self> {
+        let message = RouteMessage::parse(body).map_err(io::Error::other)?;
+        Self::of(&message).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn of(message: &RouteMessage) -> Option<Self> {
+        let header = &message.header;
+        let mut address: IpAddr = match header.address_family {
+            AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+            AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return None,
+        };
+        let mut route = Self {
+            destination: address.into(),
+            kind: header.kind,
+            table: header.table.into(),
+            protocol: header.protocol.into(),
+            devices: Vec::new(),
+            gateway: None,
+            has_mtu: false,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(to) => address = ip(to)?,
+                RouteAttribute::Table(number) => route.table = *number,
+                RouteAttribute::Oif(index) => route.devices.push(*index),
+                RouteAttribute::MultiPath(hops) => {
+                    route
+                        .devices
+                        .extend(hops.iter().map(|hop| hop.interface_index));
+                }
+                RouteAttribute::Gateway(gateway) => route.gateway = ip(gateway),
+                RouteAttribute::Via(RouteVia::Inet6(gateway)) => {
+                    route.gateway = Some((*gateway).into());
+                }
+                RouteAttribute::Metrics(metrics) => {
+                    let is_mtu = |metric: &RouteMetric| matches!(metric, RouteMetric::Mtu(_));
+                    route.has_mtu = metrics.iter().any(is_mtu);
+                }
+                _ => {}
+            }
+        }
+        route.destination = IpNet::new(address, header.destination_prefix_length).ok()?;
+        Some(route)
+    }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}
+
+/// A message about the route to exactly `address`.
+pub(crate) fn host_route(address: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    let (number, bits) = netlink::family(address);
+    message.header.address_family = number.into();
+    message.header.destination_prefix_length = bits;
+    message.attributes = vec![RouteAttribute::Destination(address.into())];
+    message
+}
+
+/// Looks up the route to an address, with policy rules applied: of a packet that enters from an address by an
+/// interface, or of one that the node itself sends. Mark 0 is no mark. With [`RouteFlags::FibMatch`] the answer
+/// is the matching table entry, otherwise the next hop that the kernel selects.
+pub(crate) fn look_up(
+    to: IpAddr,
+    from: Option<(IpAddr, u32)>,
+    mark: u32,
+    flags: RouteFlags,
+) -> io::Result<Route> {
+    let mut question = host_route(to);
+    question.header.flags = flags;
+    if let Some((source, device)) = from {
+        question.header.source_prefix_length = question.header.destination_prefix_length;
+        let source = RouteAttribute::Source(source.into());
+        question
+            .attributes
+            .extend([source, RouteAttribute::Iif(device)]);
+    }
+    if mark != 0 {
+        question.attributes.push(RouteAttribute::Mark(mark));
+    }
+    Route::parse(&netlink::request(RTM_GETROUTE, 0, &question)?)
+}
+
 /// Lists the routes of all tables that `wanted` selects by destination and protocol (`rtm_protocol`). A
 /// million routes take a second, so do not call this on a thread that others wait for.
-pub(crate) fn list(
-    family: Family,
-    wanted: impl Fn(IpNet, u8) -> bool,
-) -> io::Result<Vec<RouteMessage>> {
+pub(crate) fn list(family: Family, wanted: impl Fn(IpNet, u8) -> bool) -> io::Result<Vec<Route>> {
     let mut question = [0; HEADER];
     question[0] = netlink::number(family);
     let (mut routes, began) = (Vec::new(), Instant::now());
@@ -38,7 +156,7 @@ pub(crate) fn list(
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
         if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
             // A route that the library cannot parse must not hide the others.
-            match RouteMessage::parse(body) {
+            match Route::parse(body) {
                 Ok(route) => routes.push(route),
                 Err(error) => tracing::debug!(%error, "a route could not be read"),
             }
@@ -61,20 +179,9 @@ pub(crate) fn interfaces(
     family: Family,
     wanted: impl Fn(IpNet, u8) -> bool,
 ) -> io::Result<BTreeSet<u32>> {
-    let routes = list(family, wanted)?;
-    let unicast = routes
-        .iter()
-        .filter(|route| route.header.kind == RouteType::Unicast);
-    let attributes = unicast.flat_map(|route| &route.attributes);
-    Ok(attributes.flat_map(interfaces_of).collect())
-}
-
-fn interfaces_of(attribute: &RouteAttribute) -> Vec<u32> {
-    match attribute {
-        RouteAttribute::Oif(index) => vec![*index],
-        RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
-        _ => Vec::new(),
-    }
+    let mut routes = list(family, wanted)?;
+    routes.retain(|route| route.kind == RouteType::Unicast);
+    Ok(routes.into_iter().flat_map(|route| route.devices).collect())
 }
 
 /// Destination (if it is an IP network) and protocol of a route.

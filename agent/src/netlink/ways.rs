@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::{fs, io};
 
-use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_facts::cause::Cause;
 use pathproof_facts::node_context::address;
 use pathproof_node::Node;
@@ -15,14 +14,14 @@ use pathproof_wire::service::Family;
 use pathproof_witness::evidence::{
     Client, EndpointRoute, EndpointRoutes, EndpointsAsked, Lookup, Way,
 };
+use rtnetlink::packet_core::Parseable as _;
+use rtnetlink::packet_route::link::InfoKind;
+use rtnetlink::packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
+use rtnetlink::packet_route::route::{RouteFlags, RouteType};
 
 use crate::netlink::link::Leads;
-use crate::netlink::{ask, attribute, family, find, link, name_of, word};
+use crate::netlink::{family, link, name_of, request, routes};
 
-/// Length of `struct rtmsg` and of `struct ndmsg`.
-const HEADER: usize = 12;
-/// `RTAX_MTU`, an attribute within `RTA_METRICS`.
-const MTU: u16 = 2;
 /// States of a neighbour that count as reachable, and as unreachable.
 const ANSWERS: u16 = libc::NUD_REACHABLE | libc::NUD_NOARP | libc::NUD_PERMANENT;
 const SILENT: u16 = libc::NUD_INCOMPLETE | libc::NUD_FAILED;
@@ -36,7 +35,9 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
         let others = endpoints.iter().cycle().skip(1);
         let pairs = endpoints.iter().zip(others);
         // The kernel routes packets that come in by a port of a bridge as if they came in by the bridge.
-        let bridge = link::read(client.device).ok().and_then(|link| link.bridge);
+        let bridge = link::read(client.device)
+            .ok()
+            .and_then(|link| link.bridge());
         let from = Client {
             device: bridge.unwrap_or(client.device),
             ..client.clone()
@@ -69,7 +70,7 @@ fn by_pods_device(endpoint: IpAddr) -> Option<EndpointRoute> {
     let RouteAnswer::Route(route) = route(endpoint, None) else {
         return None;
     };
-    let leads = link::read(route.device).ok()?.leads?;
+    let leads = link::read(route.device).ok()?.leads()?;
     is_near(route, leads).then_some(EndpointRoute {
         endpoint,
         device: name_of(route.device).ok()?,
@@ -155,19 +156,18 @@ fn is_unfiltered_bridge(client: &Client) -> bool {
         IpAddr::V4(_) => (0, "iptables"),
         IpAddr::V6(_) => (1, "ip6tables"),
     };
-    let own = link::read(client.device)
-        .ok()
-        .and_then(|link| link.calls_tables);
+    let is_off =
+        |link: link::Link| link.kind == Some(InfoKind::Bridge) && !link.calls_tables[family];
     // Without the module br_netfilter there is no switch for all bridges.
     let all = match fs::read_to_string(format!("/proc/sys/net/bridge/bridge-nf-call-{tables}")) {
         Ok(value) => value.trim() != "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
-    own.is_some_and(|calls| !calls[family]) && !all
+    link::read(client.device).is_ok_and(is_off) && !all
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouteAnswer {
+enum RouteAnswer {
     Route(Route),
     /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel rejects.
     None,
@@ -176,7 +176,7 @@ pub enum RouteAnswer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+struct Route {
     device: u32,
     gateway: Option<IpAddr>,
     /// Whether the route sets an MTU.
@@ -186,16 +186,8 @@ pub struct Route {
 /// The route of a packet with this source and input interface. `None`: of a packet that the node itself
 /// sends.
 fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> RouteAnswer {
-    let mut question = vec![0; HEADER];
-    (question[0], question[1]) = family(to);
-    question.extend(attribute(libc::RTA_DST, &octets(to)));
-    if let Some((source, device)) = from {
-        question[2] = family(source).1;
-        question.extend(attribute(libc::RTA_SRC, &octets(source)));
-        question.extend(attribute(libc::RTA_IIF, &device.to_ne_bytes()));
-    }
-    match ask(NETLINK_ROUTE, (libc::RTM_GETROUTE, 0), &question) {
-        Ok(body) => read(&body),
+    match routes::look_up(to, from, 0, RouteFlags::empty()) {
+        Ok(route) => read(&route),
         Err(error) => refused(&error),
     }
 }
@@ -209,48 +201,31 @@ fn refused(error: &io::Error) -> RouteAnswer {
     }
 }
 
-pub fn read(body: &[u8]) -> RouteAnswer {
-    use libc::{RTN_BLACKHOLE, RTN_PROHIBIT, RTN_UNICAST, RTN_UNREACHABLE};
-    let Some((header, attributes)) = body.split_at_checked(HEADER) else {
-        return RouteAnswer::Unclear;
-    };
-    let device = find(attributes, libc::RTA_OIF).and_then(|bytes| word(bytes, 0));
-    match (header[7], device) {
-        (RTN_UNICAST, Some(device)) => RouteAnswer::Route(Route {
+fn read(route: &routes::Route) -> RouteAnswer {
+    match (route.kind, route.device()) {
+        (RouteType::Unicast, Some(device)) => RouteAnswer::Route(Route {
             device,
-            gateway: find(attributes, libc::RTA_GATEWAY).and_then(ip),
-            has_mtu: find(attributes, libc::RTA_METRICS)
-                .is_some_and(|metrics| find(metrics, MTU).is_some()),
+            gateway: route.gateway,
+            has_mtu: route.has_mtu,
         }),
-        (RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT, _) => RouteAnswer::None,
+        (RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit, _) => {
+            RouteAnswer::None
+        }
         _ => RouteAnswer::Unclear,
     }
 }
 
 /// State of a neighbour; zero if it is not known.
 fn neighbour(address: IpAddr, device: u32) -> u16 {
-    let mut question = vec![0; HEADER];
-    question[0] = family(address).0;
-    question[4..8].copy_from_slice(&device.to_ne_bytes());
-    // `NDA_DST` has the same number.
-    question.extend(attribute(libc::RTA_DST, &octets(address)));
-    let body = ask(NETLINK_ROUTE, (libc::RTM_GETNEIGH, 0), &question).unwrap_or_default();
-    let state = body.get(8..).and_then(|rest| rest.first_chunk());
-    state.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().into(),
-        IpAddr::V6(v6) => v6.octets().into(),
-    }
-}
-
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
-        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
-    }
+    let mut question = NeighbourMessage::default();
+    question.header.family = family(address).0.into();
+    question.header.ifindex = device;
+    question.attributes = vec![NeighbourAttribute::Destination(address.into())];
+    let asked = request(libc::RTM_GETNEIGH, 0, &question);
+    let found = asked
+        .ok()
+        .and_then(|body| NeighbourMessage::parse(&body[..]).ok());
+    found.map_or(0, |found| found.header.state.into())
 }
 
 #[cfg(test)]
@@ -258,6 +233,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::netlink::attribute;
 
     #[rstest]
     #[case::reverse_path_filter(libc::EXDEV, RouteAnswer::None)]
@@ -278,13 +254,14 @@ mod tests {
     #[case::thrown(9, RouteAnswer::Unclear)]
     fn kinds_of_routes(#[case] kind: u8, #[case] expected: RouteAnswer) {
         let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0];
-        assert_eq!(read(&body[..11]), RouteAnswer::Unclear);
         body.extend(attribute(libc::RTA_OIF, &7_u32.to_ne_bytes()));
         body.extend(attribute(libc::RTA_GATEWAY, &[192, 0, 2, 1]));
-        assert_eq!(read(&body), expected);
+        let route = routes::Route::parse(&body).expect("a route");
+        assert_eq!(read(&route), expected);
     }
 
-    /// `RTAX_HOPLIMIT`.
+    /// `RTAX_MTU` and `RTAX_HOPLIMIT`.
+    const MTU: u16 = 2;
     const HOPS: u16 = 10;
 
     #[rstest]
@@ -311,8 +288,9 @@ mod tests {
         if by_gateway {
             body.extend(attribute(libc::RTA_GATEWAY, &[192, 0, 2, 1]));
         }
-        let RouteAnswer::Route(route) = read(&body) else {
-            panic!("{:?}", read(&body));
+        let parsed = routes::Route::parse(&body).expect("a route");
+        let RouteAnswer::Route(route) = read(&parsed) else {
+            panic!("{parsed:?}");
         };
         assert_eq!(is_near(route, leads), expected);
     }

@@ -128,8 +128,6 @@ impl SentinelDevices {
 
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    #[error("cannot open a netlink socket: {0}")]
-    Open(#[source] io::Error),
     /// The agent lacks CAP_NET_ADMIN, so every other request would fail as well.
     #[error("cannot {operation}: CAP_NET_ADMIN is missing")]
     Permission { operation: String },

@@ -11,9 +11,10 @@ use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{Netlink, Route, name_of, neighbour_of, routes};
+use super::netlink::{find_link, name_of, neighbours, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
+use crate::netlink::routes::Route;
 
 /// Finds a use of the sentinel's addresses in `families` on this node: an address of the node, a
 /// foreign route, a neighbour. Returns a sentence with the remedy.
@@ -21,10 +22,9 @@ pub async fn address_conflict(
     config: &SentinelConfig,
     families: &[Family],
 ) -> Result<Option<String>, DeviceError> {
-    let netlink = Netlink::open()?;
     let mut ours = Vec::new();
     for role in Role::ALL {
-        let link = netlink.link(&role.name(&config.devices)).await?;
+        let link = find_link(&role.name(&config.devices))?;
         ours.extend(link.filter(|link| is_marked(link, role)).map(|l| l.index));
     }
     for &family in families {
@@ -42,7 +42,7 @@ pub async fn address_conflict(
         // Routes by the sentinel's devices are no conflict, except local ones: the agent assigns no address
         // to these devices, but a network manager may.
         let others = |route: &Route| {
-            let is_ours = route.device.is_some_and(|index| ours.contains(&index));
+            let is_ours = route.device().is_some_and(|index| ours.contains(&index));
             route.kind == RouteType::Local || !is_ours
         };
         let addresses: Vec<_> = fixed.into_iter().chain(config.pod[at]).collect();
@@ -55,7 +55,7 @@ pub async fn address_conflict(
         // Local routes first: an address of the node has other routes too, but they are less informative.
         routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
-            let device = route.device.map(name_of);
+            let device = route.device().map(name_of);
             let device = device.unwrap_or_else(|| "no device".to_owned());
             if is_address(route) {
                 return Ok(Some(format!(
@@ -71,17 +71,16 @@ pub async fn address_conflict(
         let Some(pod) = config.pod[at] else {
             continue;
         };
-        for message in netlink.neighbours(family, None).await? {
+        for known in neighbours(family, None)? {
             // In these states the address was not resolved, so nobody uses it.
             let vain = [
                 NeighbourState::None,
                 NeighbourState::Incomplete,
                 NeighbourState::Failed,
             ];
-            let index = message.header.ifindex;
-            let is_pod = neighbour_of(&message).is_some_and(|(address, _, _)| address == pod);
-            if is_pod && !vain.contains(&message.header.state) && !ours.contains(&index) {
-                let device = name_of(index);
+            let in_use = known.address == pod && !vain.contains(&known.state);
+            if in_use && !ours.contains(&known.device) {
+                let device = name_of(known.device);
                 return Ok(Some(format!(
                     "the sentinel's pod address {pod} is in use by a neighbour on {device}: \
                      {RESERVE}"
@@ -112,7 +111,8 @@ fn uses(route: &Route, address: IpAddr) -> bool {
         return range.contains(&route.destination);
     }
     let everything = route.destination.prefix_len() == 0;
-    !everything && !route.gateway && route.destination.contains(&address)
+    let on_link = route.device().is_some() && route.gateway.is_none();
+    !everything && on_link && route.destination.contains(&address)
 }
 
 #[cfg(test)]

@@ -4,16 +4,22 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use libc::{RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
 use pathproof_wire::service::Family;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::packet_route::neighbour::NeighbourAttribute;
 use rtnetlink::{LinkUnspec, LinkVeth};
 
 use super::netlink::{
-    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, name_of, neighbour_of, no_addresses,
-    own_route, routes,
+    MAIN, add_route, drop_multicast_route, failed, find_link, forwarding_off, name_of, neighbour,
+    neighbours, no_addresses, own_route, routes,
 };
-use super::{ALIAS, DeviceError, Role, SentinelDevices};
+use super::{ALIAS, DeviceError, ROUTE_PROTOCOL, Role, SentinelDevices};
 use crate::config::SentinelConfig;
+use crate::netlink::link::Link;
+use crate::netlink::routes::Route;
+use crate::netlink::{request, unless};
 
 /// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. Netlink has no
 /// other way to disable IPv6: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
@@ -34,28 +40,26 @@ pub async fn ensure(
     config: &SentinelConfig,
     families: &[Family],
 ) -> Result<SentinelDevices, DeviceError> {
-    let netlink = Netlink::open()?;
     // Check both pairs before changing anything.
     let mut missing = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
-        if !is_there(&netlink, config, near).await? {
+        if !is_there(config, near)? {
             missing.push(near);
         }
     }
     for near in missing {
-        create(&netlink, config, near).await?;
+        create(config, near)?;
     }
     for near in Role::NEAR {
         // The far end first: then the near end's link is ready at once.
         for role in [near.peer(), near] {
-            let link = existing(&netlink, config, role).await?;
-            configure(&netlink, role, &link).await?;
+            configure(role, &existing(config, role)?)?;
         }
     }
     let mut families = families.to_vec();
     let mut near_ends = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
-        let link = ready(&netlink, config, near).await?;
+        let link = ready(config, near).await?;
         if !link.has_v6 && families.contains(&Family::V6) {
             tracing::info!(
                 "IPv6 is disabled on {} (net.ipv6.conf.default.disable_ipv6, or a kernel without \
@@ -70,12 +74,12 @@ pub async fn ensure(
         for family in Family::ALL {
             let mut wanted = near.addresses(config, family);
             wanted.retain(|_| families.contains(&family));
-            connect(&netlink, near, &link, family, &wanted).await?;
+            connect(near, &link, family, &wanted).await?;
         }
     }
     let mut indexes = [0; Role::ALL.len()];
     for role in Role::ALL {
-        indexes[role as usize] = existing(&netlink, config, role).await?.index;
+        indexes[role as usize] = existing(config, role)?.index;
     }
     Ok(SentinelDevices { indexes, families })
 }
@@ -83,23 +87,22 @@ pub async fn ensure(
 /// Removes the sentinel's devices with their routes and neighbours; returns the number of devices.
 /// Foreign devices with the same names stay. `prefix`: prefix of the names.
 pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
-    let netlink = Netlink::open()?;
     let mut removed = 0;
     for role in Role::ALL {
         // If this end is missing, it may have been removed together with its peer.
-        let Some(link) = netlink.link(&role.name(prefix)).await? else {
+        let Some(link) = find_link(&role.name(prefix))? else {
             continue;
         };
         if !is_marked(&link, role) {
             continue;
         }
-        let peer = netlink.link(&role.peer().name(prefix)).await?;
-        match netlink.handle.link().del(link.index).execute().await {
-            Ok(()) => {}
-            Err(error) if errno(&error) == Some(libc::ENODEV) => continue,
-            Err(error) => return Err(failed(format!("remove {}", link.name), error)),
+        let peer = find_link(&role.peer().name(prefix))?;
+        let message = LinkUnspec::new_with_index(link.index).build();
+        let done = unless(libc::ENODEV, request(RTM_DELLINK, 0, &message));
+        let done = done.map_err(failed(format!("remove {}", link.name)))?;
+        if done.is_some() {
+            removed += 1 + usize::from(peer.is_some_and(|peer| link.peer == Some(peer.index)));
         }
-        removed += 1 + usize::from(peer.is_some_and(|peer| link.peer == Some(peer.index)));
     }
     Ok(removed)
 }
@@ -107,26 +110,26 @@ pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
 /// Whether a device with one of the sentinel's names is pathproof's: a veth with the expected hardware
 /// address or alias.
 pub(super) fn is_marked(link: &Link, role: Role) -> bool {
-    link.veth && (link.mac == role.mac() || link.alias.as_deref() == Some(ALIAS))
+    is_veth(link) && (link.mac == role.mac() || link.alias.as_deref() == Some(ALIAS))
+}
+
+fn is_veth(link: &Link) -> bool {
+    link.kind == Some(InfoKind::Veth)
 }
 
 /// Whether the pair of a near end exists and is pathproof's. A foreign device in its place is an error.
-async fn is_there(
-    netlink: &Netlink,
-    config: &SentinelConfig,
-    near: Role,
-) -> Result<bool, DeviceError> {
+fn is_there(config: &SentinelConfig, near: Role) -> Result<bool, DeviceError> {
     let far = near.peer();
     let ends = (
-        netlink.link(&near.name(&config.devices)).await?,
-        netlink.link(&far.name(&config.devices)).await?,
+        find_link(&near.name(&config.devices))?,
+        find_link(&far.name(&config.devices))?,
     );
     let (link, peer, role) = match ends {
         (None, None) => return Ok(false),
         (Some(link), Some(peer)) => {
             let joined = link.peer == Some(peer.index) && peer.peer == Some(link.index);
             let marked = is_marked(&link, near) || is_marked(&peer, far);
-            if link.veth && peer.veth && joined && marked {
+            if is_veth(&link) && is_veth(&peer) && joined && marked {
                 return Ok(true);
             }
             // Report the end that is more certainly foreign.
@@ -145,7 +148,7 @@ async fn is_there(
 fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role) -> DeviceError {
     let wanted = role.peer().name(&config.devices);
     let name = &link.name;
-    let why = if !link.veth {
+    let why = if !is_veth(link) {
         "is not a veth".to_owned()
     } else if peer.is_none_or(|peer| link.peer != Some(peer.index)) {
         format!("its other end is not {wanted} in this namespace")
@@ -163,7 +166,7 @@ fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role
     DeviceError::Foreign(sentence)
 }
 
-async fn create(netlink: &Netlink, config: &SentinelConfig, near: Role) -> Result<(), DeviceError> {
+fn create(config: &SentinelConfig, near: Role) -> Result<(), DeviceError> {
     let (name, far) = (near.name(&config.devices), near.peer());
     let far_name = far.name(&config.devices);
     let peer = LinkUnspec::new_with_name(&far_name)
@@ -174,24 +177,20 @@ async fn create(netlink: &Netlink, config: &SentinelConfig, near: Role) -> Resul
         .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
         .address(near.mac().to_vec())
         .build();
-    match netlink.handle.link().add(pair).execute().await {
-        Ok(()) => Ok(()),
+    let done = unless(
+        libc::EEXIST,
+        request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &pair),
+    );
+    match done.map_err(failed(format!("create the veth pair {name}")))? {
+        Some(_) => Ok(()),
         // Another agent was faster: check the pair again.
-        Err(error) if errno(&error) == Some(libc::EEXIST) => {
-            is_there(netlink, config, near).await.map(drop)
-        }
-        Err(error) => Err(failed(format!("create the veth pair {name}"), error)),
+        None => is_there(config, near).map(drop),
     }
 }
 
-async fn existing(
-    netlink: &Netlink,
-    config: &SentinelConfig,
-    role: Role,
-) -> Result<Link, DeviceError> {
+fn existing(config: &SentinelConfig, role: Role) -> Result<Link, DeviceError> {
     let name = role.name(&config.devices);
-    let link = netlink.link(&name).await?;
-    link.ok_or_else(|| DeviceError::Refused {
+    find_link(&name)?.ok_or_else(|| DeviceError::Refused {
         operation: format!("set up {name}"),
         source: io::Error::from_raw_os_error(libc::ENODEV),
     })
@@ -199,7 +198,7 @@ async fn existing(
 
 /// Sets attributes that differ, then sets the device up. Setting an equal hardware address would make the
 /// kernel forget neighbours.
-async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), DeviceError> {
+fn configure(role: Role, link: &Link) -> Result<(), DeviceError> {
     let mut change = LinkUnspec::new_with_index(link.index);
     if link.mac != role.mac() {
         change = change.address(role.mac().to_vec());
@@ -222,16 +221,16 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
     };
     if let Some(attribute) = spare {
         let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute);
-        let done = netlink.handle.link().set(message.build()).execute().await;
+        let done = request(RTM_SETLINK, 0, &message.build()).map(drop);
         let what = format!("turn off unneeded features of {}", link.name);
-        not_needed(done.map_err(|error| failed(what, error)))?;
+        not_needed(done.map_err(failed(what)))?;
     }
     // Sent after the message with `spare`, not together with it: in a joint message the kernel would set the
     // device up first, and create an address.
     let up = LinkUnspec::new_with_index(link.index).up();
     for message in [change.build(), up.build()] {
-        let done = netlink.handle.link().set(message).execute().await;
-        done.map_err(|error| failed(format!("set up {}", link.name), error))?;
+        let done = request(RTM_SETLINK, 0, &message);
+        done.map_err(failed(format!("set up {}", link.name)))?;
     }
     Ok(())
 }
@@ -248,67 +247,62 @@ fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
 }
 
 /// Waits a moment for the kernel to report a near end's link as ready, and then removes its multicast route.
-async fn ready(
-    netlink: &Netlink,
-    config: &SentinelConfig,
-    near: Role,
-) -> Result<Link, DeviceError> {
-    let mut link = existing(netlink, config, near).await?;
+async fn ready(config: &SentinelConfig, near: Role) -> Result<Link, DeviceError> {
+    let mut link = existing(config, near)?;
     for _ in 0..LOOKS {
         if link.carrier && (link.v6_ready || !link.has_v6) {
             break;
         }
         tokio::time::sleep(BETWEEN).await;
-        link = existing(netlink, config, near).await?;
+        link = existing(config, near)?;
     }
     if link.has_v6 {
-        not_needed(netlink.drop_multicast_route(&link).await)?;
+        not_needed(drop_multicast_route(&link))?;
     }
     Ok(link)
 }
 
 /// Neighbours and routes of a family: adds missing ones, and removes those of earlier settings.
 async fn connect(
-    netlink: &Netlink,
     near: Role,
     link: &Link,
     family: Family,
     wanted: &[IpAddr],
 ) -> Result<(), DeviceError> {
-    for message in netlink.neighbours(family, Some(link.index)).await? {
-        let Some((address, _, true)) = neighbour_of(&message) else {
-            continue;
-        };
-        if !wanted.contains(&address) {
+    for known in neighbours(family, Some(link.index))? {
+        let address = known.address;
+        if known.is_permanent() && !wanted.contains(&address) {
+            let done = request(RTM_DELNEIGH, 0, &neighbour(link.index, address));
             let what = format!("remove neighbour {address} of {}", link.name);
-            let done = netlink.handle.neighbours().del(message).execute().await;
-            done.map_err(|error| failed(what, error))?;
+            done.map_err(failed(what))?;
         }
     }
-    let by_us = |route: &Route| route.device == Some(link.index);
+    let by_us = |route: &Route| route.device() == Some(link.index);
+    let ours = |route: &Route| route.protocol == ROUTE_PROTOCOL && by_us(route);
     let addresses = wanted.to_vec();
     let mut routes = routes(family, move |to| addresses.contains(&to.addr())).await?;
     routes.retain(|route| {
         let taken = wanted.contains(&route.destination.addr()) && route.table == MAIN;
-        taken || route.ours && by_us(route)
+        taken || ours(route)
     });
-    for route in routes.iter().filter(|route| route.ours && by_us(route)) {
+    for route in routes.iter().filter(|route| ours(route)) {
         let address = route.destination.addr();
         if !wanted.contains(&address) {
             let what = format!("remove route {address} of {}", link.name);
             let route = own_route(address, link.index);
-            let done = netlink.handle.route().del(route).execute().await;
-            done.map_err(|error| failed(what, error))?;
+            let done = request(RTM_DELROUTE, 0, &route);
+            done.map_err(failed(what))?;
         }
     }
     for &address in wanted {
-        let neighbour = netlink.handle.neighbours().add(link.index, address);
-        let put = neighbour.replace().link_layer_address(&near.behind());
-        let what = format!("add neighbour {address} to {}", link.name);
-        put.execute().await.map_err(|error| failed(what, error))?;
+        let mut put = neighbour(link.index, address);
+        let mac = NeighbourAttribute::LinkLayerAddress(near.behind().to_vec());
+        put.attributes.push(mac);
+        let done = request(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &put);
+        done.map_err(failed(format!("add neighbour {address} to {}", link.name)))?;
         let mut exact = routes.iter().filter(|route| route.is_exactly(address));
-        if !exact.clone().any(by_us) && !netlink.add_route(link, address).await? {
-            let by = exact.find_map(|route| route.device).map(name_of);
+        if !exact.clone().any(by_us) && !add_route(link, address)? {
+            let by = exact.find_map(|route| route.device()).map(name_of);
             let by = by.unwrap_or_else(|| "another destination".to_owned());
             return Err(DeviceError::Foreign(format!(
                 "{address} is already routed to {by}: remove that route, or choose other sentinel \

@@ -4,15 +4,18 @@
 //! Changed settings of the far ends are no damage: they matter only without pathproof's programs. For
 //! example, writing `ip_forward` changes every device, and does not affect probes.
 
+use std::io;
 use std::net::IpAddr;
 
 use pathproof_wire::service::Family;
-use rtnetlink::packet_route::route::RouteType;
+use rtnetlink::packet_route::route::{RouteFlags, RouteType};
 
 use super::ensure::is_marked;
-use super::netlink::{Link, MAIN, Netlink, Route, errno, failed, name_of, neighbour_of};
+use super::netlink::{MAIN, failed, find_link, name_of, neighbours};
 use super::{DeviceError, Role, SentinelDevices, written};
 use crate::config::SentinelConfig;
+use crate::netlink::link::Link;
+use crate::netlink::routes::{self, Route};
 
 const REPAIRED: &str =
     "the agent repairs it; exclude the sentinel's interfaces in the program that changed it";
@@ -32,21 +35,20 @@ pub async fn verify(
     config: &SentinelConfig,
 ) -> Result<Vec<String>, DeviceError> {
     let mut found = Vec::new();
-    match look(devices, config, &mut found).await {
+    match look(devices, config, &mut found) {
         Err(error) if found.is_empty() => Err(error),
         _ => Ok(found),
     }
 }
 
-async fn look(
+fn look(
     devices: &SentinelDevices,
     config: &SentinelConfig,
     found: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let netlink = Netlink::open()?;
     for role in Role::ALL {
         let device = role.name(&config.devices);
-        let Some(link) = netlink.link(&device).await? else {
+        let Some(link) = find_link(&device)? else {
             found.push(format!(
                 "the sentinel's interface {device} was removed: {REPAIRED}"
             ));
@@ -65,7 +67,7 @@ async fn look(
         // A device that is down has neither neighbours nor routes: report only that.
         if link.up && role.is_near() {
             for &family in &devices.families {
-                look_behind(&netlink, devices, config, &link, role, family, found).await?;
+                look_behind(devices, config, &link, role, family, found)?;
             }
         }
     }
@@ -119,8 +121,7 @@ fn harms(
 }
 
 /// Checks the neighbours and routes of one family at a near end.
-async fn look_behind(
-    netlink: &Netlink,
+fn look_behind(
     devices: &SentinelDevices,
     config: &SentinelConfig,
     link: &Link,
@@ -128,13 +129,12 @@ async fn look_behind(
     family: Family,
     found: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let there = netlink.neighbours(family, Some(link.index)).await?;
+    let there = neighbours(family, Some(link.index))?;
     for address in near.addresses(config, family) {
-        let entry = (there.iter().filter_map(neighbour_of)).find(|entry| entry.0 == address);
-        let harm = match entry {
+        let harm = match there.iter().find(|known| known.address == address) {
             None => "is gone",
-            Some((_, mac, permanent)) if mac != near.behind() || !permanent => "was changed",
-            Some(_) => continue,
+            Some(known) if known.mac == near.behind() && known.is_permanent() => continue,
+            Some(_) => "was changed",
         };
         let device = &link.name;
         found.push(format!(
@@ -147,18 +147,18 @@ async fn look_behind(
         _ => Role::ServerNear,
     };
     for address in near.addresses(config, family) {
-        let answer = netlink.lookup(address, None, 0).await;
+        let answer = look_up(address, None, 0);
         if let Some(damage) = route_damage(link, address, answer, true) {
             found.push(damage);
             continue;
         }
         for source in other.addresses(config, family) {
-            let from = Some((devices.index(other), source));
+            let from = Some((source, devices.index(other)));
             // One sound lookup is enough. Policy routing for pods (GKE's netd) may divert unmarked packets,
             // but kube-proxy marks probes.
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
-                let answer = netlink.lookup(address, from, mark).await;
+                let answer = look_up(address, from, mark);
                 damage = route_damage(link, address, answer, false);
                 if damage.is_none() {
                     break;
@@ -170,13 +170,23 @@ async fn look_behind(
     Ok(())
 }
 
+/// Looks up the matching entry, in the table that the policy rules select.
+fn look_up(to: IpAddr, from: Option<(IpAddr, u32)>, mark: u32) -> io::Result<Route> {
+    routes::look_up(
+        to,
+        from,
+        mark,
+        RouteFlags::FibMatch | RouteFlags::LookupTable,
+    )
+}
+
 /// Damage that the result of a route lookup shows. With `own` the lookup was for packets that the node itself
 /// sends: these must take the sentinel's route. Otherwise it was for an incoming packet. The kernel also
 /// fails that lookup if it would not forward the packet, so such errors are no damage.
 fn route_damage(
     link: &Link,
     address: IpAddr,
-    answer: Result<Route, rtnetlink::Error>,
+    answer: io::Result<Route>,
     own: bool,
 ) -> Option<String> {
     let device = &link.name;
@@ -186,26 +196,26 @@ fn route_damage(
     let instead = match answer {
         Ok(route) => {
             let unicast = route.kind == RouteType::Unicast;
-            if unicast && route.device == Some(link.index) && !route.gateway {
+            if unicast && route.device() == Some(link.index) && route.gateway.is_none() {
                 return None;
             }
             if own && unicast && route.table == MAIN && !route.is_exactly(address) {
                 // Packets take this less specific route if the sentinel's route is missing.
                 return Some(gone);
             }
-            let by = route.device.map(name_of);
+            let by = route.device().map(name_of);
             let by = by.unwrap_or_else(|| format!("{:?}", route.kind).to_lowercase());
             match route.kind {
                 RouteType::Local => format!("this node itself (an address of {by})"),
                 _ => format!("{by} (table {})", route.table),
             }
         }
-        Err(error) => match errno(&error) {
+        Err(error) => match error.raw_os_error() {
             Some(libc::EACCES) => "nowhere (prohibited)".to_owned(),
             _ if !own => return None,
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => return Some(gone),
             Some(libc::EINVAL) => "nowhere (dropped)".to_owned(),
-            _ => return Some(failed(format!("look up the route to {address}"), error).to_string()),
+            _ => return Some(failed(format!("look up the route to {address}"))(error).to_string()),
         },
     };
     Some(format!(

@@ -33,9 +33,10 @@ fn route(text: &str) -> Route {
         destination: parse(rest[0]),
         kind,
         table: 254,
-        device: Some(2),
-        gateway: rest.contains(&"via"),
-        ours: false,
+        protocol: 3,
+        devices: vec![2],
+        gateway: rest.contains(&"via").then(|| parse("192.0.2.1")),
+        has_mtu: false,
     }
 }
 
