@@ -174,9 +174,8 @@ fn a_flood_that_nobody_answers(#[case] handling: ExpectedHandling, #[case] most:
     });
 }
 
-/// More SYNs arrive at once than the map holds. The sample counts those that were not followed, and names the
-/// Service that filled the map. After the sample the map has room again, although no connection has timed
-/// out.
+/// More SYNs arrive at once than the map holds. The sample counts those that were not followed. After it the map
+/// has room again, although no connection has timed out.
 #[test]
 fn a_flood_that_fills_the_map_at_once() {
     on_stage(&[(FOLLOW_ALL, 1)], |stage| {
@@ -195,9 +194,6 @@ fn a_flood_that_fills_the_map_at_once() {
         let first = first.expect("a sample").sample;
         let missed = first.faults[Fault::PendingFull as usize];
         assert!(missed > 0);
-        let top_talker = first.top_talker.as_ref().expect("a crowded map");
-        assert_eq!(top_talker.service, FLOODED);
-        assert!(top_talker.to_service > 32_000, "{top_talker:?}");
         for number in 4 * WAVE..5 * WAVE {
             flood(stage, number, ExpectedHandling::Reject);
         }
@@ -241,8 +237,6 @@ fn a_flood_of_syns_with_data_evicts_its_own() {
         let first = sampler.sample(Mono(monotonic() + SECOND / 10));
         let first = first.expect("a sample").sample;
         assert_eq!(first.faults[Fault::PendingFull as usize], 0);
-        let top_talker = first.top_talker.as_ref().expect("a crowded map");
-        assert_eq!(top_talker.service, FLOODED);
         let second = sampler.sample(Mono(monotonic() + 2 * SECOND));
         let second = second.expect("a sample").sample;
         let counts = first.counts.iter().chain(&second.counts);

@@ -127,7 +127,6 @@ impl Sampler {
                 faults,
                 by_uplink: by_uplink.into_iter().collect(),
                 forgotten_early: connections.forgotten_early,
-                top_talker: connections.top_talker,
                 ..sample
             },
             answers,

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::{HashMap as BpfHashMap, IterableMap as _, MapData};
-use bounds::{ALIASES, Candidate, surplus, top_talker};
+use bounds::{ALIASES, Candidate, surplus};
 use evicted::Evicted;
 use pathproof_facts::time::Mono;
 use pathproof_judge::drain::{Arrival, Outside};
-use pathproof_node::event::{KernelSample, TopTalker};
+use pathproof_node::event::KernelSample;
 use pathproof_wire::abi::{LOSS_WINDOW_NS, map};
 use pathproof_wire::evidence::{Pending, PendingKey, state};
 use pathproof_wire::service::{ExpectedHandling, Family, FrontendKind, SourceClass, frontend_flag};
@@ -58,8 +58,6 @@ pub(super) struct Swept {
     /// Entries that were evicted while the memory of evictions was full: their retransmitted SYNs
     /// may now count as first ones.
     pub(super) forgotten_early: usize,
-    /// Service and client with the most entries, while the map is crowded.
-    pub(super) top_talker: Option<TopTalker>,
 }
 
 /// How a sweep treats an entry.
@@ -137,7 +135,6 @@ impl Sweeper {
             each(&key, &pending, Met { is_over, is_again });
         };
         syscall::for_each(self.fd(), met).map_err(refused("sweep", self.name))?;
-        swept.top_talker = top_talker(&candidates);
         evict.extend(surplus(candidates));
         let over = forget.len();
         forget.extend(evict);

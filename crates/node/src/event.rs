@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cluster::{Change, NodeFacts, ObjectName};
-use pathproof_facts::directory::{Directory, Missing, ServiceInfo};
+use pathproof_facts::directory::{Missing, ServiceInfo};
 use pathproof_facts::node_context::address;
 use pathproof_facts::owners::OwnersRead;
 use pathproof_facts::time::{Mono, Wall};
@@ -195,9 +195,6 @@ pub struct KernelSample {
     /// Number of connections whose entries were evicted too early. If such a connection repeats its SYN,
     /// the SYN counts as a first one.
     pub forgotten_early: usize,
-    /// The Service and the client with the most entries of the connection map, while the map is crowded.
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
-    pub top_talker: Option<TopTalker>,
     /// Connections from outside, by family, that were forwarded and not answered within the loss
     /// window. The endpoint itself may be at fault, so these connections count only while probes
     /// fail because their source is not masqueraded.
@@ -229,32 +226,6 @@ pub struct KernelSample {
     /// New connections from outside. Only the drain insight uses them, so they are not recorded.
     #[serde(skip)]
     pub outside: Outside,
-}
-
-/// The Service and the client with the most followed connections.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TopTalker {
-    /// Number of followed connections.
-    pub entries: usize,
-    /// Id of the Service port and family.
-    pub service: u32,
-    /// Number of connections to this Service port.
-    pub to_service: usize,
-    pub client: IpAddr,
-    pub from_client: usize,
-}
-
-impl TopTalker {
-    /// As a sentence.
-    pub(crate) fn in_words(&self, directory: &dyn Directory) -> String {
-        let known = directory.service(self.service);
-        let unknown = || format!("Service id {}", self.service);
-        let service = known.map_or_else(unknown, |info| info.label());
-        format!(
-            "of {} connections, {} are to {service} and {} are from {}",
-            self.entries, self.to_service, self.from_client, self.client
-        )
-    }
 }
 
 /// Changes of the sentinel's devices, programs and prober.

@@ -268,9 +268,6 @@ impl Judge {
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
-        if let Some(top_talker) = &sample.top_talker {
-            self.coverage.top_talker = Some(top_talker.in_words(directory));
-        }
         let observer = self.coverage.health(self.facts.missing, self.now);
         let unwatched = || "only the sentinel's Service is watched (--view=sentinel)".to_owned();
         let blind = match self.settings.watches_services {

@@ -73,9 +73,6 @@ pub struct Coverage {
     uncertain_until: Option<Mono>,
     source: Source,
     pending_full: Recent,
-    /// Service and client with most entries of the connection map when it was last full.
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "heaviest")]
-    pub top_talker: Option<String>,
     over_budget: Recent,
     #[serde(skip_serializing_if = "Option::is_none", rename = "unknown_claims")]
     unknown_frontends: Option<String>,
@@ -195,10 +192,7 @@ impl Coverage {
         let unknown = self.unknown_frontends.clone();
         reasons.extend(unknown.map(|service| CoverageLoss::FrontendsUnknown { service }));
         let full = self.pending_full.missed();
-        reasons.extend(full.map(|missed| CoverageLoss::PendingFull {
-            missed,
-            by: self.top_talker.clone(),
-        }));
+        reasons.extend(full.map(|missed| CoverageLoss::PendingFull { missed }));
         let over = self.over_budget.missed();
         reasons.extend(over.map(|missed| CoverageLoss::OverBudget { missed }));
         let unseen = self.hooks.unseen > 0;

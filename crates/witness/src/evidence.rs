@@ -199,16 +199,10 @@ pub enum CoverageLoss {
     #[error("too many Services: {missing} Service ports are not observed")]
     ServicesFull { missing: u64 },
     #[error(
-        "the connection map was full{}: {missed} new connections were not followed; lost \
-         connections are not judged",
-        by.as_ref().map_or_else(String::new, |by| format!(" ({by})"))
+        "the connection map was full: {missed} new connections were not followed; lost \
+         connections are not judged"
     )]
-    PendingFull {
-        missed: u64,
-        /// Service and client with the largest part of the map, as text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<String>,
-    },
+    PendingFull { missed: u64 },
     #[error("{missed} new connections were not followed: a single source opened too many")]
     OverBudget { missed: u64 },
     #[error(

@@ -4,10 +4,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::net::Ipv6Addr;
 
-use pathproof_node::event::TopTalker;
 use pathproof_wire::abi::MAX_PENDING;
 use pathproof_wire::evidence::PendingKey;
 use pathproof_wire::service::Address;
@@ -57,31 +54,6 @@ pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
         }
     }
     evicted
-}
-
-/// The Service and the client with the most entries, if the map is crowded.
-pub(super) fn top_talker(entries: &[Candidate]) -> Option<TopTalker> {
-    if entries.len() <= CROWDED {
-        return None;
-    }
-    let services = entries.iter().map(|entry| entry.service);
-    let (service, to_service) = most(services.filter(|service| *service != ALIASES))?;
-    let (client, from_client) = most(entries.iter().map(|entry| entry.client))?;
-    Some(TopTalker {
-        entries: entries.len(),
-        service,
-        to_service,
-        client: Ipv6Addr::from(client).to_canonical(),
-        from_client,
-    })
-}
-
-fn most<T: Hash + Ord + Copy>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
-    let mut counts = HashMap::new();
-    values.for_each(|value| *counts.entry(value).or_default() += 1);
-    counts
-        .into_iter()
-        .max_by_key(|(value, count)| (*count, *value))
 }
 
 /// Entries beyond the first `per_client` of their client or `per_service` of their Service.
@@ -169,7 +141,10 @@ mod tests {
     #[case::one_service(1, true)]
     #[case::as_many_services_as_the_map_has_room_for(8, true)]
     #[case::not_over_yet(4, false)]
-    fn a_crowded_map_is_relieved_of_the_top_talker(#[case] floods: u32, #[case] waits: bool) {
+    fn a_crowded_map_is_relieved_of_those_with_the_most_entries(
+        #[case] floods: u32,
+        #[case] waits: bool,
+    ) {
         let mut all = flood(HONEST, 100, 10, false);
         for service in 1..=floods {
             let flooded = flood(service + 20, 1_000, 30 / floods, false);
@@ -178,8 +153,6 @@ mod tests {
                 ..entry
             }));
         }
-        let named = top_talker(&all).expect("crowded");
-        assert!(named.service > 20 && named.to_service > 2_000, "{named:?}");
         let kept = kept(&all);
         assert_eq!(kept[&HONEST], 1_000, "{kept:?}");
         assert!(kept.values().sum::<usize>() <= RELIEVED, "{kept:?}");

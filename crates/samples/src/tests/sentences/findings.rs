@@ -499,10 +499,7 @@ fn every_cause_and_loss_has_its_words() {
         CoverageLoss::EndpointsFull { missing: 7 },
         CoverageLoss::SourcesFull { missing: 7 },
         CoverageLoss::ServicesFull { missing: 7 },
-        CoverageLoss::PendingFull {
-            missed: 7,
-            by: None,
-        },
+        CoverageLoss::PendingFull { missed: 7 },
         CoverageLoss::OverBudget { missed: 7 },
         CoverageLoss::FirstSynUncertain,
         CoverageLoss::Settling,
