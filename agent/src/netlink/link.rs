@@ -4,9 +4,9 @@ use std::io;
 
 use rtnetlink::packet_core::Parseable as _;
 use rtnetlink::packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, Inet6IfaceFlags, InfoBridge, InfoData,
-    InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
-    LinkXdp, XdpAttached,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, Inet6IfaceFlags, InfoBridge, InfoData, InfoKind,
+    InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+    XdpAttached,
 };
 
 use crate::netlink::{request, unless};
@@ -45,7 +45,6 @@ pub(crate) struct Link {
     /// Whether a bridge sends packets between its ports through netfilter, for IPv4 and IPv6.
     pub(crate) calls_tables: [bool; 2],
     pub(crate) has_xdp: bool,
-    pub(crate) forwards_v4: bool,
     pub(crate) has_v6: bool,
     /// Whether IPv6 is configured, so that the multicast route exists.
     pub(crate) v6_ready: bool,
@@ -142,19 +141,9 @@ impl Link {
     }
 
     fn add_family(&mut self, spec: &AfSpecUnspec) {
-        match spec {
-            AfSpecUnspec::Inet(values) => {
-                for value in values {
-                    if let AfSpecInet::DevConf(conf) = value {
-                        self.forwards_v4 = conf.forwarding != 0;
-                    }
-                }
-            }
-            AfSpecUnspec::Inet6(values) => {
-                (self.has_v6, self.makes_addresses) = (true, true);
-                values.iter().for_each(|value| self.add_v6(value));
-            }
-            _ => {}
+        if let AfSpecUnspec::Inet6(values) = spec {
+            (self.has_v6, self.makes_addresses) = (true, true);
+            values.iter().for_each(|value| self.add_v6(value));
         }
     }
 

@@ -12,8 +12,8 @@ use rtnetlink::packet_route::neighbour::NeighbourAttribute;
 use rtnetlink::{LinkUnspec, LinkVeth};
 
 use super::netlink::{
-    MAIN, add_route, drop_multicast_route, failed, find_link, forwarding_off, name_of, neighbour,
-    neighbours, no_addresses, own_route, routes,
+    MAIN, add_route, drop_multicast_route, failed, find_link, name_of, neighbour, neighbours,
+    no_addresses, own_route, routes,
 };
 use super::{ALIAS, DeviceError, ROUTE_PROTOCOL, Role, SentinelDevices};
 use crate::config::SentinelConfig;
@@ -215,18 +215,14 @@ fn configure(role: Role, link: &Link) -> Result<(), DeviceError> {
     if !role.is_near() && link.mtu != FAR_MTU {
         change = change.mtu(FAR_MTU);
     }
-    let spare = match role.is_near() {
-        true => link.makes_addresses.then(no_addresses),
-        false => link.forwards_v4.then(forwarding_off),
-    };
-    if let Some(attribute) = spare {
-        let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute);
+    if role.is_near() && link.makes_addresses {
+        let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(no_addresses());
         let done = request(RTM_SETLINK, 0, &message.build()).map(drop);
-        let what = format!("turn off unneeded features of {}", link.name);
+        let what = format!("keep {} without addresses", link.name);
         not_needed(done.map_err(failed(what)))?;
     }
-    // Sent after the message with `spare`, not together with it: in a joint message the kernel would set the
-    // device up first, and create an address.
+    // Sent after that message, not together with it: in a joint message the kernel would set the device up
+    // first, and create an address.
     let up = LinkUnspec::new_with_index(link.index).up();
     for message in [change.build(), up.build()] {
         let done = request(RTM_SETLINK, 0, &message);

@@ -8,10 +8,8 @@ use libc::{RTM_DELROUTE, RTM_GETNEIGH, RTM_NEWROUTE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use pathproof_wire::service::Family;
 use rtnetlink::RouteMessageBuilder;
-use rtnetlink::packet_core::{DefaultNla, NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, Parseable as _};
-use rtnetlink::packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute,
-};
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL, Parseable as _};
+use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -25,8 +23,6 @@ use crate::netlink::link::{self, Link};
 use crate::netlink::routes::{self, Route};
 use crate::netlink::{self, PATIENCE, dump, encoded, request, unless};
 
-const IFLA_INET_CONF: u16 = 1;
-const IPV4_DEVCONF_FORWARDING: u16 = 1;
 /// `RT_TABLE_LOCAL` and `RT_TABLE_MAIN`.
 const TABLE_LOCAL: u8 = 255;
 pub(super) const MAIN: u32 = 254;
@@ -158,14 +154,6 @@ pub(super) async fn routes(
     let listed = spawn_blocking(move || routes::list(family, wanted)).await;
     let listed = listed.map_err(io::Error::other).flatten();
     listed.map_err(failed("list routes"))
-}
-
-/// Disables IPv4 forwarding on one device. The attribute is encoded here, because the library omits zero
-/// values.
-pub(super) fn forwarding_off() -> LinkAttribute {
-    let value = DefaultNla::new(IPV4_DEVCONF_FORWARDING, 0_u32.to_ne_bytes().to_vec());
-    let conf = DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, encoded(&value));
-    LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(conf)])])
 }
 
 /// Prevents the kernel from creating a link-local address.
