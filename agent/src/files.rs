@@ -125,7 +125,9 @@ mod tests {
         remove_all(dir.path()).unwrap();
         assert!(others.iter().all(|file| path(file).exists()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), others.len());
-        others.map(|file| fs::remove_file(path(file)).unwrap());
+        for file in others {
+            fs::remove_file(path(file)).unwrap();
+        }
         remove_all(dir.path()).unwrap();
         assert!(!dir.path().exists());
         remove_all(dir.path()).unwrap();

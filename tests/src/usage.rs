@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use anyhow::{Context, Result};
 use aya::maps::MapInfo;
+use aya::programs::loaded_programs;
 use nix::time::ClockId;
 use nix::unistd::Pid;
 
@@ -86,6 +87,20 @@ fn entries(id: u32) -> Result<u64> {
         }
         count += 1;
     }
+}
+
+/// Runs of all programs of a process, each counted once, and their total time. Both increase only while
+/// the kernel records statistics (`aya::sys::enable_stats`).
+pub fn programs(pid: u32) -> Result<(u64, Duration)> {
+    let held: BTreeSet<u64> = held(pid)?.filter_map(|field| field("prog_id:")).collect();
+    let (mut runs, mut time) = (0, Duration::ZERO);
+    for program in loaded_programs().flatten() {
+        if held.contains(&program.id().into()) {
+            runs += program.run_count();
+            time += program.run_time();
+        }
+    }
+    Ok((runs, time))
 }
 
 /// For each descriptor of a process, a function that returns a number in its fdinfo by field name.
