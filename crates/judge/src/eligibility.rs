@@ -36,7 +36,7 @@ impl Eligibility {
     /// brake limits it. The machine of a node with any other mark goes in any case.
     pub fn is_limited(&self) -> bool {
         match self {
-            Eligibility::Marked { mark } => !mark.starts_with(KUBELET_SHUTDOWN),
+            Eligibility::Marked { mark } => mark.split('=').next() != Some(KUBELET_SHUTDOWN),
             Eligibility::Tainted { taint } => !is_final(taint),
             Eligibility::Eligible | Eligibility::Deleting | Eligibility::NeverSeen => false,
         }

@@ -127,6 +127,8 @@ fn deletion_and_the_autoscalers_taint_come_first() {
 )]
 #[case::karpenter(&["karpenter.sh/disrupted"], &[], true)]
 #[case::kured(&[], &[("condition Terminating", "True")], true)]
+#[case::longer_name(&[], &[("condition kubelet-shutdown-planned", "True")], true)]
+#[case::longer_name_of_any_value(&[], &[("condition kubelet-shutdown2", "True")], true)]
 fn machines_that_go_in_any_case_are_not_limited(
     #[case] taints: &[&str],
     #[case] marks: &[(&str, &str)],
@@ -135,6 +137,11 @@ fn machines_that_go_in_any_case_are_not_limited(
     let chosen = TerminatingMarks::of(["karpenter", "spot", "shutdown"]).with([
         ("condition Terminating".to_owned(), None),
         ("condition kubelet-shutdown".to_owned(), None),
+        (
+            "condition kubelet-shutdown-planned".to_owned(),
+            Some("True".to_owned()),
+        ),
+        ("condition kubelet-shutdown2".to_owned(), None),
     ]);
     let facts = NodeFacts {
         marks: marked(marks).marks,
