@@ -78,27 +78,26 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingMarks) -> 
     if node.deleting {
         return Eligibility::Deleting;
     }
-    let taints = (node.taints.iter()).filter(|taint| terminating.contains(taint));
+    let taints = node.taints.iter();
+    let taints = taints.filter(|taint| terminating.contains(taint));
+    let taints = taints.map(|taint| Eligibility::Tainted {
+        taint: taint.to_string(),
+    });
     let is_set = |(key, value): &&Mark| {
         let found = node.marks.get(key.as_str()).map(|found| &**found);
         found.is_some() && (value.is_none() || value.as_deref() == found)
     };
     let marks = terminating.marks.iter().filter(is_set);
-    let mark = marks.min_by_key(|(key, _)| key != KUBELET_SHUTDOWN);
-    let shuts_down = mark.is_some_and(|(key, _)| key == KUBELET_SHUTDOWN);
-    // What is final comes first, because the fleet brake limits everything else.
-    let taint = taints.min_by_key(|taint| !is_final(taint));
-    if let Some(taint) = taint.filter(|taint| is_final(taint) || !shuts_down) {
-        let taint = taint.to_string();
-        return Eligibility::Tainted { taint };
-    }
-    match mark {
-        Some((key, None)) => Eligibility::Marked { mark: key.clone() },
-        Some((key, Some(value))) => Eligibility::Marked {
-            mark: format!("{key}={value}"),
+    let marks = marks.map(|(key, value)| Eligibility::Marked {
+        mark: match value {
+            Some(value) => format!("{key}={value}"),
+            None => key.clone(),
         },
-        None => Eligibility::Eligible,
-    }
+    });
+    // The fleet brake may hold a node with any other mark, so a mark that it must not hold is preferred.
+    let all = taints.chain(marks);
+    all.min_by_key(Eligibility::is_limited)
+        .unwrap_or(Eligibility::Eligible)
 }
 
 /// Whether the taint with this key always makes a node leave, as in kube-proxy.
