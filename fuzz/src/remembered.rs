@@ -8,7 +8,7 @@ use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::Limits;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::{Anchor, Mono, Wall};
-use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer};
+use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer, is_eligible};
 use pathproof_judge::brake::Brake;
 use pathproof_judge::damping::Damping;
 use pathproof_judge::verdict::{CountedFamilies, Inputs, verdict};
@@ -67,9 +67,11 @@ fn go_on(known: &PersistedState, observed: bool, now: Mono) {
             (None, None) => Refuses::All,
         };
         for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
-            let policy = UnknownPolicy::Open;
+            let eligible = is_eligible(&judged.eligibility, UnknownPolicy::Open);
             let waits = judged.state == State::Starting;
-            let said = answer(endpoint, &judged, &served, waits, policy, refuses, &anchor);
+            let said = answer(
+                endpoint, &judged, &served, waits, eligible, refuses, &anchor,
+            );
             let now = anchor.wall_of(now);
             let body = said.body(now, now);
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");

@@ -82,14 +82,15 @@ pub struct Served {
 }
 
 /// The answer at one of the two URL paths. `served` is the result of [damping](super::damping) for this
-/// verdict. `waits` means that the node is Starting, or failed without ever having left Starting. `anchor`
-/// translates the times of proofs to wall-clock time.
+/// verdict. `waits` means that the node is Starting, or failed without ever having left Starting. `eligible` is
+/// whether the node may get new connections apart from its datapath, or the fleet brake holds back its 503.
+/// `anchor` translates the times of proofs to wall-clock time.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
     served: &Served,
     waits: bool,
-    policy: UnknownPolicy,
+    eligible: bool,
     refuses: Refuses,
     anchor: &Anchor,
 ) -> Answer {
@@ -100,10 +101,7 @@ pub fn answer(
         Refuses::Nothing => true,
     };
     let healthy = answered(served.healthy);
-    let node_eligible = match endpoint {
-        Endpoint::Healthz => Some(is_eligible(&verdict.eligibility, policy)),
-        Endpoint::Livez => None,
-    };
+    let node_eligible = (endpoint == Endpoint::Healthz).then_some(eligible);
     let of_family = |judged: &FamilyVerdict| FamilyAnswer {
         family: judged.family,
         healthy: answered(served.families[judged.family as usize]),
@@ -119,7 +117,8 @@ pub fn answer(
     }
 }
 
-fn is_eligible(eligibility: &Eligibility, policy: UnknownPolicy) -> bool {
+/// Whether the node may get new connections apart from its datapath.
+pub fn is_eligible(eligibility: &Eligibility, policy: UnknownPolicy) -> bool {
     match eligibility {
         Eligibility::NeverSeen => policy == UnknownPolicy::Open,
         known => !known.is_leaving(),
@@ -157,16 +156,6 @@ impl Answer {
         (self.status, self.healthy, self.would_fail) = (503, false, true);
         for family in &mut self.families {
             family.healthy = false;
-        }
-        self
-    }
-
-    /// The answer of a leaving node; `is_held`: the fleet brake holds its 503 back.
-    #[must_use]
-    pub fn of_leaving(mut self, is_held: bool) -> Self {
-        if is_held {
-            self.node_eligible = self.node_eligible.map(|_| true);
-            self.status = if self.healthy { 200 } else { 503 };
         }
         self
     }

@@ -124,8 +124,11 @@ fn first(
 ) -> Answer {
     let served = Damping::new(std::time::Duration::ZERO).step(verdict, policy);
     let waits = verdict.state == State::Starting;
+    let eligible = is_eligible(&verdict.eligibility, policy);
     let refuses = refuses(enforcement);
-    answer(endpoint, verdict, &served, waits, policy, refuses, &ANCHOR)
+    answer(
+        endpoint, verdict, &served, waits, eligible, refuses, &ANCHOR,
+    )
 }
 
 /// The rows of the answer table, as docs/behaviour.md must have them.
@@ -383,10 +386,9 @@ fn only_healthz_answers_503_during_a_start(
         held_until: None,
         flaps: 0,
     };
-    let open = UnknownPolicy::Open;
     let waits = verdict.state == State::Starting;
     let refuses = refuses(enforcement);
-    let given_of = |served| answer(endpoint, &verdict, served, waits, open, refuses, &ANCHOR);
+    let given_of = |served| answer(endpoint, &verdict, served, waits, true, refuses, &ANCHOR);
     let given = given_of(&served);
     assert_eq!((given.status, given.healthy), (status, healthy));
     assert_eq!(given.would_fail, would_fail);

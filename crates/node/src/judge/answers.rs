@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pathproof_facts::cause::State;
-use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer};
+use pathproof_judge::answer::{Endpoint, Refuses, UnknownPolicy, answer, is_eligible};
 use pathproof_judge::verdict::Verdict;
 
 use super::Judge;
@@ -33,10 +33,11 @@ impl Judge {
             (None, None) => Refuses::All,
         };
         let waits = self.waits || verdict.state == State::Starting;
+        let eligible = leaving_held.is_some() || is_eligible(&verdict.eligibility, policy);
         let answer_of =
-            |endpoint| answer(endpoint, verdict, &served, waits, policy, refuses, anchor);
+            |endpoint| answer(endpoint, verdict, &served, waits, eligible, refuses, anchor);
         Answers {
-            healthz: answer_of(Endpoint::Healthz).of_leaving(leaving_held.is_some()),
+            healthz: answer_of(Endpoint::Healthz),
             livez: answer_of(Endpoint::Livez),
             audit,
             held,
