@@ -192,7 +192,6 @@ impl Judge {
             }
             Event::Tick => return self.wait(true, effects),
             Event::Check => {
-                self.ledger.expire_routes(self.now);
                 self.follow_table(TABLE_INTERVAL, effects);
                 let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
                 if self.topology_read.is_none_or(due) {

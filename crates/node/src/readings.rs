@@ -224,9 +224,8 @@ impl Judge {
                 left.remove(endpoint);
             }
             asked.left = left.into_iter().collect();
-            let found = known.iter().filter(|route| !route.device.is_empty());
-            let found: BTreeSet<IpAddr> = found.map(|route| route.endpoint).collect();
-            asked.endpoints = in_turn(all, &found, turn);
+            let known: BTreeSet<IpAddr> = known.iter().map(|route| route.endpoint).collect();
+            asked.endpoints = in_turn(all, &known, turn);
         }
         let is_first = !self.ledger.endpoint_devices.is_read();
         if is_first || asked != EndpointsAsked::default() {
@@ -272,7 +271,7 @@ impl Judge {
 
     pub(super) fn read_routes(&mut self, read: &EndpointRoutes) {
         let uplinks = self.coverage.hooks.uplinks().collect();
-        self.ledger.learn_routes(read, &uplinks, self.now);
+        self.ledger.learn_routes(read, &uplinks);
     }
 
     /// Whether an obstacle that a former agent found still counts, because this agent has done no lookup

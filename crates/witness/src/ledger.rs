@@ -36,7 +36,7 @@ pub use seen_working::{FailingService, ServicesSeenWorking};
 use serde::{Deserialize, Serialize};
 pub use service::{StaleConnection, Track, WINDOW};
 
-use crate::evidence::{EndpointRoute, EndpointRoutes, ObserverHealth, ProgrammingSeen};
+use crate::evidence::{EndpointRoutes, ObserverHealth, ProgrammingSeen};
 use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 
@@ -61,8 +61,6 @@ pub struct Ledger {
     pub external_failures: ExternalServiceFailures,
     /// Devices that lead to this node's endpoints.
     pub endpoint_devices: EndpointDevices,
-    /// When routes were first read, if some were missing.
-    missed_since: Option<Mono>,
     /// Number of times that there was no room for a failing Service.
     pub untracked: u64,
     /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
@@ -92,7 +90,6 @@ pub struct LedgerMemory {
     /// Services that worked for pods, and for clients outside.
     worked: [ServicesSeenWorking; 2],
     endpoint_devices: EndpointDevices,
-    missed_since: Option<Mono>,
 }
 
 impl Ledger {
@@ -132,7 +129,6 @@ impl Ledger {
             worked,
             worked_outside,
             endpoint_devices: memory.endpoint_devices,
-            missed_since: memory.missed_since,
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
@@ -159,36 +155,15 @@ impl Ledger {
     }
 
     /// Records by which devices endpoints of this node are reached, and what is gone. Endpoints whose routes
-    /// are missing now stay known, also those that an agent without this knowledge had found.
-    pub fn learn_routes(&mut self, read: &EndpointRoutes, uplinks: &BTreeSet<&str>, now: Mono) {
+    /// are missing now stay known.
+    pub fn learn_routes(&mut self, read: &EndpointRoutes, uplinks: &BTreeSet<&str>) {
         let missed = self.families.iter();
         let missed: Vec<IpAddr> = missed.flat_map(|family| family.routes.missed()).collect();
         let devices = &mut self.endpoint_devices;
         let left = read.left.iter().filter(|left| !missed.contains(left));
         devices.forget(&left.copied().collect::<Vec<_>>());
         devices.lose(&read.gone);
-        if !devices.is_read() {
-            self.missed_since = (!missed.is_empty()).then_some(now);
-            let route = |endpoint| EndpointRoute {
-                endpoint,
-                device: String::new(),
-                index: 0,
-                is_own: false,
-            };
-            let routes: Vec<_> = missed.into_iter().map(route).collect();
-            devices.learn(&routes, uplinks);
-        }
         devices.learn(&read.routes, uplinks);
-    }
-
-    /// Forgets endpoints whose routes were missing when routes were first read, if an hour later no pods' device
-    /// has led to them: perhaps none ever did.
-    pub fn expire_routes(&mut self, now: Mono) {
-        let long_ago = |since: Mono| now.since(since) > FORGOTTEN;
-        if self.missed_since.is_some_and(long_ago) {
-            self.endpoint_devices.lose_missed();
-            self.missed_since = None;
-        }
     }
 
     /// State to store for [`Ledger::restore`].
@@ -199,7 +174,6 @@ impl Ledger {
             sentinel: self.sentinel.memory(),
             worked: [self.worked.clone(), self.worked_outside.clone()],
             endpoint_devices: self.endpoint_devices.clone(),
-            missed_since: self.missed_since,
         }
     }
 

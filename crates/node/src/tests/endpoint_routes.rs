@@ -1,14 +1,14 @@
 //! Which endpoints of this node are looked up, and what is remembered of them.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use pathproof_facts::cause::{Cause, Failure};
+use pathproof_facts::cause::Cause;
 use pathproof_facts::cluster::{Change, ObjectName, Protocol};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::{
-    Client, EndpointRoute, EndpointRoutes, EndpointsAsked, FailedConnection, Lookup, Way,
+    Client, EndpointRoute, EndpointRoutes, EndpointsAsked, Lookup, Way,
 };
 use rstest::rstest;
 
@@ -108,31 +108,6 @@ fn an_endpoint_is_looked_up_until_a_pods_device_leads_to_it() {
     };
     read(&mut scene, gone);
     assert_eq!(asked(&mut scene), Some(unknown), "its device is gone");
-}
-
-/// Before its first reading of routes, an agent counts every endpoint, even one outside the node. So these
-/// endpoints are looked up like all others, and forgotten after an hour.
-#[rstest]
-#[case::still_missing(false, 0)]
-#[case::back(true, 1)]
-fn an_endpoint_whose_route_was_missing(#[case] is_back: bool, #[case] expected: usize) {
-    let mut scene = Scene::probed();
-    scene.view(pod_probe(true).into());
-    let missed = FailedConnection {
-        misdelivered: true,
-        destination: Some(SocketAddr::new(ip(POD), 19_257)),
-        ..scene.later(250).sighting(Failure::Misrouted)
-    };
-    scene.sighted(missed);
-    read(&mut scene, EndpointRoutes::default());
-    assert_eq!(known(&scene), 1);
-    let endpoints = asked(&mut scene).map(|asked| asked.endpoints);
-    assert_eq!(endpoints, Some(vec![ip(POD)]));
-    if is_back {
-        led_by_veth(&mut scene, &[ip(POD)]);
-    }
-    scene.later(3_600_000).check();
-    assert_eq!(known(&scene), expected);
 }
 
 /// A deleted pod may stay listed. Connections to it would count before the next check.

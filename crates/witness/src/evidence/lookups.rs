@@ -19,7 +19,6 @@ pub const ENDPOINTS_AT_ONCE: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointRoute {
     pub endpoint: IpAddr,
-    /// Empty if the route was missing when routes were first read.
     pub device: String,
     pub index: u32,
     /// Whether the device leads to this pod alone, unlike a bridge.

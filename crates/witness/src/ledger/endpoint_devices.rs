@@ -48,13 +48,6 @@ impl EndpointDevices {
         }
     }
 
-    /// Forgets the endpoints whose device was never seen.
-    pub(super) fn lose_missed(&mut self) {
-        if let Some(known) = &mut self.0 {
-            known.retain(|route| !route.device.is_empty());
-        }
-    }
-
     /// Forgets endpoints that left.
     pub(super) fn forget(&mut self, left: &[IpAddr]) {
         if let Some(known) = &mut self.0 {
@@ -86,14 +79,7 @@ impl EndpointDevices {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use pathproof_facts::limits::{FORGOTTEN, Limits};
-    use pathproof_facts::time::Mono;
-
     use super::*;
-    use crate::evidence::EndpointRoutes;
-    use crate::ledger::Ledger;
 
     const POD: [u8; 4] = [10, 1, 0, 7];
 
@@ -135,24 +121,6 @@ mod tests {
         assert!(!lost(learned("veth7", true), 8));
         // Without a bridge all its pods are cut off.
         assert!(!lost(learned("cni0", false), 7));
-    }
-
-    /// An agent that read no routes took any address for an endpoint of the node.
-    #[test]
-    fn a_route_that_stays_missing_is_believed_for_an_hour() {
-        let mut ledger = Ledger::default();
-        let second = Duration::from_secs(1);
-        let read = Mono(0).plus(second);
-        ledger.families[0]
-            .routes
-            .miss(POD.into(), "shop", read, second);
-        ledger.learn_routes(&EndpointRoutes::default(), &BTreeSet::new(), read);
-        let hour = read.plus(FORGOTTEN);
-        let mut ledger = Ledger::restore(Limits::default(), ledger.memory(), true, hour);
-        ledger.expire_routes(hour);
-        assert!(ledger.endpoint_devices.believes(&POD.into()));
-        ledger.expire_routes(hour.plus(second));
-        assert!(!ledger.endpoint_devices.believes(&POD.into()));
     }
 
     #[test]

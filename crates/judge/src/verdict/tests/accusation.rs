@@ -275,9 +275,7 @@ fn routes_are_missing_only_where_one_was(
         routes: (1..).zip(devices).filter_map(route).collect(),
         ..EndpointRoutes::default()
     };
-    world
-        .ledger
-        .learn_routes(&read, &["eth0"].into(), ms(2_000));
+    world.ledger.learn_routes(&read, &["eth0"].into());
     for at in (2_250..=6_000).step_by(250) {
         fail(&mut world, TWO, Misrouted, at, at);
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
