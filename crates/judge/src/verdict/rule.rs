@@ -118,17 +118,8 @@ impl Rule {
             }
             Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
             Rule::StartingPods | Rule::Starting => State::Starting,
-            Rule::NotSampled
-            | Rule::ObserverBlind
-            | Rule::ViewNotSynced
-            | Rule::NothingExpected
-            | Rule::EvidenceTooOld
-            | Rule::SentinelAltered
-            | Rule::DatapathChanged
-            | Rule::NeverWorked
-            | Rule::NothingProven
-            | Rule::Inconclusive
-            | Rule::Idle => State::Unknown,
+            // All others have a reason for Unknown: see `why`.
+            _ => State::Unknown,
         }
     }
 
