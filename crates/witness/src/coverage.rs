@@ -202,7 +202,7 @@ impl Coverage {
             reasons,
             // Connections that were not followed may have succeeded. If an uplink or a pod's interface is
             // unobserved, a connection that leaves by it to a silent endpoint looks lost.
-            lost_suspended: settling || full.is_some() || self.lacks_uplink() || unseen,
+            lost_suspended: settling || full.is_some() || self.no_uplink().is_some() || unseen,
             refused_suspended: unseen,
             // Connections look misrouted if their endpoint is unknown to the observer: the map had no room
             // for it, or only kube-proxy has received it.
@@ -235,15 +235,19 @@ impl Coverage {
         if !synced && !self.observer.continues {
             return Some("the cluster view is not complete yet".to_owned());
         }
-        let missed = health.reasons.iter().find(|loss| hides(loss));
-        let missed = missed.map(ToString::to_string);
-        missed.or_else(|| self.no_uplink(health))
+        if let Some(missed) = health.reasons.iter().find(|loss| hides(loss)) {
+            return Some(missed.to_string());
+        }
+        match health.attached {
+            0 => Some("no interface is observed".to_owned()),
+            _ => self.no_uplink(),
+        }
     }
 
     /// Whether connections of pods or of clients outside may be unobserved. New interfaces of pods, which
     /// will be observed in a moment, do not matter.
     pub fn hides_clients(&self) -> bool {
-        self.lacks_uplink() || self.hooks.unseen > self.hooks.new
+        self.no_uplink().is_some() || self.hooks.unseen > self.hooks.new
     }
 
     /// Why there is no observer at all.
@@ -252,21 +256,9 @@ impl Coverage {
         Some(format!("the observer is not loaded into the kernel: {why}"))
     }
 
-    /// Whether an uplink is not observed, or may be among the excluded devices.
-    fn lacks_uplink(&self) -> bool {
-        let uplinks = || self.hooks.devices.iter().filter(|hook| hook.uplink);
-        match uplinks().next() {
-            None => self.hooks.left_out > 0,
-            Some(_) => uplinks().any(|hook| !hook.attached),
-        }
-    }
-
-    /// Why no interface with a default route is observed.
-    fn no_uplink(&self, health: &ObserverHealth) -> Option<String> {
+    /// Why an uplink is not observed, or may be among the excluded devices.
+    fn no_uplink(&self) -> Option<String> {
         let mut uplinks = self.hooks.devices.iter().filter(|hook| hook.uplink);
-        if health.attached == 0 {
-            return Some("no interface is observed".to_owned());
-        }
         if uplinks.clone().next().is_none() && self.hooks.left_out > 0 {
             return Some(
                 "no interface with a default route is observed, and some interfaces are excluded"
