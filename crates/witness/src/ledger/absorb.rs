@@ -3,7 +3,7 @@
 //! Length: one sample, in the order in which its parts are absorbed.
 
 use std::collections::BTreeSet;
-use std::collections::btree_map::Entry as Slot;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use pathproof_facts::cause::Failure;
@@ -15,7 +15,7 @@ use pathproof_wire::abi::LOSS_WINDOW_NS;
 use pathproof_wire::evidence::Outcome;
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 
-use super::family::{Entry, Streak};
+use super::family::Streak;
 use super::seen_working::NewFailures;
 use super::{Ledger, SERVICES_TRACKED, ServicesSeenWorking, Track};
 use crate::evidence::{Client, CountDelta, FailedConnection, Place, Sample};
@@ -365,13 +365,7 @@ impl Ledger {
         if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
             return;
         }
-        let entry = Entry {
-            since: look.at,
-            last: look.at,
-            failures: &failures,
-            info,
-        };
-        self.families[info.family as usize].run(&entry, self.limits.proof_age);
+        family.run((look.at, look.at), &failures, info, self.limits.proof_age);
     }
 
     /// Records failures of a Service that worked for this class of clients. If nothing ever worked, neither
@@ -484,20 +478,15 @@ impl Ledger {
         if family.last_proof() >= Some(began) {
             return;
         }
-        let entry = Entry {
-            since: new.arrived,
-            last: new.noticed,
-            failures: &[(sighting.failure, 1)],
-            info,
-        };
-        family.run(&entry, self.limits.proof_age);
+        let times = (new.arrived, new.noticed);
+        family.run(times, &[(sighting.failure, 1)], info, self.limits.proof_age);
     }
 
     /// Returns the track of a failing Service, which is created if there is room.
     fn track(&mut self, id: u32, info: &ServiceInfo, at: Mono) -> Option<&mut Track> {
         let full = self.tracks.len() >= SERVICES_TRACKED;
         let track = match self.tracks.entry(id) {
-            Slot::Vacant(_) if full => {
+            Entry::Vacant(_) if full => {
                 self.untracked = self.untracked.saturating_add(1);
                 return None;
             }

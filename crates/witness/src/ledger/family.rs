@@ -120,15 +120,30 @@ impl FamilyLedger {
         *failure = (*failure).max(Some(at));
     }
 
-    /// Adds to the run of failures. A run ends after `pause` without a failure.
-    pub(crate) fn run(&mut self, entry: &Entry<'_>, pause: Duration) {
-        let goes_on = |streak: &Streak| entry.last.since(streak.last) <= pause;
-        let streak = self.streak.take().filter(goes_on);
-        let streak = streak.unwrap_or_else(|| Streak {
-            since: entry.since,
+    /// Adds failures of a Service, between `since` and `last`, to the run. A run ends after `pause` without a
+    /// failure.
+    pub(crate) fn run(
+        &mut self,
+        (since, last): (Mono, Mono),
+        failures: &[(Failure, u32)],
+        info: &ServiceInfo,
+        pause: Duration,
+    ) {
+        self.streak
+            .take_if(|streak| last.since(streak.last) > pause);
+        let streak = self.streak.get_or_insert_with(|| Streak {
+            since,
             ..Streak::default()
         });
-        self.streak.insert(streak).enter(entry);
+        streak.since = streak.since.min(since);
+        streak.last = streak.last.max(last);
+        for (failure, n) in failures {
+            let count = &mut streak.failures[*failure as usize];
+            *count = count.saturating_add(u64::from(*n));
+        }
+        if streak.labels.len() < SERVICES_KEPT {
+            streak.labels.insert(info.label());
+        }
     }
 
     /// Records that a connection from outside was forwarded and not answered.
@@ -171,27 +186,7 @@ pub struct Streak {
     pub(crate) failures: [u64; FAILURES],
 }
 
-/// Failures to add to a run.
-pub(crate) struct Entry<'a> {
-    pub(crate) since: Mono,
-    pub(crate) last: Mono,
-    pub(crate) failures: &'a [(Failure, u32)],
-    pub(crate) info: &'a ServiceInfo,
-}
-
 impl Streak {
-    fn enter(&mut self, entry: &Entry<'_>) {
-        self.since = self.since.min(entry.since);
-        self.last = self.last.max(entry.last);
-        for (failure, n) in entry.failures {
-            let count = &mut self.failures[*failure as usize];
-            *count = count.saturating_add(u64::from(*n));
-        }
-        if self.labels.len() < SERVICES_KEPT {
-            self.labels.insert(entry.info.label());
-        }
-    }
-
     pub fn commonest(&self) -> Failure {
         commonest(&self.failures).unwrap_or(Failure::Lost)
     }
