@@ -30,6 +30,13 @@ impl Mono {
     }
 }
 
+/// `first`, doubled this number of times, but at most `longest`.
+pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
+    first
+        .saturating_mul(2_u32.saturating_pow(times))
+        .min(longest)
+}
+
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pathproof_facts::cause::State;
 use pathproof_facts::limits::{CLEAN, DOUBTED, DOUBTFUL, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
-use pathproof_facts::time::Mono;
+use pathproof_facts::time::{Mono, doubled};
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
@@ -153,8 +153,7 @@ impl Damping {
 
 /// Hold-down of the n-th flap in a row, counted from one.
 fn dwell(first: Duration, flaps: u32) -> Duration {
-    let doubled = 2u32.saturating_pow(flaps.saturating_sub(1));
-    first.saturating_mul(doubled).min(DWELL_MAX.max(first))
+    doubled(first, flaps.saturating_sub(1), DWELL_MAX.max(first))
 }
 
 /// The answer that each family requires. An unknown family is ignored if more is known of the other one.

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pathproof_facts::time::{Mono, Wall};
+use pathproof_facts::time::{Mono, Wall, doubled};
 
 use super::{ConditionState, Reason, Status};
 
@@ -293,12 +293,11 @@ pub(super) struct Retry {
 
 impl Retry {
     pub(super) fn failed(&mut self, node: &str, pace: &Pace, refusal: Refusal, now: Mono) {
-        let doubled = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         // An offset by node is added: below the pause itself, or below a tenth of it after a denial.
         let (pause, over) = match refusal {
             Refusal::Denied => (pace.denied, pace.denied / 10),
             Refusal::Failed { wait } => {
-                let pause = pace.retry.saturating_mul(doubled).min(pace.retry_max);
+                let pause = doubled(pace.retry, self.failures, pace.retry_max);
                 let pause = pause.max(wait.unwrap_or_default().min(WAIT_MAX));
                 (pause, pause)
             }

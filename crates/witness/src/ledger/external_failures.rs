@@ -17,7 +17,7 @@ use std::time::Duration;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::Limits;
-use pathproof_facts::time::Mono;
+use pathproof_facts::time::{Mono, doubled};
 use pathproof_wire::service::Family;
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +117,8 @@ impl ExternalServiceFailures {
             run.clients.clear();
         }
         if confirmed || (held && once.is_none()) {
-            run.until = Some(at.plus(hold(run.times)));
+            let hold = doubled(HOLD, run.times.saturating_sub(1), LONGEST_HOLD);
+            run.until = Some(at.plus(hold));
         }
     }
 
@@ -187,12 +188,6 @@ impl PortRun {
         (self.first, self.n, self.certain) = (at, 0, false);
         self.clients.clear();
     }
-}
-
-fn hold(times: u32) -> Duration {
-    let doubled = 1_u32.checked_shl(times.saturating_sub(1));
-    let longer = HOLD.checked_mul(doubled.unwrap_or(u32::MAX));
-    longer.map_or(LONGEST_HOLD, |hold| hold.min(LONGEST_HOLD))
 }
 
 #[cfg(test)]
