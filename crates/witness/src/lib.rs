@@ -18,3 +18,12 @@ pub mod topology;
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
+
+/// Appends an entry to a list of the latest ones, which has each once and at most `kept` in all.
+fn keep_latest<T: PartialEq>(latest: &mut Vec<T>, new: T, kept: usize) {
+    latest.retain(|known| *known != new);
+    if latest.len() >= kept {
+        latest.remove(0);
+    }
+    latest.push(new);
+}

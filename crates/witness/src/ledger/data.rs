@@ -52,11 +52,7 @@ impl DataLedger {
         for (other, lost) in SourceClass::ALL.into_iter().zip(&mut self.lost) {
             lost.take_if(|lost| lost.since <= at && (other == class || !mixed));
         }
-        self.clients.retain(|known| *known != client);
-        if self.clients.len() >= CLIENTS_KEPT {
-            self.clients.remove(0);
-        }
-        self.clients.push(client);
+        crate::keep_latest(&mut self.clients, client, CLIENTS_KEPT);
     }
 
     /// Records that the data of a connection was not forwarded. This counts only if data of this source class

@@ -91,11 +91,7 @@ impl FamilyLedger {
     }
 
     pub(crate) fn serve(&mut self, client: Client) {
-        self.served.retain(|known| *known != client);
-        if self.served.len() >= SERVED_KEPT {
-            self.served.remove(0);
-        }
-        self.served.push(client);
+        crate::keep_latest(&mut self.served, client, SERVED_KEPT);
     }
 
     /// Records a success of a connection that the node had to forward.

@@ -94,15 +94,7 @@ impl WrongRoutes {
 
     /// Records that an endpoint answered over an uplink, which is therefore the right device for it.
     pub(crate) fn reach(&mut self, endpoint: IpAddr) {
-        // Each sample again reports connections that are still tracked.
-        if self.by_uplink.last() == Some(&endpoint) {
-            return;
-        }
-        self.by_uplink.retain(|known| *known != endpoint);
-        if self.by_uplink.len() >= REACHED_KEPT {
-            self.by_uplink.remove(0);
-        }
-        self.by_uplink.push(endpoint);
+        crate::keep_latest(&mut self.by_uplink, endpoint, REACHED_KEPT);
     }
 
     /// Endpoints whose routes are missing.
