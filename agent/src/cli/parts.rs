@@ -174,9 +174,6 @@ impl Text {
         self.begin("services").put(style, &trouble.service);
         self.put(Style::Plain, " ");
         self.wrapped(Style::Plain, TEXT + 2, &text);
-        if let Some(example) = &trouble.example {
-            self.to(TEXT + 2).wrapped(Style::Faint, TEXT + 2, example);
-        }
     }
 
     /// Remedies to try next. Commands shown before are not repeated.

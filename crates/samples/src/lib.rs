@@ -87,9 +87,6 @@ pub fn broken() -> Report {
             last_failure: ago(110),
             last_proof: None,
             endpoints: 3,
-            example: Some(
-                "10.244.1.17 dialled 10.96.14.201:80, which left by eth0 untranslated".to_owned(),
-            ),
         },
         ServiceTrouble {
             service: "shop/cart:grpc".to_owned(),
@@ -101,9 +98,6 @@ pub fn broken() -> Report {
             last_failure: ago(420),
             last_proof: None,
             endpoints: 4,
-            example: Some(
-                "198.51.100.23 dialled 192.0.2.10:31080, refused by the node itself".to_owned(),
-            ),
         },
     ];
     report.services[0].trouble = true;
@@ -245,7 +239,6 @@ pub fn degraded() -> Report {
     verdict.since = ago(190_000);
     let first = "shop/checkout-with-a-rather-long-name-for-a-service:https";
     let services = Named::of([first].into_iter());
-    let example = "10.244.1.17 dialled 10.96.14.201:443 and was sent to 10.244.3.9:8443";
     let cause = Cause::Stale;
     let (failures, more) = (40, 2);
     let broken = vec![BrokenServices {
@@ -274,7 +267,6 @@ pub fn degraded() -> Report {
             last_failure: ago(900),
             last_proof: Some(ago(1_000)),
             endpoints: 2,
-            example: (index == 0).then(|| example.to_owned()),
         })
         .collect();
     for family in &mut verdict.families {

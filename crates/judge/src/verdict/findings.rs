@@ -305,6 +305,5 @@ fn trouble(confirmed: bool, cause: Cause, track: &Track) -> ServiceTrouble {
         last_failure: track.last,
         last_proof: track.last_proof,
         endpoints: track.endpoints,
-        example: track.example.map(|example| example.to_string()),
     }
 }

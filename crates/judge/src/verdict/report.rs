@@ -181,8 +181,6 @@ pub struct ServiceTrouble {
     /// The last proof since the first failure, if there was one.
     pub last_proof: Option<Mono>,
     pub endpoints: u32,
-    /// Client, frontend and destination of the last failure that was reported.
-    pub example: Option<String>,
 }
 
 /// Coverage of the node's traffic by the observer.

@@ -419,7 +419,7 @@ impl Ledger {
                 && let Some(track) = self.track(sighting.service, info, at)
             {
                 track.count(sighting.class, Failure::Stale, 1, at);
-                track.dial(sighting, at);
+                track.dial(at);
             }
             return;
         }

@@ -49,8 +49,6 @@ pub struct Track {
     dialled_from: [SourcePorts; 2],
     /// Connections that dialled the address of an endpoint that left, and the time of the last one.
     dialled: (Window, Option<Mono>),
-    /// Addresses of the last reported failure.
-    pub example: Option<Example>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -85,33 +83,6 @@ impl StaleConnection {
     }
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Example {
-    client: IpAddr,
-    frontend: SocketAddr,
-    destination: Option<SocketAddr>,
-}
-
-impl Example {
-    fn of(sighting: &FailedConnection) -> Self {
-        Self {
-            client: sighting.client,
-            frontend: sighting.frontend,
-            destination: sighting.destination,
-        }
-    }
-}
-
-impl std::fmt::Display for Example {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} to {}", self.client, self.frontend)?;
-        match self.destination.filter(|to| *to != self.frontend) {
-            Some(destination) => write!(f, ", sent to {destination}"),
-            None => Ok(()),
-        }
-    }
-}
-
 impl Track {
     pub(crate) fn begin(info: &ServiceInfo, at: Mono) -> Self {
         Self {
@@ -130,7 +101,6 @@ impl Track {
             stale: Default::default(),
             dialled_from: Default::default(),
             dialled: Default::default(),
-            example: None,
         }
     }
 
@@ -168,18 +138,16 @@ impl Track {
     }
 
     /// Records a connection to the address of an endpoint that left. The counters contain it as well.
-    pub(crate) fn dial(&mut self, sighting: &FailedConnection, at: Mono) {
+    pub(crate) fn dial(&mut self, at: Mono) {
         let (window, last) = &mut self.dialled;
         window.add(at, 1);
         *last = (*last).max(Some(at));
-        self.example = Some(Example::of(sighting));
     }
 
-    /// Records the addresses of a failure, which the counters contain as well.
+    /// Records a single failure, which the counters contain as well.
     pub(crate) fn sight(&mut self, sighting: &FailedConnection, at: Mono) {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
-        self.example = Some(Example::of(sighting));
         let Some(age) = sighting
             .age()
             .filter(|_| sighting.failure == Failure::Stale)
