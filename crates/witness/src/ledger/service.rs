@@ -1,7 +1,7 @@
 //! Evidence kept per failing Service port.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use pathproof_facts::cause::{FAILURES, Failure};
@@ -64,7 +64,6 @@ pub struct StaleConnection {
     pub at: Mono,
     /// Time from the endpoint's departure to the arrival of the connection.
     pub age: Duration,
-    pub(crate) client: IpAddr,
     /// Whether the client is a pod of this node. `of_pod` and `of_outsider` are both false for connections of
     /// the node itself.
     pub of_pod: bool,
@@ -167,7 +166,6 @@ impl Track {
         kept.push_back(StaleConnection {
             at,
             age,
-            client: sighting.client,
             of_pod: sighting.class == SourceClass::Pod,
             of_outsider: sighting.class == SourceClass::External,
             destination: sighting.destination,

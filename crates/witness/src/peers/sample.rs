@@ -1,7 +1,6 @@
 //! Connections to other nodes, as a sample reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use pathproof_wire::evidence::{Pending, PendingKey, state};
@@ -9,7 +8,6 @@ use pathproof_wire::service::{Family, NEAR, SourceClass, frontend_flag};
 use serde::{Deserialize, Serialize};
 
 use super::LARGE_TRANSFER_PORT;
-use crate::evidence::ip_of;
 
 /// Maximum length of each list of a [`PeerSample`].
 pub(super) const LISTED: usize = 64;
@@ -44,7 +42,6 @@ pub struct LargeTransferFailure {
     pub family: Family,
     /// Id of the Service port and family.
     pub service: u32,
-    pub client: IpAddr,
 }
 
 /// Connections to one range of a node's addresses that left by one device.
@@ -80,8 +77,6 @@ pub struct Silence {
 pub struct Departure {
     #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
-    #[serde(with = "pathproof_facts::names::ClassName")]
-    pub class: SourceClass,
     pub peer: u16,
     /// The endpoints' range.
     pub range: u32,
@@ -108,7 +103,6 @@ impl PeerSample {
             self.large_transfer_failures.push(LargeTransferFailure {
                 family,
                 service: pending.service,
-                client: ip_of(&pending.client),
             });
         }
         // An answer counts whatever else was observed of the connection; silence counts only
@@ -142,7 +136,6 @@ impl PeerSample {
     fn depart(&mut self, family: Family, pending: &Pending) {
         let new = Departure {
             family,
-            class: SourceClass::from_index(pending.class.into()),
             peer: pending.peer(),
             range: pending.range,
             device: pending.left_by,

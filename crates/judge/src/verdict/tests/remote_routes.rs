@@ -43,7 +43,6 @@ const ROUTES_GONE: Fault = Fault {
 fn departure(peer: u16, service: u32, device: u32) -> Departure {
     Departure {
         family: Family::V4,
-        class: SourceClass::External,
         peer,
         range: 0,
         device,
