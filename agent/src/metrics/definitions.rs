@@ -157,8 +157,6 @@ definitions! {
         "Hooks that the agent attached again after another program detached them or moved before them";
     Gauge "pathproof_coverage_loss" ["loss"] = Turn(read::coverage_losses),
         "1 for each kind of traffic that is not fully observed or judged; absent if there is none";
-    Counter "pathproof_observer_unjudged" ["failure"] = Turn(read::unjudged_failures),
-        "Failed connections that were not judged because coverage was incomplete (pathproof_coverage_loss)";
     Gauge "pathproof_datapath_info"
         ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
         = Turn(read::datapath),

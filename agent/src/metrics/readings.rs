@@ -171,11 +171,6 @@ pub(super) fn coverage_losses(turn: &Snapshot, to: &mut Samples<'_>) {
     to.by_label(losses.into_iter().map(|loss| (loss, 1.0)));
 }
 
-pub(super) fn unjudged_failures(turn: &Snapshot, to: &mut Samples<'_>) {
-    let unjudged = turn.report.verdict.coverage.unjudged.iter();
-    to.by_label(unjudged.map(|(failure, count)| (Cause::of(*failure).name(), *count as f64)));
-}
-
 pub(super) fn datapath(turn: &Snapshot, to: &mut Samples<'_>) {
     let topology = &turn.report.datapath;
     let cilium = |name: fn(Cilium) -> &'static str| topology.cilium.map_or("none", name);

@@ -29,7 +29,6 @@ pub use case::decision_of;
 pub use counted::CountedFamilies;
 pub use decision::Decision;
 pub use finding::{Evidence, Finding, Rule};
-use pathproof_facts::cause::Failure;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::evidence::CoverageLoss;
@@ -151,12 +150,6 @@ fn coverage(ledger: &Ledger) -> CoverageReport {
         sampled: ledger.sampled,
         lost_suspended: observer.lost_suspended,
         misrouted_suspended: observer.misrouted_suspended,
-        services_untracked: ledger.untracked,
-        unjudged: Failure::ALL
-            .into_iter()
-            .zip(ledger.unjudged)
-            .filter(|(_, n)| *n > 0)
-            .collect(),
         losses: observer.reasons.iter().map(loss).collect(),
     }
 }

@@ -28,7 +28,7 @@ pub use endpoint_devices::EndpointDevices;
 pub(crate) use external_failures::ExternalServiceFailures;
 pub use family::{FamilyLedger, Streak, commonest};
 pub use obstacle::{Classes, OUTSIDE, READ_WITHIN, Reading};
-use pathproof_facts::cause::{Cause, FAILURES, Failure};
+use pathproof_facts::cause::{Cause, Failure};
 use pathproof_facts::limits::{FORGOTTEN, Limits};
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
@@ -40,7 +40,7 @@ use crate::evidence::{EndpointRoutes, ObserverHealth, ProgrammingSeen};
 use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 
-/// Maximum number of failing Services that are tracked individually; further ones are only counted.
+/// Maximum number of failing Services that are tracked individually.
 pub const SERVICES_TRACKED: usize = 4_096;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -61,10 +61,6 @@ pub struct Ledger {
     pub external_failures: ExternalServiceFailures,
     /// Devices that lead to this node's endpoints.
     pub endpoint_devices: EndpointDevices,
-    /// Number of times that there was no room for a failing Service.
-    pub untracked: u64,
-    /// Number of failures that were not judged because their kind was suspended, by [`Failure`].
-    pub unjudged: [u64; FAILURES],
     /// Whether the datapath follows changes of endpoints; `None` if the sentinel is turned off.
     pub programming: Option<ProgrammingSeen>,
     pub observer: ObserverHealth,

@@ -196,10 +196,6 @@ pub struct CoverageReport {
     pub lost_suspended: bool,
     /// Whether misrouted and stale connections are currently not counted.
     pub misrouted_suspended: bool,
-    /// Number of times that the ledger had no room for a failing Service.
-    pub services_untracked: u64,
-    /// Failed connections since the agent started that were not judged because of a loss of coverage.
-    pub unjudged: Vec<(Failure, u64)>,
     /// Losses of coverage, with their reasons.
     pub losses: Vec<Loss>,
 }

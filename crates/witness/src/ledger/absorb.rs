@@ -486,10 +486,7 @@ impl Ledger {
     fn track(&mut self, id: u32, info: &ServiceInfo, at: Mono) -> Option<&mut Track> {
         let full = self.tracks.len() >= SERVICES_TRACKED;
         let track = match self.tracks.entry(id) {
-            Entry::Vacant(_) if full => {
-                self.untracked = self.untracked.saturating_add(1);
-                return None;
-            }
+            Entry::Vacant(_) if full => return None,
             place => place.or_insert_with(|| Track::begin(info, at)),
         };
         if !track.is(info) {
@@ -499,8 +496,8 @@ impl Ledger {
         Some(track)
     }
 
-    /// Failures that are judged. Suspended ones are only counted.
-    fn failures_of(&mut self, delta: &CountDelta) -> Vec<(Failure, u32)> {
+    /// Failures that are judged: not those of a kind that is suspended.
+    fn failures_of(&self, delta: &CountDelta) -> Vec<(Failure, u32)> {
         let of = |outcome: Outcome| delta.counts[outcome as usize];
         let failures = [
             (Failure::Refused, of(Outcome::Refused)),
@@ -510,16 +507,8 @@ impl Ledger {
             (Failure::AnswerNotDelivered, of(Outcome::AnswerNotDelivered)),
             (Failure::Lost, delta.lost),
         ];
-        let mut judged = Vec::new();
-        for (failure, n) in failures.into_iter().filter(|(_, n)| *n > 0) {
-            if self.is_suspended(failure) {
-                let unjudged = &mut self.unjudged[failure as usize];
-                *unjudged = unjudged.saturating_add(u64::from(n));
-            } else {
-                judged.push((failure, n));
-            }
-        }
-        judged
+        let counts = |(failure, n): &(Failure, u32)| *n > 0 && !self.is_suspended(*failure);
+        failures.into_iter().filter(counts).collect()
     }
 
     fn is_suspended(&self, failure: Failure) -> bool {

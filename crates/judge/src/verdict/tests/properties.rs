@@ -229,6 +229,4 @@ fn memory_is_bounded() {
         verdict.services.len() + verdict.services_omitted as usize,
         SERVICES_TRACKED
     );
-    // The ledger had no room for 100 Services, each of which failed twice: once counted, once sighted.
-    assert_eq!(verdict.coverage.services_untracked, 200);
 }

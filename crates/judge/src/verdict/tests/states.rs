@@ -215,14 +215,6 @@ fn coverage(#[case] failure: Failure, #[case] observer: ObserverHealth, #[case] 
     world.next.observer = observer;
     let clients = [(WEB, Pod, 1, failure), (API, Pod, 2, failure)];
     assert_eq!(failing(&mut world, &clients, 6_000), expected);
-    let observer = &world.ledger.observer;
-    let suspended =
-        observer.lost_suspended || observer.refused_suspended || observer.misrouted_suspended;
-    let unjudged = world.verdict(6_000).coverage.unjudged;
-    let told = unjudged
-        .iter()
-        .any(|(other, n)| *other == failure && *n > 10);
-    assert_eq!(told, suspended && failure != Leaked);
 }
 
 #[test]
