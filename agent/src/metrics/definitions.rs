@@ -158,7 +158,7 @@ definitions! {
     Gauge "pathproof_coverage_loss" ["loss"] = Turn(read::coverage_losses),
         "1 for each kind of traffic that is not fully observed or judged; absent if there is none";
     Gauge "pathproof_datapath_info"
-        ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
+        ["cilium", "replacement", "socket_lb", "xdp", "netkit", "sentinel_managed"]
         = Turn(read::datapath),
         "Always 1; the labels describe the recognised datapath; a label is none if it does not apply";
     Gauge "pathproof_path_info" ["family", "path", "seen"] = Turn(read::observed_paths),

@@ -179,7 +179,6 @@ pub(super) fn datapath(turn: &Snapshot, to: &mut Samples<'_>) {
         yes(topology.cilium.is_some()),
         cilium(|cilium| cilium.replacement.name()),
         cilium(|cilium| cilium.socket_lb.name()),
-        cilium(|cilium| cilium.routing.name()),
         yes(!topology.accelerated.is_empty()),
         yes(topology.netkit > 0),
         topology.sentinel_managed.name(),

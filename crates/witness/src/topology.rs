@@ -101,18 +101,6 @@ impl From<Option<bool>> for Tristate {
     }
 }
 
-named! {
-    /// How pods of different nodes reach one another.
-    pub enum Routing {
-        /// By the node network's routes.
-        Native = "native",
-        /// Through a VXLAN device.
-        Vxlan = "vxlan",
-        /// Through a Geneve device: all packets, or only those of direct server return (DSR).
-        Geneve = "geneve",
-    }
-}
-
 /// Facts about Cilium, as far as they can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cilium {
@@ -120,7 +108,6 @@ pub struct Cilium {
     pub replacement: Tristate,
     /// Whether it translates at `connect`.
     pub socket_lb: Tristate,
-    pub routing: Routing,
 }
 
 named! {
@@ -319,25 +306,14 @@ impl TopologyFacts {
         devices.filter(move |device| device.role == role)
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.with(Role::Cilium).any(|device| device.name == name)
-    }
-
     fn cilium(&self) -> Option<Cilium> {
-        if !self.has("cilium_host") {
-            return None;
-        }
-        Some(Cilium {
-            replacement: self.replacement(),
-            socket_lb: has_cilium(&self.connect).into(),
-            routing: if self.has("cilium_vxlan") {
-                Routing::Vxlan
-            } else if self.has("cilium_geneve") {
-                Routing::Geneve
-            } else {
-                Routing::Native
-            },
-        })
+        let mut devices = self.with(Role::Cilium);
+        devices
+            .any(|device| device.name == "cilium_host")
+            .then(|| Cilium {
+                replacement: self.replacement(),
+                socket_lb: has_cilium(&self.connect).into(),
+            })
     }
 
     /// The replacement needs both a program at the uplinks' egress and translation at `connect`. One of them

@@ -172,7 +172,7 @@ impl OwnerReplies {
 #[cfg(test)]
 mod tests {
     use pathproof_facts::owners::{DatapathOwners, Owner};
-    use pathproof_witness::topology::{Cilium, PathTopology, Routing, Seen, Tristate};
+    use pathproof_witness::topology::{Cilium, PathTopology, Seen, Tristate};
     use rstest::rstest;
 
     use super::OwnerReply::{Absent, Healthy, Unclear, Unhealthy};
@@ -297,7 +297,6 @@ mod tests {
             cilium: Some(Cilium {
                 replacement: Tristate::Unknown,
                 socket_lb: Tristate::Unknown,
-                routing: Routing::Native,
             }),
             ..topology.clone()
         };

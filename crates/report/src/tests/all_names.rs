@@ -13,7 +13,7 @@ use pathproof_judge::verdict::finding::{Evidence, Finding, Rule};
 use pathproof_judge::verdict::{LaneState, PathState};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::probes::VoidReason;
-use pathproof_witness::topology::{Routing, Seen, Tristate};
+use pathproof_witness::topology::{Seen, Tristate};
 use serde::Serialize;
 
 use crate::SentinelCondition;
@@ -77,9 +77,6 @@ fn every_name_is_what_is_documented() {
     });
     table(out, "what is told", &Tristate::ALL, |value| {
         one_name(value, value.name())
-    });
-    table(out, "routing", &Routing::ALL, |mode| {
-        one_name(mode, mode.name())
     });
     table(out, "what is seen", &Seen::ALL, |extent| {
         one_name(extent, extent.name())

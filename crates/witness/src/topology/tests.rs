@@ -266,21 +266,6 @@ fn xdp_and_netkit_are_reported() {
     }
 }
 
-#[rstest]
-#[case::native(&[], Routing::Native)]
-#[case::vxlan(&["cilium_vxlan"], Routing::Vxlan)]
-#[case::geneve(&["cilium_geneve"], Routing::Geneve)]
-fn devices_show_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: Routing) {
-    let mut facts = node(&[], Some(&[]), PROXY);
-    facts.devices.extend(
-        names
-            .iter()
-            .map(|name| device(name, Role::Cilium, &[], &[])),
-    );
-    let cilium = DatapathTopology::of(&facts).cilium.unwrap();
-    assert_eq!(cilium.routing, expected);
-}
-
 /// Without TCX, Cilium's programs are filters.
 #[test]
 fn filters_tell_the_same_as_links() {

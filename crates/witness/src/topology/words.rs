@@ -5,7 +5,7 @@ use pathproof_facts::names;
 use pathproof_facts::owners::DatapathOwners;
 use pathproof_wire::service::{Family, SourceClass};
 
-use super::{DatapathTopology, Role, Routing, TopologyFacts, Tristate};
+use super::{DatapathTopology, Role, TopologyFacts, Tristate};
 
 fn owned(owners: DatapathOwners) -> String {
     let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
@@ -121,12 +121,7 @@ pub(super) fn notes(topology: &DatapathTopology, facts: &TopologyFacts) -> Vec<S
             Tristate::No => "does not replace kube-proxy",
             Tristate::Unknown => "may replace kube-proxy (its setting cannot be read)",
         };
-        let routing = match cilium.routing {
-            Routing::Native => "native routing",
-            Routing::Vxlan => "a VXLAN tunnel",
-            Routing::Geneve => "a Geneve tunnel, or DSR by Geneve",
-        };
-        notes.push(format!("Cilium {replacement}; {routing}"));
+        notes.push(format!("Cilium {replacement}"));
         if topology.is_mixed() {
             notes.push(
                 "two proxies share this node: Cilium serves pods, kube-proxy serves clients \

@@ -10,12 +10,11 @@ use crate::topology::words;
 
 const TOLD: [Tristate; 3] = [Tristate::Yes, Tristate::No, Tristate::Unknown];
 
-fn cilium(replacement: Tristate, socket_lb: Tristate, routing: Routing) -> DatapathTopology {
+fn cilium(replacement: Tristate, socket_lb: Tristate) -> DatapathTopology {
     DatapathTopology {
         cilium: Some(Cilium {
             replacement,
             socket_lb,
-            routing,
         }),
         ..DatapathTopology::default()
     }
@@ -45,11 +44,7 @@ fn every_path_has_its_sentence() {
                 replacement.name(),
                 socket_lb.name()
             );
-            paths(
-                out,
-                &title,
-                &cilium(replacement, socket_lb, Routing::Native),
-            );
+            paths(out, &title, &cilium(replacement, socket_lb));
         }
     }
     let accelerated = DatapathTopology {
@@ -90,7 +85,7 @@ fn every_note_is_told() {
     let facts = node(&[], Some(&[]), PROXY);
     for replacement in TOLD {
         for managed in TOLD {
-            let mut topology = cilium(replacement, Tristate::Yes, Routing::Native);
+            let mut topology = cilium(replacement, Tristate::Yes);
             topology.sentinel_managed = managed;
             let title = format!(
                 "replacement {}, the sentinel's interfaces managed {}",
@@ -100,18 +95,10 @@ fn every_note_is_told() {
             noted(out, &title, &topology, &facts);
         }
     }
-    for routing in [Routing::Vxlan, Routing::Geneve] {
-        noted(
-            out,
-            routing.name(),
-            &cilium(Tristate::No, Tristate::No, routing),
-            &facts,
-        );
-    }
     let bare = TopologyFacts::default();
     let unmanaged = DatapathTopology {
         sentinel_managed: Tristate::No,
-        ..cilium(Tristate::Yes, Tristate::Yes, Routing::Native)
+        ..cilium(Tristate::Yes, Tristate::Yes)
     };
     noted(out, "without the sentinel's interfaces", &unmanaged, &bare);
     let foreign_programs = || vec!["retina at eth0".to_owned(), "falco at eth0".to_owned()];
@@ -125,7 +112,7 @@ fn every_note_is_told() {
         &with(DatapathTopology::default()),
         &TopologyFacts::default(),
     );
-    let beside = with(cilium(Tristate::No, Tristate::No, Routing::Native));
+    let beside = with(cilium(Tristate::No, Tristate::No));
     noted(out, "beside Cilium", &beside, &facts);
     noted(out, "nothing to tell", &DatapathTopology::default(), &bare);
     assert_words("notes", &text);
