@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pathproof_facts::cause::{FAILURES, Failure};
-use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::directory::ServiceInfo;
 use pathproof_facts::limits::Limits;
 use pathproof_facts::time::Mono;
@@ -22,8 +21,6 @@ const STALE_KEPT: usize = 16;
 /// A Service port and family with failures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Track {
-    name: ObjectName,
-    port: Box<str>,
     /// `namespace/name`, and `:port` where the port has a name.
     pub label: Box<str>,
     #[serde(with = "pathproof_facts::names::FamilyName")]
@@ -85,8 +82,6 @@ impl StaleConnection {
 impl Track {
     pub(crate) fn begin(info: &ServiceInfo, at: Mono) -> Self {
         Self {
-            name: info.name.clone(),
-            port: (*info.port).into(),
             label: info.label().into(),
             family: info.family,
             endpoints: info.endpoints,
@@ -105,7 +100,7 @@ impl Track {
 
     /// Whether the id still belongs to this Service: ids are reused.
     pub(crate) fn is(&self, info: &ServiceInfo) -> bool {
-        self.name == info.name && *self.port == *info.port && self.family == info.family
+        *self.label == *info.label() && self.family == info.family
     }
 
     /// Counts failures that were noticed by `at`.
