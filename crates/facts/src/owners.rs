@@ -87,6 +87,12 @@ impl DatapathOwners {
             .filter(move |owner| self.contains(*owner))
     }
 
+    /// Names for a sentence, with this text between two; `None` without owners.
+    pub fn listed(self, between: &str) -> Option<String> {
+        let labels: Vec<&str> = self.iter().map(Owner::label).collect();
+        (!labels.is_empty()).then(|| labels.join(between))
+    }
+
     /// Whether kube-proxy is present, in any mode, and Cilium is absent. Only then are the rules known to
     /// be kube-proxy's.
     pub fn is_kube_proxy(self) -> bool {

@@ -326,10 +326,8 @@ impl Words<'_> {
                 format!("no connection or probe succeeded yet, {boot} after boot{never}")
             }
             Evidence::Owners { owners } => {
-                let owners = match owners.is_empty() {
-                    true => "unknown".to_owned(),
-                    false => lanes::owners(*owners),
-                };
+                let owners = owners.listed(" and ");
+                let owners = owners.as_deref().unwrap_or("unknown");
                 format!(
                     "another proxy translates Service traffic now ({owners}), and no probe \
                      passed since"

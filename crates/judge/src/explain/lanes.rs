@@ -2,7 +2,6 @@
 
 use pathproof_facts::cause::ProbeCause;
 use pathproof_facts::names;
-use pathproof_facts::owners::DatapathOwners;
 use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::Family;
@@ -180,11 +179,6 @@ fn passed(name: &str, at: Mono, now: Mono) -> String {
     format!("{name}: a sentinel probe passed {ago} ago")
 }
 
-pub(super) fn owners(owners: DatapathOwners) -> String {
-    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
-    labels.join(" and ")
-}
-
 /// Why the sentinel is not probed.
 pub(super) fn off(why: &str) -> String {
     format!("the sentinel is off: {why}")
@@ -238,15 +232,13 @@ impl Words<'_> {
             Evidence::Late {
                 path,
                 transport,
-                owners: whose,
+                owners,
                 late,
                 generation,
                 wanted,
             } => {
-                let suffix = match whose.is_empty() {
-                    true => String::new(),
-                    false => format!(" of {}", owners(*whose)),
-                };
+                let suffix = owners.listed(" and ").map(|owners| format!(" of {owners}"));
+                let suffix = suffix.unwrap_or_default();
                 let number =
                     |known: &Option<u16>| known.map_or("none".to_owned(), |port| port.to_string());
                 format!(

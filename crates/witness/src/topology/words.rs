@@ -8,11 +8,9 @@ use pathproof_wire::service::{Family, SourceClass};
 use super::{DatapathTopology, Role, TopologyFacts, Tristate};
 
 fn owned(owners: DatapathOwners) -> String {
-    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
-    match labels.as_slice() {
-        [] => "translated by an unknown program".to_owned(),
-        some => format!("translated by {}", some.join(" or ")),
-    }
+    let owners = owners.listed(" or ");
+    let owners = owners.as_deref().unwrap_or("an unknown program");
+    format!("translated by {owners}")
 }
 
 pub(super) fn path(
@@ -106,11 +104,8 @@ fn owners(topology: &DatapathTopology, family: Family) -> Option<String> {
     let owners = paths.map(|path| path.owners.iter());
     let owners: Option<Vec<_>> = (!topology.paths.is_empty()).then(|| owners.flatten().collect());
     let owners: DatapathOwners = owners?.into_iter().collect();
-    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
-    match labels.as_slice() {
-        [] => Some("nobody that is known".to_owned()),
-        labels => Some(labels.join(" and ")),
-    }
+    let nobody = || "nobody that is known".to_owned();
+    Some(owners.listed(" and ").unwrap_or_else(nobody))
 }
 
 pub(super) fn notes(topology: &DatapathTopology, facts: &TopologyFacts) -> Vec<String> {
