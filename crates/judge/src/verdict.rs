@@ -25,9 +25,7 @@ mod tests;
 use std::time::Duration;
 
 use case::Case;
-pub use case::decision_of;
 pub use counted::CountedFamilies;
-pub use decision::Decision;
 pub use finding::{Evidence, Finding, Rule};
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
@@ -87,7 +85,6 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     let (services, services_omitted) = findings::troubles(ledger, now);
     Verdict {
         at: now,
-        decision: Some(decision_of(&finding)),
         state: finding.rule.state(),
         since: now,
         cause: finding.cause,

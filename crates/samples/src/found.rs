@@ -1,8 +1,8 @@
 //! Findings of sample reports.
 
 use pathproof_facts::cause::Cause;
+use pathproof_judge::verdict::Verdict;
 use pathproof_judge::verdict::finding::{Evidence, Finding, Rule};
-use pathproof_judge::verdict::{Verdict, decision_of};
 use pathproof_wire::service::{Family, SourceClass};
 
 use super::ago;
@@ -27,9 +27,7 @@ pub fn set_finding(verdict: &mut Verdict, index: usize, finding: Finding) {
     let family = &mut verdict.families[index];
     (family.state, family.cause) = (finding.rule.state(), finding.cause);
     (family.why, family.finding) = (finding.rule.why(), finding.clone());
-    family.decision = Some(decision_of(&finding));
     family.findings = vec![finding.clone()];
-    verdict.decision = family.decision;
     (verdict.state, verdict.cause) = (finding.rule.state(), finding.cause);
     (verdict.why, verdict.finding) = (finding.rule.why(), finding);
 }

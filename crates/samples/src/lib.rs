@@ -5,9 +5,7 @@ use pathproof_facts::switches::{AuditBy, Enforcement};
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope};
-use pathproof_judge::verdict::{
-    Decision, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble,
-};
+use pathproof_judge::verdict::{FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 use pathproof_report::{
     AnswerReport, AnswersReport, Attached, DeviceReport, FleetSeen, Report, SentinelCondition,
     SightingReport,
@@ -205,7 +203,6 @@ fn family(
     let finding = connected(family, proofs[0].unwrap_or_default());
     FamilyVerdict {
         family,
-        decision: Some(Decision::Healthy),
         state,
         cause: None,
         why: None,
@@ -215,7 +212,6 @@ fn family(
         last_failure: paths.iter().filter_map(|path| path.last_failure).max(),
         failing_since: None,
         paths,
-        by_sentinel: false,
         lanes: probed::passing(family),
     }
 }

@@ -87,7 +87,6 @@ pub fn flushed() -> Report {
     verdict.since = ago(1_100);
     set_finding(verdict, 0, flushed_finding());
     let family = &mut verdict.families[0];
-    family.by_sentinel = true;
     family.failing_since = Some(ago(2_110));
     family.last_failure = Some(ago(110));
     flush(&mut family.lanes);

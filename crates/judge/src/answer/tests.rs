@@ -12,7 +12,7 @@ use super::*;
 use crate::damping::Damping;
 use crate::verdict::finding::{MissingCriterion, Named};
 use crate::verdict::report::{CoverageReport, PathView};
-use crate::verdict::{Decision, Evidence, Finding, Rule};
+use crate::verdict::{Evidence, Finding, Rule};
 
 const BEHAVIOUR: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -62,7 +62,6 @@ fn a_suspicion_that_probes_refute_is_200(
 fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdict {
     FamilyVerdict {
         family,
-        decision: Some(Decision::Healthy),
         state,
         cause: None,
         why: None,
@@ -72,7 +71,6 @@ fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdi
         last_failure: None,
         failing_since: None,
         paths: Vec::<PathView>::new(),
-        by_sentinel: false,
         lanes: Vec::new(),
     }
 }
@@ -85,7 +83,6 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         .unwrap_or(State::Unknown);
     Verdict {
         at: Mono(2_000_000_000),
-        decision: Some(Decision::Healthy),
         state,
         since: Mono(0),
         cause: None,

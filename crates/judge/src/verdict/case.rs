@@ -8,7 +8,6 @@ use pathproof_witness::ledger::{FamilyLedger, Ledger, Track};
 use pathproof_witness::probes::SentinelLedger;
 
 use super::Inputs;
-use super::decision::Decision;
 use super::finding::{Evidence, Finding, Named, Rule};
 use super::report::{FamilyVerdict, PathState, PathView};
 
@@ -26,8 +25,8 @@ pub(super) struct Case<'a> {
 impl<'a> Case<'a> {
     /// Judges the family. The finding `blind` outranks all evidence.
     pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
-        let (decision, findings) = match blind {
-            Some(blind) => (decision_of(blind), vec![blind.clone()]),
+        let findings = match blind {
+            Some(blind) => vec![blind.clone()],
             None => self.decide(),
         };
         // Findings are sorted by weight, and there is always at least one.
@@ -38,11 +37,9 @@ impl<'a> Case<'a> {
         let since = evidence.streak.as_ref().map(|streak| streak.since);
         FamilyVerdict {
             family: self.family,
-            decision: Some(decision),
             state: finding.rule.state(),
             cause: finding.cause,
             why: finding.rule.why(),
-            by_sentinel: finding.is_by_sentinel(),
             finding,
             findings,
             last_proof: evidence.last_proof().max(self.last_pass()),
@@ -53,9 +50,9 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The decision and all findings by weight: accusations first, then explanations. The reason for
-    /// Unknown is a finding only if there is no other.
-    fn decide(&self) -> (Decision, Vec<Finding>) {
+    /// All findings by weight: accusations first, then explanations. The reason for Unknown is a finding only
+    /// if there is no other.
+    fn decide(&self) -> Vec<Finding> {
         let finding_of = |(rule, (cause, evidence))| Finding {
             rule,
             family: Some(self.family),
@@ -67,7 +64,7 @@ impl<'a> Case<'a> {
         if findings.is_empty() {
             findings.push(finding_of(self.unknown()));
         }
-        (decision_of(&findings[0]), findings)
+        findings
     }
 
     pub(super) fn limits(&self) -> &'a Limits {
@@ -112,15 +109,6 @@ impl<'a> Case<'a> {
             last_proof,
             last_failure,
         }
-    }
-}
-
-/// Maps a finding to a decision: unhealthy, unknown, or healthy otherwise.
-pub fn decision_of(finding: &Finding) -> Decision {
-    match finding.rule.why() {
-        Some(why) => Decision::Unknown(why),
-        None if finding.rule.state().fails() => Decision::Unhealthy(finding.rule),
-        None => Decision::Healthy,
     }
 }
 

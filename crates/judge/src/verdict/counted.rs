@@ -12,7 +12,6 @@ use pathproof_witness::ledger::Ledger;
 use serde::{Deserialize, Serialize};
 
 use super::Inputs;
-use super::case::decision_of;
 use super::finding::{Evidence, Finding, Rule, Uncounted};
 use super::report::FamilyVerdict;
 
@@ -60,8 +59,6 @@ pub(super) fn set_aside(
             .for_each(|finding| *finding = uncounted(finding, because));
         judged.finding = uncounted(&judged.finding, because);
         judged.state = judged.finding.rule.state();
-        judged.decision = Some(decision_of(&judged.finding));
-        judged.by_sentinel = false;
     }
 }
 

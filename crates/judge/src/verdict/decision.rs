@@ -17,30 +17,17 @@
 
 use std::collections::BTreeSet;
 
-use pathproof_facts::cause::{Cause, ProbeCause, Why};
+use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::limits::HELD;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbePath;
 use pathproof_witness::ledger::{LOST_NOTICED, StaleConnection, Track};
 use pathproof_witness::peers::Astray;
-use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Grounds};
 use super::finding::{Evidence, Rule, Scope};
 use super::lanes::{Failing, LaneJudgement};
 use super::witnesses::Group;
-
-/// Decision on a family, or on the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Decision {
-    /// Nothing shows that the datapath is at fault.
-    Healthy,
-    /// The datapath is at fault according to this rule.
-    Unhealthy(Rule),
-    /// No decision is possible, for this reason.
-    Unknown(Why),
-}
 
 type FindGrounds<C> = fn(&C) -> Option<Grounds>;
 

@@ -44,15 +44,6 @@ impl Finding {
         }
     }
 
-    /// Whether the node is broken or stale by probes alone: no real connection failed as well.
-    pub(super) fn is_by_sentinel(&self) -> bool {
-        match (self.rule, &self.evidence) {
-            (Rule::StaleByProbes, _) => true,
-            (Rule::BrokenByProbes, Evidence::Probes { real, .. }) => !real,
-            _ => false,
-        }
-    }
-
     /// Whether only the datapath can be at fault; the fleet brake then delays no 503. A full conntrack table
     /// does not qualify: withdrawn nodes shift their load to others and fill their tables too. If a filter
     /// can stop the probes, and connections fail beside them, the clients must have succeeded until right

@@ -17,7 +17,6 @@ use pathproof_witness::drops::Drops;
 use pathproof_witness::evidence::CoverageLoss;
 use serde::{Deserialize, Serialize};
 
-use super::decision::Decision;
 use super::finding::{Finding, VoidCause};
 use crate::eligibility::Eligibility;
 
@@ -25,9 +24,6 @@ use crate::eligibility::Eligibility;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub at: Mono,
-    /// Whether the datapath is at fault.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub decision: Option<Decision>,
     pub state: State,
     /// Start of this state, as far as it is remembered.
     pub since: Mono,
@@ -108,9 +104,6 @@ impl LastVerdict {
 pub struct FamilyVerdict {
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// See [`Verdict::decision`].
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub decision: Option<Decision>,
     pub state: State,
     /// See [`Verdict::cause`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -130,10 +123,6 @@ pub struct FamilyVerdict {
     pub failing_since: Option<Mono>,
     /// Paths in the order pod, host, external.
     pub paths: Vec<PathView>,
-    /// Whether [`State::Broken`] or [`State::Stale`] rests on the sentinel alone, without failed real
-    /// connections.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub by_sentinel: bool,
     /// The sentinel's lanes that were ever probed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lanes: Vec<LaneView>,

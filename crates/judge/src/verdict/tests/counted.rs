@@ -65,7 +65,7 @@ fn a_family_that_does_not_count_is_a_finding() {
     let verdict = judged(&world);
     assert_eq!(verdict.finding.rule, Rule::DegradedUncounted);
     assert_eq!(verdict.cause.map(|cause| cause.name()), Some("leaked"));
-    assert_eq!(verdict.families[0].decision, verdict.decision);
+    assert_eq!(verdict.families[0].state, verdict.state);
     says(
         &verdict,
         "IPv4 cluster IPs: the last 5 probes left the node untranslated (leaked)",

@@ -108,7 +108,6 @@ fn two_minutes_after_receipt_rules_are_stale() {
              port (now 20002)"
         )
     );
-    assert!(verdict.families[0].by_sentinel);
     // The node stays Stale until the rules follow.
     world.meet((130_050, 132_000), 400, |_| Some(NEW));
     assert_eq!(world.verdict(132_100).state, State::Proven);

@@ -7,7 +7,7 @@ use pathproof_witness::peers::{Departure, PeerCount, PeerSample};
 use rstest::rstest;
 
 use super::world::*;
-use crate::verdict::{Decision, Rule};
+use crate::verdict::Rule;
 
 const TUNNEL: u32 = 7;
 /// The uplinks.
@@ -110,7 +110,7 @@ impl World {
 
     fn has_wrong_routes(&self, at: u64) -> bool {
         let verdict = self.verdict(at);
-        let is_broken = verdict.decision == Some(Decision::Unhealthy(Rule::BrokenByRoutes));
+        let is_broken = verdict.finding.rule == Rule::BrokenByRoutes;
         assert!(!is_broken || verdict.cause == Some(Cause::Misrouted));
         is_broken
     }

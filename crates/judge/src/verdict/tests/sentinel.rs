@@ -107,7 +107,6 @@ fn four_unambiguous_failures_break_an_idle_node(
     let mut world = World::faulty(3_000, fate);
     let verdict = world.verdict(3_210);
     assert_eq!(told(&verdict), (State::Broken, cause, reason));
-    assert!(verdict.families[0].by_sentinel);
     world.idle(3_450, 13_000);
     assert_eq!(
         world.verdict(13_000).state,
