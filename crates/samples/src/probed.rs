@@ -53,14 +53,13 @@ pub fn never(lane: &mut LaneView, cause: ProbeCause) {
 }
 
 /// A failing lane, in the form of a finding.
-fn failed(lane: &LaneView, clear: bool) -> FailedLane {
+fn failed(lane: &LaneView) -> FailedLane {
     FailedLane {
         path: lane.path,
         transport: lane.transport,
         cause: lane.cause.unwrap(),
         failures: lane.failures,
         local: lane.local,
-        clear,
         client: lane.client,
     }
 }
@@ -143,10 +142,9 @@ pub fn flushed_finding() -> Finding {
 }
 
 fn broken_by_probes(lanes: &[LaneView], cause: Cause) -> Finding {
-    let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
+    let lanes = lanes[..2].iter().map(failed).collect();
     let evidence = Evidence::Probes {
         lanes,
-        real: false,
         beside: None,
     };
     of(Family::V4, Some(cause), Rule::BrokenByProbes, evidence)
@@ -169,11 +167,10 @@ pub fn dropped() -> Report {
         .lanes
         .iter()
         .filter(|lane| lane.state == LaneState::Failing);
-    let lanes = lanes.take(2).map(|lane| failed(lane, false)).collect();
+    let lanes = lanes.take(2).map(failed).collect();
     let services = ["default/np", "default/cip", "default/lb"];
     let evidence = Evidence::Probes {
         lanes,
-        real: true,
         beside: Some(ConcurrentFailures {
             clients: vec![Scope::Outside],
             services: Named::of(services.into_iter()),
@@ -204,7 +201,7 @@ pub fn filtered() -> Report {
     let lane = &mut verdict.families[0].lanes[0];
     fail(lane, ProbeCause::LostBeforeLeaving, 160);
     let evidence = Evidence::Unconfirmed {
-        lane: failed(lane, false),
+        lane: failed(lane),
         lacking: LaneLacking::Connection,
     };
     let cause = Some(Cause::Lost);

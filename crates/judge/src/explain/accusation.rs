@@ -12,14 +12,9 @@ use crate::verdict::finding::{
 /// The rule by which a family takes the node out: a sentence from docs/behaviour.md, with the
 /// numbers. Other findings name what is missing in their reason.
 pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
-    let name = match (finding.rule, &finding.evidence) {
-        (Rule::BrokenByProbes, _) if finding.cause == Some(Cause::ConntrackFull) => "table_full",
-        (Rule::BrokenByProbes, Evidence::Probes { lanes, .. })
-            if lanes.iter().all(|lane| !lane.clear) =>
-        {
-            "beside_connections"
-        }
-        (rule, _) => rule.name(),
+    let name = match finding.rule {
+        Rule::BrokenByProbes if finding.cause == Some(Cause::ConntrackFull) => "table_full",
+        rule => rule.name(),
     };
     let text = texts::all("rule", name).next()?;
     Some(texts::with_limits(text, limits))
@@ -30,7 +25,7 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
     let is_full = |lane: &FailedLane| lane.cause == ProbeCause::ConntrackFull;
     let name = match (finding.rule, &finding.evidence) {
         (Rule::BrokenByTwoScopes, Evidence::Probes { beside, .. }) => {
-            return Some(beside_probes(beside.as_ref()));
+            return beside.as_ref().map(beside_probes);
         }
         (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) if lanes.iter().any(is_full) => {
             "table_full"
@@ -41,13 +36,9 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
 }
 
 /// Explanations that probes and connections eliminate together.
-fn beside_probes(beside: Option<&ConcurrentFailures>) -> String {
-    let clients = beside.map_or(&[][..], |failures| &failures.clients);
+fn beside_probes(beside: &ConcurrentFailures) -> String {
     let policy_for = |scope: &Scope| texts::one("policy", scope.name());
-    let mut policies: Vec<&str> = clients.iter().map(policy_for).collect();
-    if policies.is_empty() {
-        policies.push("a NetworkPolicy");
-    }
+    let policies: Vec<&str> = beside.clients.iter().map(policy_for).collect();
     format!(
         "a filter on the sentinel's addresses, because real connections failed too; {} and the backends, because \
          the sentinel's probes failed since the same moment",

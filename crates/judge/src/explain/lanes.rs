@@ -85,7 +85,6 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
             LaneState::NeverWorked => is_local(view.path),
             _ => view.local,
         },
-        clear: false,
         client: view.client,
     })
 }
@@ -197,7 +196,6 @@ impl Words<'_> {
             cause,
             failures: 0,
             local: is_local(never.path),
-            clear: false,
             client: never.client,
         });
         never_worked(self.family(), &name, lane)
@@ -281,12 +279,8 @@ impl Words<'_> {
                 }
             });
         }
-        match beside {
-            Some(beside) => text.push_str(&format!("; {}", self.beside(beside))),
-            None if lanes.iter().any(|lane| !lane.clear) => {
-                text.push_str("; real connections fail too");
-            }
-            None => {}
+        if let Some(beside) = beside {
+            text.push_str(&format!("; {}", self.beside(beside)));
         }
         text
     }

@@ -95,10 +95,7 @@ mod tests {
             ("void", VoidReason::ALL.map(VoidReason::name).to_vec()),
             ("happened", with(&probe_causes(), &["lost_from_host"])),
             ("means", means),
-            (
-                "rule",
-                with(&accusing, &["beside_connections", "table_full"]),
-            ),
+            ("rule", with(&accusing, &["table_full"])),
             ("eliminated", with(&accusing, &["table_full"])),
             ("client", SourceClass::ALL.map(names::of_path).to_vec()),
             ("path", paths()),

@@ -181,9 +181,7 @@ pub enum Evidence {
     /// Lanes that accuse the node.
     Probes {
         lanes: Vec<FailedLane>,
-        /// Whether real connections fail too.
-        real: bool,
-        /// The real connections that fail.
+        /// Real connections that fail too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         beside: Option<ConcurrentFailures>,
     },
@@ -363,8 +361,6 @@ pub struct FailedLane {
     pub failures: u32,
     /// Whether the frontend is an address of the node.
     pub local: bool,
-    /// Whether no filter on the sentinel's addresses can cause this.
-    pub clear: bool,
     pub client: Option<IpAddr>,
 }
 

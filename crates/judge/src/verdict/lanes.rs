@@ -280,24 +280,19 @@ impl<'a> Case<'a> {
 
     /// Evidence of failed lanes, and of connections that fail beside them.
     pub(super) fn probes(&self, lanes: &[Failing<'a>], beside: Vec<Group<'a>>) -> Evidence {
-        let lanes: Vec<FailedLane> = lanes.iter().map(|lane| self.failed(*lane)).collect();
-        let (real, beside) = (!beside.is_empty(), self.beside(beside));
         Evidence::Probes {
-            lanes,
-            real,
-            beside,
+            lanes: lanes.iter().map(|lane| self.failed(*lane)).collect(),
+            beside: self.beside(beside),
         }
     }
 
     pub(super) fn failed(&self, (lane, run): Failing<'_>) -> FailedLane {
-        let suspended = self.ledger.observer.misrouted_suspended;
         FailedLane {
             path: lane.path,
             transport: lane.transport,
             cause: run.cause(),
             failures: run.failures,
             local: run.local,
-            clear: run.is_unambiguous(suspended),
             client: self.ledger.sentinel.lane(lane).client,
         }
     }

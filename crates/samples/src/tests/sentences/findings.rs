@@ -36,29 +36,27 @@ const LACKING: [MissingCriterion; 11] = [
     MissingCriterion::Time,
 ];
 
-fn lane(path: ProbePath, transport: Transport, cause: ProbeCause, clear: bool) -> FailedLane {
+fn lane(path: ProbePath, transport: Transport, cause: ProbeCause) -> FailedLane {
     FailedLane {
         path,
         transport,
         cause,
         failures: 8,
         local: path == ProbePath::NodePort,
-        clear,
         client: Some("198.18.0.1".parse().unwrap()),
     }
 }
 
-fn outside(clear: bool) -> FailedLane {
+fn outside() -> FailedLane {
     lane(
         ProbePath::OffCluster,
         Transport::Tcp,
         ProbeCause::LostBeforeLeaving,
-        clear,
     )
 }
 
 fn leaked(path: ProbePath) -> FailedLane {
-    lane(path, Transport::Tcp, ProbeCause::Leaked, true)
+    lane(path, Transport::Tcp, ProbeCause::Leaked)
 }
 
 fn named(names: &[&str], more: usize) -> Named {
@@ -126,19 +124,16 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
     let kube_proxy = &[Owner::KubeProxyIptables, Owner::Cilium];
     match rule {
         Rule::BrokenByProbes => {
-            let probes = |lanes, real| Evidence::Probes {
+            let probes = |lanes| Evidence::Probes {
                 lanes,
-                real,
                 beside: None,
             };
             vec![
-                probes(vec![leaked(ProbePath::OffCluster)], false),
-                probes(
-                    vec![leaked(ProbePath::OffCluster), leaked(ProbePath::NodePort)],
-                    true,
-                ),
-                probes(vec![outside(false)], false),
-                probes(vec![outside(false), leaked(ProbePath::NodePort)], false),
+                probes(vec![leaked(ProbePath::OffCluster)]),
+                probes(vec![
+                    leaked(ProbePath::OffCluster),
+                    leaked(ProbePath::NodePort),
+                ]),
             ]
         }
         Rule::BrokenByConnections => vec![
@@ -147,8 +142,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         ],
         Rule::BrokenByTwoScopes => {
             let beside = |clients: &[Scope], last_success, others_succeed| Evidence::Probes {
-                lanes: vec![outside(false)],
-                real: true,
+                lanes: vec![outside()],
                 beside: Some(ConcurrentFailures {
                     clients: clients.to_vec(),
                     services: many(),
@@ -164,12 +158,6 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 beside(&[Scope::PodProbe], Some(ago(4_300)), true),
                 beside(&[Scope::Outside], None, false),
                 beside(&[Scope::Outside], None, true),
-                // As older agents reported it.
-                Evidence::Probes {
-                    lanes: vec![outside(false)],
-                    real: true,
-                    beside: None,
-                },
             ]
         }
         Rule::BrokenByData => vec![data(None)],
@@ -241,14 +229,14 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             .to_vec(),
         Rule::DegradedContradicted => SourceClass::ALL
             .map(|path| Evidence::Contradicted {
-                lane: outside(false),
+                lane: outside(),
                 path,
                 at: ago(700),
             })
             .to_vec(),
         Rule::DegradedFiltered | Rule::DegradedSecondaryPath => {
             let of = |path, transport| Evidence::Probe {
-                lane: lane(path, transport, ProbeCause::LostBeforeLeaving, false),
+                lane: lane(path, transport, ProbeCause::LostBeforeLeaving),
             };
             vec![
                 of(ProbePath::OffCluster, Transport::Tcp),
@@ -289,7 +277,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             let of = |lacking| Evidence::Unconfirmed {
                 lane: FailedLane {
                     failures: 3,
-                    ..outside(false)
+                    ..outside()
                 },
                 lacking,
             };
