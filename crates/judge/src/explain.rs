@@ -164,17 +164,14 @@ impl Words<'_> {
                         None => "nothing succeeded in that time".to_owned(),
                     };
                     let from = from_clients(clients);
-                    let how_many = match failures {
-                        0 => String::new(),
-                        n => format!("{n} connections "),
-                    };
                     let every = match self.finding.rule {
                         Rule::BrokenByConnections => "every Service with new connections",
                         Rule::BrokenByRules => "every Service that was dialled",
                         _ => "connections",
                     };
                     format!(
-                        "{every} failed for {since} ({how_many}{from}to {listed}: {cause}); {success}"
+                        "{every} failed for {since} ({failures} connections {from}to {listed}: \
+                         {cause}); {success}"
                     )
                 } else {
                     let lacking = lacking.map(|lacking| format!(": {}", self.lacking(lacking)));

@@ -5,7 +5,6 @@ use pathproof_facts::names;
 use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::Family;
-use pathproof_witness::probes::VoidReason;
 
 use super::{Words, client, from_clients, label, listed, texts};
 use crate::verdict::finding::{
@@ -102,14 +101,9 @@ fn void(cause: &VoidCause) -> String {
     match cause {
         VoidCause::Damage(sentence) => sentence.clone(),
         VoidCause::Unsent(why) => format!("the probe could not be sent: {why}"),
-        VoidCause::Probe(reason) => void_reason(*reason).to_owned(),
+        VoidCause::Probe(reason) => texts::one("void", reason.name()).to_owned(),
         VoidCause::Former => "earlier failures no longer count".to_owned(),
     }
-}
-
-/// Why a probe is void, by the reason alone.
-fn void_reason(reason: VoidReason) -> &'static str {
-    texts::one("void", reason.name())
 }
 
 /// Example: `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
@@ -269,15 +263,13 @@ impl Words<'_> {
 
     fn probes(&self, lanes: &[FailedLane], beside: Option<&ConcurrentFailures>) -> String {
         let family = self.family();
-        let mut text = String::new();
-        for lane in lanes {
-            text.push_str(&match text.is_empty() {
-                true => failing(family, lane),
-                false => {
-                    let name = name(family, lane.path, lane.transport);
-                    format!("; {name} too ({})", label(lane.cause.name()))
-                }
-            });
+        let [first, others @ ..] = lanes else {
+            return String::new();
+        };
+        let mut text = failing(family, first);
+        for lane in others {
+            let name = name(family, lane.path, lane.transport);
+            text.push_str(&format!("; {name} too ({})", label(lane.cause.name())));
         }
         if let Some(beside) = beside {
             text.push_str(&format!("; {}", self.beside(beside)));
@@ -311,7 +303,7 @@ impl Words<'_> {
                 self.limits.probe_failures
             ),
             LaneLacking::Off(why) => off(why),
-            LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
+            LaneLacking::Void(reason) => texts::one("void", reason.name()).to_owned(),
             LaneLacking::Others => "other paths have not been probed since".to_owned(),
             LaneLacking::Look => {
                 "pathproof's own interfaces have not been checked since".to_owned()

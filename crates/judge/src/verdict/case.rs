@@ -25,10 +25,7 @@ pub(super) struct Case<'a> {
 impl<'a> Case<'a> {
     /// Judges the family. The finding `blind` outranks all evidence.
     pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
-        let findings = match blind {
-            Some(blind) => vec![blind.clone()],
-            None => self.decide(),
-        };
+        let findings = blind.map_or_else(|| self.decide(), |blind| vec![blind.clone()]);
         // Findings are sorted by weight, and there is always at least one.
         let idle = || Finding::new(Rule::Idle, Evidence::Nothing);
         let finding = findings.first().cloned().unwrap_or_else(idle);

@@ -136,10 +136,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 ]),
             ]
         }
-        Rule::BrokenByConnections => vec![
-            connections(many(), None),
-            felt(&[Scope::Pods, Scope::Outside], Some(ago(4_300))),
-        ],
+        Rule::BrokenByConnections => vec![felt(&[Scope::Pods, Scope::Outside], Some(ago(4_300)))],
         Rule::BrokenByTwoScopes => {
             let beside = |clients: &[Scope], last_success, others_succeed| Evidence::Probes {
                 lanes: vec![outside()],
