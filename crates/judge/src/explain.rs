@@ -67,12 +67,7 @@ pub fn reason(finding: &Finding, verdict: &Verdict) -> String {
         let because = uncounted(finding, *because, verdict.at);
         return format!("{}; {because}", reason(finding, verdict));
     }
-    let mut families = verdict.families.iter();
     let words = Words {
-        has_evidence: families.any(|family| {
-            Some(family.family) == finding.family
-                && family.last_proof.max(family.last_failure).is_some()
-        }),
         finding,
         limits: &verdict.limits,
         now: verdict.at,
@@ -134,8 +129,6 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
 /// A finding, and the numbers for its sentence.
 struct Words<'a> {
     finding: &'a Finding,
-    /// Whether anything succeeded or failed in its family, as far as is known.
-    has_evidence: bool,
     limits: &'a Limits,
     now: Mono,
 }
@@ -355,15 +348,7 @@ impl Words<'_> {
             }
             _ => {}
         }
-        // The agent may be younger than the proof age.
-        let idle = match self.has_evidence {
-            true => "quiet",
-            false => "no_evidence",
-        };
-        let mut of_rule = texts::all("unknown", self.finding.rule.name());
-        let text = of_rule
-            .next()
-            .unwrap_or_else(|| texts::one("unknown", idle));
+        let text = texts::one("unknown", self.finding.rule.name());
         let text = texts::with_limits(text, self.limits);
         match said {
             Some(off) => format!("{text}; {}", lanes::off(off)),

@@ -107,7 +107,7 @@ fn the_reason_for_a_disabled_sentinel_is_reported() {
     assert_eq!(verdict.why, Some(Why::Idle));
     assert_eq!(
         verdict.reason(),
-        "IPv4: no new connection to a Service succeeded or failed yet; the sentinel is off: 198.18.0.1 is \
+        "IPv4: no new connection to a Service was observed in the last 30 s; the sentinel is off: 198.18.0.1 is \
          an address of this node",
         "the agent is younger than 30 s"
     );
