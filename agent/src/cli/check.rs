@@ -167,8 +167,8 @@ fn page(report: &Report, source: &Source, time: Duration, colour: bool) -> Strin
 fn coverage(verdict: &Verdict) -> Vec<String> {
     let losses = verdict.coverage.losses.iter();
     // Omit `Settling`: the observer was loaded a moment ago, as in every check without an agent.
-    let losses = losses.filter(|loss| loss.loss != CoverageLoss::Settling);
-    losses.map(|loss| loss.sentence.clone()).collect()
+    let losses = losses.filter(|loss| **loss != CoverageLoss::Settling);
+    losses.map(ToString::to_string).collect()
 }
 
 fn next(report: &Report) -> Vec<Remedy> {

@@ -245,8 +245,10 @@ impl Text {
     pub(super) fn unseen(&mut self, verdict: &Verdict) {
         let reason = verdict.reason();
         let losses = verdict.coverage.losses.iter();
-        let more = losses.filter(|loss| !reason.ends_with(&*loss.sentence));
-        let more: Vec<String> = more.map(|loss| loss.sentence.clone()).collect();
+        let more = losses.map(ToString::to_string);
+        let more: Vec<String> = more
+            .filter(|loss| !reason.ends_with(loss.as_str()))
+            .collect();
         self.list("not observed", Style::Warn, &more);
     }
 }

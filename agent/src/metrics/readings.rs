@@ -167,7 +167,7 @@ pub(super) fn programming_lags(turn: &Snapshot, to: &mut Samples<'_>) {
 pub(super) fn coverage_losses(turn: &Snapshot, to: &mut Samples<'_>) {
     let losses = turn.report.verdict.coverage.losses.iter();
     // Several devices may share a loss, but a series must be unique.
-    let losses: BTreeSet<&str> = losses.map(|loss| loss.loss.name()).collect();
+    let losses: BTreeSet<&str> = losses.map(|loss| loss.name()).collect();
     to.by_label(losses.into_iter().map(|loss| (loss, 1.0)));
 }
 

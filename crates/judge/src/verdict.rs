@@ -29,10 +29,9 @@ pub use counted::CountedFamilies;
 pub use finding::{Evidence, Finding, Rule};
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
-use pathproof_witness::evidence::CoverageLoss;
 use pathproof_witness::ledger::Ledger;
 pub use report::{
-    CoverageReport, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
+    CoverageReport, FamilyVerdict, LaneState, LaneView, LastVerdict, PathState, PathView,
     ServiceTrouble, StageDelays, Verdict,
 };
 
@@ -137,16 +136,12 @@ fn worst(families: &[FamilyVerdict]) -> Finding {
 
 fn coverage(ledger: &Ledger) -> CoverageReport {
     let observer = &ledger.observer;
-    let loss = |loss: &CoverageLoss| Loss {
-        loss: loss.clone(),
-        sentence: loss.to_string(),
-    };
     CoverageReport {
         attached: observer.attached,
         wanted: observer.wanted,
         sampled: ledger.sampled,
         lost_suspended: observer.lost_suspended,
         misrouted_suspended: observer.misrouted_suspended,
-        losses: observer.reasons.iter().map(loss).collect(),
+        losses: observer.reasons.clone(),
     }
 }

@@ -458,6 +458,9 @@ pub fn serialize_verdict<S: Serializer>(
                 explain::sentence(family.family, lane, verdict.at).into();
         }
     }
+    for (index, loss) in verdict.coverage.losses.iter().enumerate() {
+        document["coverage"]["losses"][index]["sentence"] = loss.to_string().into();
+    }
     document.serialize(serializer)
 }
 

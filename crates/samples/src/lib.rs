@@ -5,7 +5,7 @@ use pathproof_facts::switches::{AuditBy, Enforcement};
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope};
-use pathproof_judge::verdict::{FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
+use pathproof_judge::verdict::{FamilyVerdict, PathState, PathView, ServiceTrouble};
 use pathproof_report::{
     AnswerReport, AnswersReport, Attached, DeviceReport, FleetSeen, Report, SentinelCondition,
     SightingReport,
@@ -159,10 +159,7 @@ pub fn blind() -> Report {
         loss: Some(loss.clone()),
     };
     set_finding(verdict, 0, Finding::new(Rule::ObserverBlind, evidence));
-    verdict.coverage.losses = vec![Loss {
-        sentence: loss.to_string(),
-        loss,
-    }];
+    verdict.coverage.losses = vec![loss];
     report.sentinel = probed::unprobed(SentinelCondition::Off, "CAP_NET_RAW is missing");
     report.agent.enforcement = Enforcement::Audit;
     report.answers.audit = Some(AuditBy::Flag);
@@ -273,10 +270,7 @@ pub fn degraded() -> Report {
     let loss = CoverageLoss::NotFirst {
         device: "eth1".to_owned(),
     };
-    verdict.coverage.losses = vec![Loss {
-        sentence: loss.to_string(),
-        loss,
-    }];
+    verdict.coverage.losses = vec![loss];
     report
         .devices
         .extend((0..240).map(|index| device(&format!("lxc{index:04x}"), 40 + index, false)));

@@ -186,15 +186,7 @@ pub struct CoverageReport {
     /// Whether misrouted and stale connections are currently not counted.
     pub misrouted_suspended: bool,
     /// Losses of coverage, with their reasons.
-    pub losses: Vec<Loss>,
-}
-
-/// A part of the traffic that is not seen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    #[serde(flatten)]
-    pub loss: CoverageLoss,
-    pub sentence: String,
+    pub losses: Vec<CoverageLoss>,
 }
 
 /// A lane of a family: one path by one transport.

@@ -353,7 +353,7 @@ fn claims_that_are_not_known_accuse_nobody() {
         assert!(!scene.state().fails(), "{:?}", scene.state());
     }
     let coverage = scene.idle().verdict_update().verdict.coverage.clone();
-    let names = coverage.losses.iter().map(|loss| loss.loss.name());
+    let names = coverage.losses.iter().map(|loss| loss.name());
     assert!(names.collect::<Vec<_>>().contains(&"claims_unknown"));
     unknown(&mut scene, None);
     astray(&mut scene, ProbePath::OffCluster, passing);

@@ -23,7 +23,7 @@ fn coverage(scene: &mut Scene) -> CoverageReport {
 }
 
 fn has(coverage: &CoverageReport, loss: &CoverageLoss) -> bool {
-    coverage.losses.iter().any(|one| one.loss == *loss)
+    coverage.losses.contains(loss)
 }
 
 fn faults(fault: Fault, count: u64) -> KernelSample {

@@ -107,7 +107,7 @@ fn an_id_that_rested_is_used_at_a_check() {
             .losses
             .clone();
         let lost = |loss: &CoverageLoss| matches!(loss, CoverageLoss::ServicesFull { missing: 1 });
-        losses.iter().any(|one| lost(&one.loss))
+        losses.iter().any(lost)
     };
     assert!(!missing(&mut scene));
     scene.topology();

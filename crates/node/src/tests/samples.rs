@@ -92,7 +92,7 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     let verdict = scene.rest(250).verdict_update().verdict.clone();
     let unread = |loss: &CoverageLoss| matches!(loss, CoverageLoss::NotRead { .. });
     assert_eq!(verdict.state, State::Proven);
-    assert!(!verdict.coverage.losses.iter().any(|one| unread(&one.loss)));
+    assert!(!verdict.coverage.losses.iter().any(unread));
     assert_eq!(
         fails(&mut scene, "f").notices().len(),
         1,
