@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use pathproof_facts::cause::State;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::names;
-use pathproof_facts::time::{Anchor, GO_ZERO_TIME, Mono, Wall};
+use pathproof_facts::time::{Anchor, GO_ZERO_TIME, Wall};
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
@@ -76,9 +76,6 @@ pub enum Refuses {
 pub struct Served {
     pub healthy: bool,
     pub families: [bool; FAMILIES],
-    /// Earliest end of the 503.
-    pub held_until: Option<Mono>,
-    pub flaps: u32,
 }
 
 /// The answer at one of the two URL paths. `served` is the result of [damping](super::damping) for this

@@ -145,8 +145,6 @@ impl Damping {
         Served {
             healthy: self.is_healthy(),
             families: [!v4, !v6],
-            held_until: self.memory.held_until,
-            flaps: self.memory.flaps,
         }
     }
 }

@@ -380,8 +380,6 @@ fn only_healthz_answers_503_during_a_start(
     let served = Served {
         healthy: true,
         families: [true; FAMILIES],
-        held_until: None,
-        flaps: 0,
     };
     let waits = verdict.state == State::Starting;
     let refuses = refuses(enforcement);
