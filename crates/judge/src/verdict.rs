@@ -122,7 +122,7 @@ fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
 fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Family> {
     Family::ALL.into_iter().filter(|family| {
         inputs.families[*family as usize]
-            || case::is_judged(&ledger.sentinel, *family)
+            || (ledger.sentinel.view.exists && ledger.sentinel.is_armed(*family))
             || (!inputs.view_synced && ledger.family(*family).is_known())
     })
 }

@@ -5,7 +5,6 @@ use pathproof_facts::limits::Limits;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::ledger::{FamilyLedger, Ledger, Track};
-use pathproof_witness::probes::SentinelLedger;
 
 use super::Inputs;
 use super::finding::{Evidence, Finding, Named, Rule};
@@ -111,9 +110,4 @@ impl<'a> Case<'a> {
 
 pub(super) fn named(tracks: &[&Track]) -> Named {
     Named::of(tracks.iter().map(|track| &*track.label))
-}
-
-/// Whether the sentinel alone is reason enough to judge a family.
-pub(super) fn is_judged(sentinel: &SentinelLedger, family: Family) -> bool {
-    sentinel.view.exists && sentinel.is_armed(family)
 }
