@@ -97,7 +97,7 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--terminating-taint=spott", "did you mean \"spot\"")]
 #[case("--terminating-taint=a=b:NoSchedule", "only the key")]
 #[case("--terminating-condition=Ready=no", "True, False or Unknown")]
-#[case("--terminating-label=a/b/c=d", "more than one slash")]
+#[case("--terminating-label=a/b/c=d", "one slash before it")]
 #[case("--leaving-brake=101", "from 0 to 100")]
 #[case("--log-filter=pathproof=loud", "error, warn, info, debug, trace")]
 #[case("--flap-dwell=10", "10s")]

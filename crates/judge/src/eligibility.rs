@@ -216,23 +216,17 @@ pub fn key_problem(text: &str) -> Option<&'static str> {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
     };
-    if name.contains('/') {
-        return Some("it has more than one slash");
-    }
-    if prefix.is_some_and(|prefix| !is_dns_name(prefix)) {
-        return Some("the part before the slash is not a DNS name in lower case");
-    }
-    if name.is_empty() || name.len() > 63 {
-        return Some("its name must have 1 to 63 characters");
-    }
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let outer = |c: char| c.is_ascii_alphanumeric();
-    if !name.chars().all(inner) || !name.starts_with(outer) || !name.ends_with(outer) {
-        return Some(
-            "its name must be letters, digits, '-', '_' and '.', and begin and end with a letter or digit",
-        );
-    }
-    None
+    let is_key = prefix.is_none_or(is_dns_name)
+        && (1..=63).contains(&name.len())
+        && name.chars().all(inner)
+        && name.starts_with(outer)
+        && name.ends_with(outer);
+    (!is_key).then_some(
+        "it must be 1 to 63 letters, digits, '-', '_' and '.', begin and end with a letter or digit, and may \
+         have a DNS name in lower case and one slash before it",
+    )
 }
 
 /// Whether this is a valid name of an object (RFC 1123 subdomain).

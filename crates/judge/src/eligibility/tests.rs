@@ -183,13 +183,28 @@ fn reasons_are_words() {
 }
 
 #[rstest]
-#[case("a/b/c", "more than one slash")]
-#[case("Upper.example/x", "not a DNS name in lower case")]
-#[case("/x", "not a DNS name in lower case")]
-#[case("example.com/", "1 to 63 characters")]
-#[case("example.com/-x", "begin and end with a letter or digit")]
-#[case("two words", "begin and end with a letter or digit")]
-fn bad_keys_are_explained(#[case] text: &str, #[case] expected: &str) {
+#[case::too_many_slashes("a/b/c")]
+#[case::no_dns_name("Upper.example/x")]
+#[case::no_prefix("/x")]
+#[case::no_name("example.com/")]
+#[case::begins_with_a_dash("example.com/-x")]
+#[case::ends_with_a_dot("x.")]
+#[case::a_blank("two words")]
+fn bad_keys_are_explained(#[case] text: &str) {
     let problem = key_problem(text).unwrap();
-    assert!(problem.contains(expected), "{problem}");
+    assert!(problem.contains("one slash before it"), "{problem}");
+}
+
+#[test]
+fn good_keys_have_no_problem() {
+    let (longest, longer) = ("x".repeat(63), "x".repeat(64));
+    for text in [
+        "leaving",
+        "karpenter.sh/disrupted",
+        "a.b-c_d",
+        longest.as_str(),
+    ] {
+        assert_eq!(key_problem(text), None, "{text}");
+    }
+    assert!(key_problem(&longer).is_some());
 }
