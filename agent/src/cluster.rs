@@ -1,8 +1,8 @@
 //! Sources of the cluster view: an API server ([`api`]), or a folder of ordinary Kubernetes YAML
 //! ([`watch`]), followed live.
 //!
-//! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; conclusions are drawn
-//! elsewhere. [`listed`] reads lists that kubectl printed. Kubernetes types must not leave this module.
+//! Both put Kubernetes objects into a `store`, which turns them into facts (`convert`) and returns
+//! [`Update`]s; conclusions are drawn elsewhere. [`listed`] reads lists that kubectl printed. Kubernetes types must not leave this module.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,10 +10,12 @@ use std::time::Duration;
 use pathproof_facts::cluster::{Change, ObjectName};
 
 pub mod api;
+mod budget;
 mod convert;
 mod facts;
 pub mod listed;
 mod manifests;
+mod store;
 pub mod watch;
 pub mod yaml;
 
@@ -34,7 +36,7 @@ pub struct Update {
     pub changes: Vec<Change>,
     /// All current problems, not only new ones.
     pub problems: Vec<Problem>,
-    /// Number of objects in a folder that the agent does not use.
+    /// Number of objects in a folder whose kind the agent does not use.
     pub ignored: u64,
     /// A Service with external IPs that was left out: the addresses that it uses are unknown.
     pub unknown_frontends: Option<ObjectName>,

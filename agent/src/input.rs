@@ -9,12 +9,11 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     bounded(&File::open(path)?, limit)
 }
 
-/// Reads the whole text of a regular file, and returns its metadata from when it was opened. Links
-/// are followed; pipes and devices are refused without blocking.
+/// Reads the whole text of a regular file. Links are followed; pipes and devices are refused without blocking.
 ///
 /// # Errors
 /// The path cannot be read, is another kind of file, has more than `limit` bytes, or is not UTF-8.
-pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, String)> {
+pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<String> {
     let regular = |metadata: Metadata| match metadata.is_file() {
         true => Ok(metadata),
         false => {
@@ -30,12 +29,11 @@ pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, Str
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
-    let metadata = regular(file.metadata()?)?;
-    if metadata.len() > limit {
-        return Err(too_large(metadata.len(), limit));
+    let size = regular(file.metadata()?)?.len();
+    if size > limit {
+        return Err(too_large(size, limit));
     }
-    let text = String::from_utf8(bounded(&file, limit)?).map_err(io::Error::other)?;
-    Ok((metadata, text))
+    String::from_utf8(bounded(&file, limit)?).map_err(io::Error::other)
 }
 
 fn bounded(mut file: &File, limit: u64) -> io::Result<Vec<u8>> {
@@ -78,8 +76,7 @@ mod tests {
         let path = dir.path().join("file");
         fs::write(&path, vec![b'a'; MIB as usize]).unwrap();
         assert_eq!(read(&path, MIB).unwrap().len() as u64, MIB);
-        let (metadata, text) = read_regular(&path, MIB).unwrap();
-        assert_eq!((metadata.len(), text.len() as u64), (MIB, MIB));
+        assert_eq!(read_regular(&path, MIB).unwrap().len() as u64, MIB);
         fs::write(&path, vec![b'a'; MIB as usize + 1]).unwrap();
         let said = read(&path, MIB).unwrap_err().to_string();
         assert!(said.contains("the limit of 1 MiB"), "{said}");
@@ -110,6 +107,6 @@ mod tests {
         fs::write(dir.path().join("file"), "text").unwrap();
         let link = dir.path().join("another");
         symlink("file", &link).unwrap();
-        assert_eq!(read_regular(&link, MIB).unwrap().1, "text");
+        assert_eq!(read_regular(&link, MIB).unwrap(), "text");
     }
 }

@@ -104,7 +104,7 @@ fn an_empty_folder_is_unknown(#[case] policy: &str, #[case] status: u16) {
         "{report:#}"
     );
     let missing = report["cluster"]["missing_node"].to_string();
-    assert!(missing.contains("the manifests have no Node"), "{report:#}");
+    assert!(missing.contains("no Node is named"), "{report:#}");
     assert_eq!(scene.asked("/healthz"), status);
     let livez = scene.asked("/livez");
     assert_eq!(livez, status, "{:#}", scene.report());

@@ -14,25 +14,22 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use kube::api::{ListParams, Request, WatchParams};
 use kube::core::request::Error as RequestError;
-use kube::{Api, Client};
 use pathproof_facts::cluster::{Change, ObjectName};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::convert::{NODES_NAMED, known_nodes};
 use super::facts::Kind;
+use super::store::{Event, Store};
 use super::{GATHER, QUIET, Update};
 
-mod budget;
 mod census;
 pub mod client;
 mod follow;
 mod problems;
 mod routes;
-mod store;
 #[cfg(feature = "testing")]
 mod testing;
 #[cfg(test)]
@@ -43,7 +40,6 @@ pub use census::{Nodes, follow_nodes};
 pub use client::ClientError;
 use follow::{Follower, Pace};
 pub(crate) use problems::with_advice;
-use store::{Event, Store};
 #[cfg(feature = "testing")]
 pub use testing::listed;
 
@@ -52,11 +48,6 @@ pub use testing::listed;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Number of tries of an uncached read. If all of them time out, the view from the watches is used.
 const TRIES: usize = 3;
-/// Timeout of naming the cluster's Nodes. It delays the update that reports that the agent's Node is missing.
-const NAMING: Duration = Duration::from_secs(2);
-/// Time after which they are asked for again, because the view waits meanwhile.
-const ASKED_AGAIN: Duration = Duration::from_secs(60);
-
 /// Selectors of kube-proxy 1.36 for Services and EndpointSlices (cmd/kube-proxy/app/server.go).
 const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
@@ -181,7 +172,7 @@ impl ApiServer {
         }
         let (updates, receiver) = mpsc::channel(4);
         let store = Store::new(&self.node_name);
-        tokio::spawn(gather(store, self.client.clone(), received, updates));
+        tokio::spawn(gather(store, received, updates));
         receiver
     }
 
@@ -224,12 +215,9 @@ impl ApiServer {
 /// the Node, and the completion of the view, are delivered immediately.
 async fn gather(
     mut store: Store,
-    client: Client,
     mut events: mpsc::Receiver<Event>,
     updates: mpsc::Sender<Update>,
 ) {
-    // Nodes to name while the agent's is missing; `None` before they could be listed.
-    let (mut nodes, mut asked): (Option<String>, Option<Instant>) = (None, None);
     // When the next delivery is due, and the latest time to which further events may postpone it.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
@@ -251,39 +239,15 @@ async fn gather(
             }
             () = wait => {
                 due = None;
-                let Some(mut update) = store.update() else {
-                    continue;
-                };
-                if let Some(missing) = &mut update.missing_node {
-                    if nodes.is_none() && asked.is_none_or(|at| at.elapsed() > ASKED_AGAIN) {
-                        asked = Some(Instant::now());
-                        nodes = existing_nodes(&client).await;
-                    }
-                    missing.push_str(nodes.as_deref().unwrap_or_default());
-                }
-                if updates.send(update).await.is_err() {
+                if let Some(update) = store.update()
+                    && updates.send(update).await.is_err()
+                {
                     return;
                 }
             }
             () = updates.closed() => return,
         }
     }
-}
-
-/// Names some Nodes of the cluster, as the end of a sentence. `None` if they cannot be listed: a kubelet's
-/// credentials, for example, are for its own Node alone.
-async fn existing_nodes(client: &Client) -> Option<String> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let params = ListParams::default().limit(NODES_NAMED);
-    let list = timeout(NAMING, nodes.list_metadata(&params)).await;
-    let list = list.ok()?.ok()?;
-    let names = list.items.iter();
-    let names: Vec<&str> = names
-        .filter_map(|node| node.metadata.name.as_deref())
-        .collect();
-    let others = list.metadata.remaining_item_count.unwrap_or_default();
-    let others = usize::try_from(others).unwrap_or_default();
-    Some(known_nodes("the cluster has", &names, others))
 }
 
 /// A random number below `most`, different on each node and each time.

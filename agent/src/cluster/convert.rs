@@ -43,8 +43,6 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Annotations that make a Service global in Cilium's cluster mesh: the current name, and the name before
 /// Cilium 1.13.
 const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
-/// Maximum number of other Nodes that are named when the agent's Node is missing.
-pub(super) const NODES_NAMED: u32 = 5;
 /// Maximum number of endpoints of a slice in Kubernetes (pkg/apis/discovery/validation).
 const MAX_ENDPOINTS: usize = 1_000;
 /// Maximum number of ports of a slice in Kubernetes.
@@ -71,19 +69,6 @@ fn at_most(most: usize, field: &str, count: usize) -> Result<(), Invalid> {
     }
 }
 
-/// The end of the sentence of [`Converter::missing_node`]: the names of some Nodes of a source, and the number
-/// of others.
-pub(super) fn known_nodes(source: &str, names: &[&str], others: usize) -> String {
-    let names = match names {
-        [] => "no Node".to_owned(),
-        names => names.join(", "),
-    };
-    match others {
-        0 => format!("; {source} {names}"),
-        others => format!("; {source} {names} and {others} more"),
-    }
-}
-
 /// Facts of an object; `None` for a valid object that this node's proxy does not route.
 type Converted = Result<Option<ObjectFacts>, Invalid>;
 
@@ -105,13 +90,12 @@ impl Converter {
         }
     }
 
-    /// The sentence that no Node has the agent's name. `known` is the end of the sentence, about the Nodes
-    /// that the source has.
-    pub(super) fn missing_node(&self, known: &str) -> String {
+    /// The sentence that no Node has the agent's name.
+    pub(super) fn missing_node(&self) -> String {
         let name = &self.node_name;
         format!(
             "no Node is named {name}, so a taint or deletion that announces its removal would not be \
-             seen; set --node-name to this node's name in `kubectl get nodes`{known}"
+             seen; set --node-name to this node's name in `kubectl get nodes`"
         )
     }
 

@@ -7,10 +7,9 @@ use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pathproof_facts::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
-use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     Node,
     Service,
@@ -29,11 +28,27 @@ impl Kind {
         ["nodes", "services", "endpointslices"][self as usize]
     }
 
-    pub(super) fn read<'de, D: Deserializer<'de>>(self, from: D) -> Result<Object, D::Error> {
-        Ok(match self {
-            Kind::Node => Object::Node(Deserialize::deserialize(from)?),
-            Kind::Service => Object::Service(Deserialize::deserialize(from)?),
-            Kind::Slice => Object::Slice(Deserialize::deserialize(from)?),
+    /// The kind of an object with this `apiVersion` and `kind`; `None` if it does not matter here.
+    pub(super) fn of(version: &str, kind: &str) -> Option<Self> {
+        match (version, kind) {
+            ("v1", "Node") => Some(Kind::Node),
+            ("v1", "Service") => Some(Kind::Service),
+            ("discovery.k8s.io/v1", "EndpointSlice") => Some(Kind::Slice),
+            _ => None,
+        }
+    }
+
+    /// Parses an object. If it is not of this kind, only its metadata is read.
+    pub(super) fn parse<'de, D: Deserializer<'de> + Copy>(self, from: D) -> Parsed {
+        let object = match self {
+            Kind::Node => Box::<Node>::deserialize(from).map(Object::Node),
+            Kind::Service => Box::<ServedService>::deserialize(from).map(Object::Service),
+            Kind::Slice => Box::<ServedSlice>::deserialize(from).map(Object::Slice),
+        };
+        object.map_err(|error| Unreadable {
+            kind: self,
+            metadata: Box::new(metadata(from)),
+            error: error.to_string(),
         })
     }
 
@@ -68,17 +83,29 @@ pub enum Object {
     Slice(Box<ServedSlice>),
 }
 
+/// An object that cannot be parsed as its kind.
+#[derive(Debug)]
+pub struct Unreadable {
+    pub(super) kind: Kind,
+    pub(super) metadata: Box<ObjectMeta>,
+    pub(super) error: String,
+}
+
+pub(super) type Parsed = Result<Object, Unreadable>;
+
+/// Kind and metadata of an object, whether it could be parsed or not.
+pub(super) fn identity(parsed: &Parsed) -> (Kind, &ObjectMeta) {
+    match parsed {
+        Ok(object) => (object.kind(), object.metadata()),
+        Err(unreadable) => (unreadable.kind, &unreadable.metadata),
+    }
+}
+
 /// The parts of a Service that the agent needs. `status.conditions` is not read: an API server accepts a
 /// condition with a null time, but the typed object refuses it, and the whole Service would be lost.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedService {
-    #[serde(default, deserialize_with = "version_one")]
-    #[expect(dead_code, reason = "it is checked as it is read")]
-    api_version: (),
-    #[serde(default, deserialize_with = "kind_service")]
-    #[expect(dead_code, reason = "it is checked as it is read")]
-    kind: (),
     #[serde(default, deserialize_with = "used_metadata")]
     pub(super) metadata: ObjectMeta,
     pub(super) spec: Option<ServiceSpec>,
@@ -95,12 +122,6 @@ pub(super) struct ServedStatus {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedSlice {
-    #[serde(default, deserialize_with = "version_of_slices")]
-    #[expect(dead_code, reason = "it is checked as it is read")]
-    api_version: (),
-    #[serde(default, deserialize_with = "kind_slice")]
-    #[expect(dead_code, reason = "it is checked as it is read")]
-    kind: (),
     #[serde(default, deserialize_with = "used_metadata")]
     pub(super) metadata: ObjectMeta,
     pub(super) address_type: Option<String>,
@@ -108,35 +129,9 @@ pub struct ServedSlice {
     pub(super) ports: Option<Vec<EndpointPort>>,
 }
 
-/// Checks the version or the kind of an object. Items of a list may omit both.
-fn check<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<(), D::Error> {
-    match Option::<String>::deserialize(from)? {
-        Some(other) if other != expected => {
-            Err(D::Error::invalid_value(Unexpected::Str(&other), &expected))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-    check(from, "v1")
-}
-
-fn version_of_slices<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-    check(from, "discovery.k8s.io/v1")
-}
-
-fn kind_service<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-    check(from, "Service")
-}
-
-fn kind_slice<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-    check(from, "EndpointSlice")
-}
-
 /// Reads the metadata that the agent needs. `managedFields` is skipped: its author may fill it with 100,000
 /// maps of one entry, and each would take 600 bytes of memory.
-pub(super) fn used_metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+fn used_metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Used {
@@ -155,6 +150,16 @@ pub(super) fn used_metadata<'de, D: Deserializer<'de>>(from: D) -> Result<Object
         annotations: used.annotations,
         ..ObjectMeta::default()
     })
+}
+
+/// Metadata of an object whose other fields do not matter or cannot be read.
+pub(super) fn metadata<'de, D: Deserializer<'de>>(from: D) -> ObjectMeta {
+    #[derive(Default, Deserialize)]
+    struct Stub {
+        #[serde(default, deserialize_with = "used_metadata")]
+        metadata: ObjectMeta,
+    }
+    Stub::deserialize(from).unwrap_or_default().metadata
 }
 
 impl Object {

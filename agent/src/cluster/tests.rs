@@ -31,8 +31,8 @@ fn view(text: &str) -> ClusterView {
     let mut view = ClusterView::new();
     let mut converter = Converter::new("here");
     let mut changes = Vec::new();
-    yaml::read(&format!("{NODE}---\n{text}"), &mut |_, item| match item {
-        Item::Object(object) => {
+    yaml::read(&format!("{NODE}---\n{text}"), &mut |item| match item {
+        Item::Object(Ok(object)) => {
             let facts = converter.facts(object).unwrap();
             compare(None, facts.as_ref(), &mut changes);
         }

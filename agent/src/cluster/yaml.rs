@@ -1,21 +1,17 @@
 //! Parses Kubernetes objects from a YAML file, or a JSON file, which is YAML too.
 //!
 //! serde-saphyr parses; this module interprets only the lines that separate documents. Each document is
-//! parsed alone, because the parser cannot continue after a syntax error. As in kubectl, a document becomes
+//! parsed alone, because the parser cannot continue after a syntax error. As in kubectl, an object becomes
 //! JSON values first and a typed object second: `kind` selects the type, and may be the last field. One item
-//! of a list is in memory at a time.
+//! of a list is in memory at a time, because `kubectl get` prints a whole cluster as one list.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use serde_saphyr::{Spanned, with_deserializer_from_str_with_options as with_deserializer};
+use serde_saphyr::with_deserializer_from_str_with_options as with_deserializer;
 
-use self::bounded::{Bounded, Fields, LIMIT};
-pub use super::facts::Object;
-use super::facts::{Kind, used_metadata};
-
-mod bounded;
+use super::facts::{Kind, Parsed};
 
 /// Maximum parser events and nodes per document. One list of 10,000 Services and 100,000 endpoints has
 /// four million nodes.
@@ -23,40 +19,22 @@ const MAX_EVENTS: usize = 16_000_000;
 /// Maximum parser events per document that come from aliases.
 const MAX_REPLAYED: usize = 100_000;
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Position {
-    pub line: u64,
-    /// Column, from 1; 0 if only the line is known.
-    pub column: u64,
-}
-
-impl Position {
-    fn line(line: u64) -> Self {
-        Self { line, column: 0 }
-    }
-}
-
-/// The content at one position of a file.
 #[derive(Debug)]
 pub enum Item {
-    Object(Object),
+    Object(Parsed),
     /// An object of a kind that does not matter here.
     Ignored,
-    /// Unreadable, with the parser's message.
+    /// A document that is not YAML: its place as line and column, and the parser's message.
     Broken(String),
 }
 
 /// Calls `see` for every object in the text, in order.
-pub fn read(text: &str, see: &mut dyn FnMut(Position, Item)) {
-    for document in documents(text) {
-        let see = &mut *see;
-        let root = Root {
-            document: &document,
-            see,
-        };
-        let parsed = with_deserializer(document.text, options(), |yaml| yaml.deserialize_any(root));
+pub fn read(text: &str, see: &mut dyn FnMut(Item)) {
+    for (above, document) in documents(text) {
+        let root = Root { see: &mut *see };
+        let parsed = with_deserializer(document, options(), |yaml| yaml.deserialize_any(root));
         if let Err(error) = parsed {
-            document.complain(&error, see);
+            see(Item::Broken(complaint(&error, above)));
         }
     }
 }
@@ -73,30 +51,17 @@ fn options() -> serde_saphyr::Options {
     }
 }
 
-/// A part of a file that is parsed alone.
-struct Document<'a> {
-    text: &'a str,
-    /// Number of lines before the document.
-    above: u64,
-    /// First line of the document that has more than a comment; 0 if there is none.
-    line: u64,
-}
-
-impl Document<'_> {
-    fn complain(&self, error: &serde_saphyr::Error, see: &mut dyn FnMut(Position, Item)) {
-        let mut position = Position::line(self.line);
-        let text = error.to_string();
-        let mut reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        if let Some(location) = error.location() {
-            // The parser counts lines from the start of the document; `position` counts them from the start of
-            // the file.
-            let (line, column) = (location.line(), location.column());
-            let suffix = format!(" at line {line}, column {column}");
-            reason.truncate(reason.strip_suffix(&suffix).map_or(reason.len(), str::len));
-            (position.line, position.column) = (self.above + line, column);
-        }
-        see(position, Item::Broken(reason));
-    }
+/// An error of the parser, which counts lines from the start of the document.
+fn complaint(error: &serde_saphyr::Error, above: u64) -> String {
+    let text = error.to_string();
+    let reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let Some(location) = error.location() else {
+        return format!("{}: cannot be parsed: {reason}", above + 1);
+    };
+    let (line, column) = (location.line(), location.column());
+    let suffix = format!(" at line {line}, column {column}");
+    let reason = reason.strip_suffix(&suffix).unwrap_or(&reason);
+    format!("{}:{column}: cannot be parsed: {reason}", above + line)
 }
 
 /// Whether a line separates documents. No scalar can contain such a line (YAML 1.2, section 9.1.2).
@@ -114,34 +79,27 @@ fn has_content(line: &str) -> bool {
     !rest.is_empty() && !rest.starts_with(['#', '%'])
 }
 
-/// The non-empty documents of a file, each with the marker before it.
-fn documents(text: &str) -> impl Iterator<Item = Document<'_>> {
-    let mut documents: Vec<Document<'_>> = Vec::new();
+/// The non-empty documents of a file, each with the marker before it and the number of lines above.
+fn documents(text: &str) -> impl Iterator<Item = (u64, &str)> {
+    let mut documents: Vec<(u64, &str)> = Vec::new();
     let (mut start, mut end) = (0, 0);
     for (number, line) in (0_u64..).zip(text.split_inclusive('\n')) {
         if is_marker(line) || number == 0 {
             start = end;
-            documents.push(Document {
-                text: "",
-                above: number,
-                line: 0,
-            });
+            documents.push((number, ""));
         }
         end += line.len();
-        if let Some(document) = documents.last_mut() {
-            document.text = &text[start..end];
-            if document.line == 0 && has_content(line) {
-                document.line = number + 1;
-            }
+        if let Some((_, document)) = documents.last_mut() {
+            *document = &text[start..end];
         }
     }
-    documents.into_iter().filter(|document| document.line > 0)
+    let documents = documents.into_iter();
+    documents.filter(|(_, document)| document.lines().any(has_content))
 }
 
 /// Reads the top-level mapping of a document.
 struct Root<'a> {
-    document: &'a Document<'a>,
-    see: &'a mut dyn FnMut(Position, Item),
+    see: &'a mut dyn FnMut(Item),
 }
 
 impl<'de> Visitor<'de> for Root<'_> {
@@ -156,54 +114,29 @@ impl<'de> Visitor<'de> for Root<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Self { document, see } = self;
         let mut fields = Map::new();
-        let mut left = LIMIT;
         let mut is_list = false;
         while let Some(key) = map.next_key::<String>()? {
             if key == "items" {
                 is_list = true;
-                map.next_value_seed(Items {
-                    document,
-                    header: header(&fields),
-                    see: &mut *see,
-                })?;
+                let list = Value::Object(fields.clone());
+                let see = &mut *self.see;
+                map.next_value_seed(Items { list, see })?;
             } else {
-                fields.insert(key, map.next_value_seed(Bounded(&mut left))?);
+                fields.insert(key, map.next_value()?);
             }
         }
-        let header = header(&fields);
-        if is_list && header.ends_with("List") {
-            return Ok(());
+        if !is_list {
+            (self.see)(item(&Value::Object(fields), &Value::Null));
         }
-        if left == 0 {
-            see(Position::line(document.line), too_large(&header, fields));
-            return Ok(());
-        }
-        let item = match (item(&header, fields), matters(&header)) {
-            // Parse the text again as the typed object. Unlike the JSON values, the parser reports line and
-            // column, and accepts numbers as strings.
-            (Item::Broken(_), Some(kind)) => {
-                match with_deserializer(document.text, options(), |yaml| kind.read(yaml)) {
-                    Ok(object) => Item::Object(object),
-                    Err(error) => {
-                        document.complain(&error, see);
-                        return Ok(());
-                    }
-                }
-            }
-            (item, _) => item,
-        };
-        see(Position::line(document.line), item);
         Ok(())
     }
 }
 
 struct Items<'a> {
-    document: &'a Document<'a>,
-    /// Header of the list, as far as known from the fields before `items`.
-    header: String,
-    see: &'a mut dyn FnMut(Position, Item),
+    /// Fields of the list before its items.
+    list: Value,
+    see: &'a mut dyn FnMut(Item),
 }
 
 impl<'de> DeserializeSeed<'de> for Items<'_> {
@@ -226,63 +159,26 @@ impl<'de> Visitor<'de> for Items<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some(item) = items.next_element::<Spanned<Fields>>()? {
-            let position = Position::line(self.document.above + item.referenced.line());
-            let Fields { map, fits } = item.value;
-            let mut header = header(&map);
-            if header.ends_with('/') {
-                // Items of a ServiceList may omit apiVersion and kind.
-                let of_list = self.header.strip_suffix("List");
-                header = of_list.unwrap_or_default().to_owned();
-            }
-            let item = match fits {
-                true => self::item(&header, map),
-                false => too_large(&header, map),
-            };
-            (self.see)(position, item);
+        while let Some(object) = items.next_element::<Value>()? {
+            (self.see)(item(&object, &self.list));
         }
         Ok(())
     }
 }
 
-/// API group and kind of an object. The group matters, because Knative has a kind Service too. The version is
-/// left out, because the typed object refuses unknown versions.
-fn header(fields: &Map<String, Value>) -> String {
-    let field = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
-    let group = field("apiVersion").split_once('/');
-    format!("{}/{}", group.map_or("", |(group, _)| group), field("kind"))
-}
-
-fn matters(header: &str) -> Option<Kind> {
-    match header {
-        "/Node" => Some(Kind::Node),
-        "/Service" => Some(Kind::Service),
-        "discovery.k8s.io/EndpointSlice" => Some(Kind::Slice),
-        _ => None,
+/// Parses an object, which may be an item of a list.
+fn item(object: &Value, list: &Value) -> Item {
+    let (mut version, mut kind) = (object["apiVersion"].as_str(), object["kind"].as_str());
+    // Items of a ServiceList may omit both.
+    if kind.is_none() {
+        version = list["apiVersion"].as_str();
+        kind = list["kind"]
+            .as_str()
+            .and_then(|kind| kind.strip_suffix("List"));
     }
-}
-
-fn item(header: &str, fields: Map<String, Value>) -> Item {
-    match matters(header).map(|kind| kind.read(Value::Object(fields))) {
+    match Kind::of(version.unwrap_or_default(), kind.unwrap_or_default()) {
+        Some(kind) => Item::Object(kind.parse(object)),
         None => Item::Ignored,
-        Some(Ok(object)) => Item::Object(object),
-        Some(Err(error)) => Item::Broken(error.to_string()),
-    }
-}
-
-/// An object that was read only in part.
-fn too_large(header: &str, mut fields: Map<String, Value>) -> Item {
-    let metadata = fields.remove("metadata").unwrap_or_default();
-    let metadata = used_metadata(metadata).unwrap_or_default();
-    match matters(header) {
-        // The kind is unknown if it comes after the limit.
-        None if header != "/" => Item::Ignored,
-        kind => Item::Broken(format!(
-            "{} takes more than {} MiB of memory, as no object of an API server does: make several \
-             objects of it",
-            kind.map_or_else(|| "an object".to_owned(), |kind| kind.title(&metadata)),
-            LIMIT >> 20,
-        )),
     }
 }
 

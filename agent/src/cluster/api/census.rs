@@ -19,10 +19,10 @@ use tokio::task::JoinSet;
 
 use super::Requests;
 use super::follow::{Follower, Pace};
-use super::store::Event;
 use crate::cluster::convert::shuts_down;
 use crate::cluster::facts::Object;
 use crate::cluster::listed;
+use crate::cluster::store::Event;
 
 /// All Nodes, followed until this value is dropped.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ fn take(
             census.end_list();
             return true;
         }
-        Event::There(Object::Node(node)) => {
+        Event::There(Ok(Object::Node(node))) => {
             let changed = put(census, &node, at);
             let name = node.metadata.name.as_deref().unwrap_or_default();
             census.set_in_use(name, use_of(&node, ours));
@@ -120,7 +120,7 @@ fn take(
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
         Event::Trouble(_, trouble) => *silent = trouble.map(|trouble| trouble.to_string()),
         // A Node that cannot be parsed keeps its previous condition.
-        Event::Unreadable(..) | Event::There(_) => {}
+        Event::There(_) => {}
     }
     false
 }

@@ -22,10 +22,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::client::{is_dead, root_cause};
 use super::problems::{IDENTITY, away, no_answer, one_line, unserved};
-use super::store::Event;
-use super::wire::{Line, Page, metadata, object};
+use super::wire::{Line, Page, object};
 use super::{Kind, Requests, jitter};
 use crate::cluster::Problem;
+use crate::cluster::facts::metadata;
+use crate::cluster::store::Event;
 
 /// Annotation of the bookmark that ends a streaming list's initial objects.
 const INITIAL_END: &str = "k8s.io/initial-events-end";

@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Kind;
-use super::store::Event;
-use crate::cluster::facts::used_metadata;
+use crate::cluster::facts::{Kind, identity};
+use crate::cluster::store::Event;
 
 #[derive(Deserialize)]
 pub(super) struct Line<'a> {
@@ -27,27 +26,7 @@ pub(super) struct Page<'a> {
 
 /// The event for an object, and the version from which a watch continues after it.
 pub(super) fn object(kind: Kind, text: &RawValue) -> (Event, Option<String>) {
-    match kind.read(&mut serde_json::Deserializer::from_str(text.get())) {
-        Ok(object) => {
-            let version = object.metadata().resource_version.clone();
-            (Event::There(object), version)
-        }
-        Err(error) => {
-            let metadata = metadata(text);
-            let version = metadata.resource_version.clone();
-            let event = Event::Unreadable(kind, Box::new(metadata), error.to_string());
-            (event, version)
-        }
-    }
-}
-
-/// Metadata of an object whose other fields do not matter or cannot be read.
-pub(super) fn metadata(text: &RawValue) -> ObjectMeta {
-    #[derive(Default, Deserialize)]
-    struct Stub {
-        #[serde(default, deserialize_with = "used_metadata")]
-        metadata: ObjectMeta,
-    }
-    let stub: Stub = serde_json::from_str(text.get()).unwrap_or_default();
-    stub.metadata
+    let parsed = kind.parse(text);
+    let version = identity(&parsed).1.resource_version.clone();
+    (Event::There(parsed), version)
 }

@@ -5,8 +5,8 @@ use crate::cluster::yaml::{self, Item};
 
 fn object(text: &str) -> Object {
     let mut found = Vec::new();
-    yaml::read(text, &mut |_, item| match item {
-        Item::Object(object) => found.push(object),
+    yaml::read(text, &mut |item| match item {
+        Item::Object(Ok(object)) => found.push(object),
         other => panic!("{other:?}"),
     });
     assert_eq!(found.len(), 1, "{text}");

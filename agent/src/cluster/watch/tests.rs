@@ -1,4 +1,3 @@
-use std::ffi::OsStr;
 use std::time::Duration;
 
 use pathproof_facts::cluster::Change;
@@ -28,6 +27,10 @@ impl World {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("manifests");
         fs::create_dir(&path).unwrap();
+        Self::at(parent, path).await
+    }
+
+    async fn at(parent: tempfile::TempDir, path: PathBuf) -> Self {
         fs::write(path.join("node.yaml"), node("first")).unwrap();
         let updates = follow(&path, "here").unwrap();
         let view = ClusterView::new();
@@ -128,13 +131,13 @@ async fn a_folder_is_watched_where_a_link_in_its_path_leads() {
         fs::create_dir(path(release)).unwrap();
     }
     symlink("one", path("current")).unwrap();
-    let mut follower = Follower::new(&path("current"));
     symlink("two", path("next")).unwrap();
-    fs::rename(path("next"), path("current")).unwrap();
-    follower.next().await;
-    fs::write(path("two").join("node.yaml"), node("second")).unwrap();
-    follower.next().await;
-    assert!(follower.hints().written.contains(OsStr::new("node.yaml")));
+    let (from, to) = (path("next"), path("current"));
+    let two = path("two").join("node.yaml");
+    let mut world = World::at(parent, to.clone()).await;
+    fs::rename(from, to).unwrap();
+    fs::write(two, node("second")).unwrap();
+    world.until(|world| world.taint() == "second").await;
 }
 
 #[tokio::test]

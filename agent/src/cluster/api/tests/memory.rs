@@ -9,9 +9,9 @@ use pathproof_plan::{Installed, MapChange, Planner};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
-use super::super::store::{Event, Store};
 use super::super::wire::object;
 use crate::cluster::facts::Kind;
+use crate::cluster::store::{Event, Store};
 
 /// Environment variable that is set in the separate process in which memory is measured.
 const ALONE: &str = "PATHPROOF_TEST_ALONE";

@@ -1,11 +1,6 @@
 //! Tests of the requests to an API server.
 
-use std::time::Duration;
-
 use pathproof_facts::cluster::ObjectName;
-use rstest::rstest;
-use serde_json::json;
-use tokio::time::timeout;
 
 use super::server::Answer;
 use super::{World, failure, list, service, with_services};
@@ -86,43 +81,4 @@ async fn a_large_page_is_requested_in_parts() {
     for (asked, end) in asked[1..].iter().zip(ends) {
         assert!(asked.ends_with(end), "{asked}");
     }
-}
-
-/// A part of a list that has the names of Nodes alone.
-fn two_of_nine() -> String {
-    let meta = |kind: &str| json!({ "apiVersion": "meta.k8s.io/v1", "kind": kind });
-    let node = |name: &str| {
-        let mut node = meta("PartialObjectMetadata");
-        node["metadata"] = json!({ "name": name });
-        node
-    };
-    let mut nodes = meta("PartialObjectMetadataList");
-    nodes["metadata"] = json!({ "resourceVersion": "9", "remainingItemCount": 7 });
-    nodes["items"] = json!([node("node-1"), node("node-2")]);
-    nodes.to_string()
-}
-
-/// As with a wrong --node-name. The agent watches only its own Node, so it lists some others.
-#[rstest]
-#[case::allowed(
-    Answer::Status(200, two_of_nine()),
-    "; the cluster has node-1, node-2 and 7 more"
-)]
-#[case::not_allowed(failure(403, "no"), "")]
-#[tokio::test]
-async fn a_missing_node_is_reported_with_the_others(#[case] others: Answer, #[case] known: &str) {
-    let nodes = vec![Answer::Open(list(1, &[])), others];
-    let script = with_services(vec![Answer::Open(list(1, &[]))]).with("nodes", nodes);
-    let mut world = World::new(script).await;
-    let missing = loop {
-        let update = timeout(Duration::from_secs(60), world.updates.recv()).await;
-        let update = update.expect("no update came").expect("the source ended");
-        if let Some(missing) = update.missing_node {
-            break missing;
-        }
-    };
-    let end = format!("in `kubectl get nodes`{known}");
-    assert!(missing.ends_with(&end), "{missing}");
-    let asked = world.server.asked("nodes");
-    assert!(asked[1].ends_with("limit=5"), "{asked:?}");
 }

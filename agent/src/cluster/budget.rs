@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use pathproof_facts::cluster::ObjectName;
 
-use crate::cluster::Problem;
-use crate::cluster::facts::ObjectFacts;
+use super::Problem;
+use super::facts::ObjectFacts;
 
 /// Maximum bytes per namespace: enough for 11,000 Services with ten endpoints each.
 const NAMESPACE: usize = 16 << 20;

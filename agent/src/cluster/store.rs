@@ -11,12 +11,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pathproof_facts::cluster::Change;
 
 use super::budget::Budget;
-use crate::cluster::convert::Converter;
-use crate::cluster::facts::{Kind, Object, ObjectFacts, compare};
-use crate::cluster::{Problem, Update};
+use super::convert::Converter;
+use super::facts::{Kind, ObjectFacts, Parsed, compare, identity};
+use super::{Problem, Update};
 
 /// End of a message about an invalid object.
-const KEPT: &str = "the object's last good version stays in use";
+const KEPT: &str = "its last good version stays in use";
 /// Maximum number of invalid objects that an update names.
 const NAMED: usize = 50;
 /// Maximum number of invalid objects that are remembered and counted, per resource.
@@ -24,16 +24,14 @@ const REMEMBERED: usize = 1_000;
 
 /// Hash of an object's kind, namespace and name. A hash saves memory, because the facts have the names
 /// already.
-type Key = u64;
+pub(super) type Key = u64;
 
 #[derive(Debug)]
 pub(super) enum Event {
     ListBegins(Kind),
     ListEnds(Kind),
     /// An object exists, in a list or as a change.
-    There(Object),
-    /// An object exists and cannot be parsed as its kind.
-    Unreadable(Kind, Box<ObjectMeta>, String),
+    There(Parsed),
     Gone(Kind, Box<ObjectMeta>),
     /// A problem of the list or watch; `None` when it is solved.
     Trouble(Kind, Option<Problem>),
@@ -70,7 +68,6 @@ impl Resource {
     fn complain(&mut self, key: Key, message: String) {
         self.see(key);
         if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
-            let message = format!("API server: {message}");
             self.wrong.insert(key, Problem::new(message));
         }
     }
@@ -109,6 +106,12 @@ pub(super) struct Store {
     hasher: RandomState,
     resources: [Resource; 3],
     budget: Budget,
+    /// The beginning of messages about the next objects: the API server, or their file.
+    pub(super) place: String,
+    /// Problems that are not about an object.
+    pub(super) problems: Vec<Problem>,
+    /// Objects of other kinds.
+    pub(super) ignored: u64,
     is_synced: bool,
     /// The last update, without its changes.
     last: Update,
@@ -121,8 +124,19 @@ impl Store {
             hasher: RandomState::new(),
             resources: Default::default(),
             budget: Budget::default(),
+            place: "API server".to_owned(),
+            problems: Vec::new(),
+            ignored: 0,
             is_synced: false,
             last: Update::default(),
+        }
+    }
+
+    /// A store of the operator's own objects, whose memory is not limited.
+    pub(super) fn unlimited(node_name: &str) -> Self {
+        Self {
+            budget: Budget::new(usize::MAX, usize::MAX),
+            ..Self::new(node_name)
         }
     }
 
@@ -138,33 +152,40 @@ impl Store {
             Event::ListEnds(kind) => {
                 self.resources[kind as usize].end_list(&mut self.budget);
             }
-            Event::There(object) => {
-                let (resource, key) = self.find(object.kind(), object.metadata());
-                let wrong = match self.converter.facts(object) {
-                    Ok(facts) => {
-                        self.set(resource, key, facts);
-                        let invalid = self.converter.left_out.take();
-                        invalid.map(|invalid| format!("{invalid}; the object is used without it"))
-                    }
-                    Err(invalid) => Some(format!("{invalid}; {KEPT}")),
-                };
-                if let Some(message) = wrong {
-                    self.resources[resource].complain(key, message);
-                }
-            }
-            Event::Unreadable(kind, metadata, error) => {
-                let (resource, key) = self.find(kind, &metadata);
-                let title = kind.title(&metadata);
-                let message = format!("{title} cannot be parsed: {error}; {KEPT}");
-                self.resources[resource].complain(key, message);
-            }
+            Event::There(parsed) => self.put(parsed),
             Event::Gone(kind, metadata) => {
-                let (resource, key) = self.find(kind, &metadata);
-                self.set(resource, key, None);
+                let key = self.key(kind, &metadata);
+                self.set(kind as usize, key, None);
             }
             Event::Trouble(kind, trouble) => self.resources[kind as usize].trouble = trouble,
         }
         self.resources[Kind::Node as usize].has_news() || self.is_whole() != self.is_synced
+    }
+
+    fn put(&mut self, parsed: Parsed) {
+        let (kind, metadata) = identity(&parsed);
+        let (key, title) = (self.key(kind, metadata), kind.title(metadata));
+        let wrong = match parsed.map(|object| self.converter.facts(object)) {
+            Ok(Ok(facts)) => {
+                self.set(kind as usize, key, facts);
+                let invalid = self.converter.left_out.take();
+                invalid.map(|invalid| format!("{invalid}; the object is used without it"))
+            }
+            Ok(Err(invalid)) => Some(format!("{invalid}; {KEPT}")),
+            Err(unreadable) => {
+                let error = unreadable.error;
+                Some(format!("{title} cannot be parsed: {error}; {KEPT}"))
+            }
+        };
+        if let Some(message) = wrong {
+            let message = format!("{}: {message}", self.place);
+            self.resources[kind as usize].complain(key, message);
+        }
+    }
+
+    /// Keeps an object that a list has, although its current version is not known.
+    pub(super) fn keep(&mut self, kind: Kind, key: Key) {
+        self.resources[kind as usize].see(key);
     }
 
     /// Everything that changed since the last update; `None` if nothing did.
@@ -179,12 +200,15 @@ impl Store {
             changes.push(Change::Synced);
         }
         let node = &self.resources[Kind::Node as usize];
-        // A Node that cannot be parsed is not missing. It is reported as a separate problem.
-        let is_missing = self.is_synced && node.objects.is_empty() && node.wrong.is_empty();
+        // A Node that cannot be parsed, or may be in a file that cannot be, is not missing. It is reported as
+        // a separate problem.
+        let is_known = self.is_synced && self.problems.is_empty() && node.wrong.is_empty();
+        let is_missing = is_known && node.objects.is_empty();
         let now = Update {
             problems: self.problems(),
+            ignored: self.ignored,
             unknown_frontends: self.budget.unknown_frontends.clone(),
-            missing_node: is_missing.then(|| self.converter.missing_node("")),
+            missing_node: is_missing.then(|| self.converter.missing_node()),
             ..Update::default()
         };
         if changes.is_empty() && self.last == now {
@@ -262,9 +286,8 @@ impl Store {
         }
     }
 
-    fn find(&self, kind: Kind, metadata: &ObjectMeta) -> (usize, Key) {
-        let key = self.hasher.hash_one(kind.identity(metadata));
-        (kind as usize, key)
+    pub(super) fn key(&self, kind: Kind, metadata: &ObjectMeta) -> Key {
+        self.hasher.hash_one(kind.identity(metadata))
     }
 
     fn is_whole(&self) -> bool {
@@ -273,8 +296,8 @@ impl Store {
 
     fn problems(&self) -> Vec<Problem> {
         let resources = || self.resources.iter();
-        let troubles = resources().filter_map(|resource| resource.trouble.clone());
-        let mut problems: Vec<Problem> = troubles.collect();
+        let troubles = resources().filter_map(|resource| resource.trouble.as_ref());
+        let mut problems: Vec<Problem> = self.problems.iter().chain(troubles).cloned().collect();
         // Keep one of equal problems: all resources report the same one if the server is unreachable.
         problems.dedup();
         problems.extend(self.budget.problems().take(NAMED));
@@ -282,7 +305,7 @@ impl Store {
         problems.extend(wrong.by_ref().take(NAMED).cloned());
         let more = wrong.count();
         if more > 0 {
-            let message = format!("API server: {more} more objects are invalid");
+            let message = format!("{more} more objects are invalid");
             problems.push(Problem::new(message));
         }
         problems

@@ -2,14 +2,9 @@ use pathproof_facts::cluster::ObjectName;
 use serde_json::json;
 
 use super::*;
-use crate::cluster::api::wire::object;
-
-fn raw(value: &serde_json::Value) -> Box<serde_json::value::RawValue> {
-    serde_json::value::to_raw_value(value).unwrap()
-}
 
 fn there(kind: Kind, value: &serde_json::Value) -> Event {
-    object(kind, &raw(value)).0
+    Event::There(kind.parse(value))
 }
 
 fn node(uid: &str) -> Event {
@@ -137,7 +132,10 @@ fn a_flood_of_wrong_objects_is_counted() {
         .map(|n| service(&format!("s{n}"), "1.2.3"))
         .collect();
     let mut store = synced(events);
-    store.take(Event::Unreadable(Kind::Slice, meta("x"), "bad".to_owned()));
+    store.take(there(
+        Kind::Slice,
+        &json!({"metadata": {"name": "x"}, "endpoints": 1}),
+    ));
     let problems = store.update().unwrap().problems;
     assert_eq!(problems.len(), NAMED + 1);
     let last = problems.last().unwrap().to_string();
