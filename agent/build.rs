@@ -11,8 +11,8 @@
 mod sources;
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use sources::{FOLDERS, OBJECT, PROVENANCE, REBUILD, STALE};
 
@@ -57,7 +57,7 @@ fn prepare() -> Result<(), String> {
             println!("cargo::warning={STALE}; before a test on a real kernel run: {REBUILD}");
         }
     }
-    println!("cargo::rustc-env=PATHPROOF_REVISION={}", revision(root));
+    println!("cargo::rustc-env=PATHPROOF_REVISION={}", revision());
     println!("cargo::rustc-env=PATHPROOF_BPF_OBJECT={}", object.display());
     println!("cargo::rustc-env=PATHPROOF_BPF_SHA256={sha256}");
     println!(
@@ -67,67 +67,25 @@ fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the commit of the sources, with a mark if files differ from it. The environment variable has
-/// precedence over the git clone. Debug builds do not read the clone, so that a new commit does not cause a
-/// rebuild.
-fn revision(root: &Path) -> String {
-    const VARIABLE: &str = "PATHPROOF_REVISION";
-    println!("cargo::rerun-if-env-changed={VARIABLE}");
-    let git = |arguments: &str| {
-        let mut git = Command::new("git");
-        git.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0");
-        // git refuses a clone that belongs to another user, and CI and images are often built as root.
-        git.args(["-c", "safe.directory=*"]);
-        let said = git.args(arguments.split(' ')).output().ok()?;
-        let text = String::from_utf8(said.stdout).ok()?.trim().to_owned();
-        (said.status.success() && !text.is_empty()).then_some(text)
-    };
-    let of_clone = || {
-        // The sources may be an archive unpacked inside another repository, whose commit does not describe
-        // them.
-        let top = fs::canonicalize(git("rev-parse --show-toplevel")?).ok()?;
-        if fs::canonicalize(root).ok()? != top {
-            return None;
-        }
-        // Each commit and checkout appends to this log. The mark depends on the sources, so watch them too.
-        let log = git("rev-parse --path-format=absolute --git-path logs/HEAD")?;
-        // Watch only paths that exist: if one is missing, Cargo runs the script at each build.
-        for path in [&*log, "src", "../crates"] {
-            if root.join("agent").join(path).exists() {
-                println!("cargo::rerun-if-changed={path}");
-            }
-        }
-        git("describe --always --abbrev=12 --exclude=* --dirty")
-    };
-    let is_shipped = std::env::var("PROFILE").as_deref() != Ok("debug");
-    let given = std::env::var(VARIABLE).ok();
-    given
-        .filter(|given| !given.is_empty())
-        .or_else(|| is_shipped.then(of_clone).flatten())
-        .unwrap_or_else(|| "unknown".to_owned())
+/// Returns the commit of the sources, which the build of an image names.
+fn revision() -> String {
+    println!("cargo::rerun-if-env-changed=PATHPROOF_REVISION");
+    let given = std::env::var("PATHPROOF_REVISION").ok();
+    let given = given.filter(|given| !given.is_empty());
+    given.unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Watches everything whose change can make the object outdated.
 fn watch(root: &Path, object: &Path, provenance: &Path) {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=build/sources.rs");
-    println!("cargo::rerun-if-changed={}", object.display());
-    println!("cargo::rerun-if-changed={}", provenance.display());
+    let mut paths: Vec<PathBuf> = ["build.rs", "build/sources.rs"].map(PathBuf::from).into();
+    paths.extend([object, provenance].map(Path::to_owned));
     if root.join("crates/ebpf").is_dir() {
-        println!(
-            "cargo::rerun-if-changed={}",
-            root.join("Cargo.lock").display()
-        );
-        for folder in FOLDERS {
-            println!(
-                "cargo::rerun-if-changed={}",
-                root.join(folder).join("Cargo.toml").display()
-            );
-            println!(
-                "cargo::rerun-if-changed={}",
-                root.join(folder).join("src").display()
-            );
-        }
+        paths.push(root.join("Cargo.lock"));
+        let files = |folder: &str| ["Cargo.toml", "src"].map(|path| root.join(folder).join(path));
+        paths.extend(FOLDERS.into_iter().flat_map(files));
+    }
+    for path in paths {
+        println!("cargo::rerun-if-changed={}", path.display());
     }
 }
 
