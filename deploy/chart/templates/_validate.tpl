@@ -1,7 +1,7 @@
 {{/* Conflicts between values: the message names both values and the remedy. */}}
 {{- define "pathproof.validate" -}}
 {{- include "pathproof.validatePresent" . }}
-{{- include "pathproof.validateImage" . }}
+{{- include "pathproof.validatePods" . }}
 {{- if not .Values.shared.create }}{{ include "pathproof.validateAlone" . }}{{ end }}
 {{- $profile := include "pathproof.profile" . }}
 {{- $agent := .Values.agent }}
@@ -105,7 +105,7 @@
 {{- end }}
 {{- end }}
 
-{{- define "pathproof.validateImage" -}}
+{{- define "pathproof.validatePods" -}}
 {{- $image := include "pathproof.image" . }}
 {{- if not (or (contains "/" $image) (eq .Values.image.pullPolicy "Never")) }}
 {{- fail (printf "image.repository=%s names no registry, and no public one has the image: set image.registry or global.imageRegistry to yours, or image.pullPolicy=Never if the image was loaded onto every node" .Values.image.repository) }}
