@@ -44,10 +44,6 @@ fn rendered(values: Value) -> Vec<Value> {
     "Deployment/pathproof-rotator", "/spec/template/spec/hostAliases",
     json!([{ "ip": "192.0.2.1", "hostnames": ["api"] }])
 )]
-#[case::revisions(
-    json!({ "revisionHistoryLimit": 0 }),
-    "DaemonSet/pathproof-echo", "/spec/revisionHistoryLimit", json!(0)
-)]
 #[case::on_delete(
     json!({ "agent": { "updateStrategy": { "type": "OnDelete" } } }),
     "DaemonSet/pathproof-agent", "/spec/updateStrategy", json!({ "type": "OnDelete" })

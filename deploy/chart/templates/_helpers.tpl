@@ -94,13 +94,6 @@ hostAliases:
 {{ end }}
 {{- end }}
 
-{{/* Revisions that a DaemonSet or Deployment keeps, unless this is Kubernetes' default. */}}
-{{- define "pathproof.revisions" -}}
-{{- if ne (int .Values.revisionHistoryLimit) 10 -}}
-revisionHistoryLimit: {{ int .Values.revisionHistoryLimit }}
-{{- end }}
-{{- end }}
-
 {{/* A level becomes a filter as the binary's default is; anything else is a filter already. */}}
 {{- define "pathproof.logFilter" -}}
 {{- if and . (ne . "info") -}}
