@@ -257,7 +257,7 @@ impl Inputs {
 /// The source cannot be opened. An unreachable API server is not an error: it is retried.
 async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), AppError> {
     match &config.source {
-        Source::Folder(path) => Ok((folder::follow(path, &config.node_name)?, None)),
+        Source::Folder(path) => Ok((folder::follow(path, &config.node_name), None)),
         Source::Api { api, only } => {
             let scope = only.clone().map_or(Scope::Full, Scope::Sentinel);
             let (kubeconfig, server) = (api.kubeconfig.as_deref(), api.server.as_deref());

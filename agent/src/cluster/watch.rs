@@ -5,9 +5,9 @@
 //! may miss changes: it does not report those of linked files in other folders, nor of files that are never
 //! closed, and its instances may be exhausted.
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::time::Duration;
-use std::{fs, io};
 
 use futures_util::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
@@ -23,36 +23,12 @@ const LOOK: Duration = Duration::from_millis(500);
 
 type Watch = EventStream<[u8; 4096]>;
 
-#[derive(Debug, thiserror::Error)]
-#[error("manifests folder {} {problem}", path.display())]
-pub struct OpenError {
-    path: PathBuf,
-    problem: &'static str,
-    source: io::Error,
-}
-
-/// Opens a folder for the node `node_name`, reads it and follows it until the receiver is dropped. The
-/// first update is complete and ends with [`Change::Synced`]. Later updates report changes, new
-/// problems and solved ones. Must be called within a tokio runtime.
+/// Reads a folder for the node `node_name`, and follows it until the receiver is dropped. The first update is
+/// complete and ends with [`Change::Synced`]. Later updates report changes, new problems and solved ones. Must
+/// be called within a tokio runtime.
 ///
 /// [`Change::Synced`]: pathproof_facts::cluster::Change::Synced
-pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, OpenError> {
-    if let Err(source) = fs::read_dir(path) {
-        let problem = match source.kind() {
-            io::ErrorKind::NotFound => {
-                "does not exist; create it or give another folder with --manifests"
-            }
-            io::ErrorKind::NotADirectory => {
-                "is not a folder; give the folder that contains the files"
-            }
-            _ => "cannot be read; grant the agent's user read and execute rights",
-        };
-        return Err(OpenError {
-            path: path.to_owned(),
-            problem,
-            source,
-        });
-    }
+pub fn follow(path: &Path, node_name: &str) -> mpsc::Receiver<Update> {
     let (sender, receiver) = mpsc::channel(4);
     let (manifests, folder) = (Manifests::new(path, node_name), path.to_owned());
     tokio::spawn(async move {
@@ -61,7 +37,7 @@ pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, Op
             () = sender.closed() => {}
         }
     });
-    Ok(receiver)
+    receiver
 }
 
 /// Returns an error if reading the folder panicked. That would be a bug, and the manifests are lost with it.
