@@ -110,9 +110,8 @@ impl Manifests {
             let name = entry?.file_name();
             if is_manifest(&name) {
                 match fs::metadata(self.folder.join(&name)) {
-                    // Pipes, sockets and devices are included, so that reading one reports a problem of that
-                    // file.
-                    Ok(metadata) if !metadata.is_dir() => {
+                    // Reading a pipe would block, and opening a device may act on it.
+                    Ok(metadata) if metadata.is_file() => {
                         bytes += metadata.len().min(MAX_FILE);
                         present.insert(name, Some(stamp(&metadata)));
                     }
@@ -232,7 +231,7 @@ impl Manifests {
 /// # Errors
 /// The file cannot be read.
 fn parse(path: &Path, items: &SyncSender<Item>) -> io::Result<()> {
-    let text = input::read_regular(path, MAX_FILE)?;
+    let text = String::from_utf8(input::read(path, MAX_FILE)?).map_err(io::Error::other)?;
     yaml::read(&text, &mut |item| {
         // The receiver takes all items unless it panics.
         let _ = items.send(item);
