@@ -5,17 +5,14 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    bounded(&File::open(path)?, limit)
-}
-
-fn bounded(mut file: &File, limit: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
     let size = file.metadata()?.len();
     if size > limit {
         return Err(too_large(size, limit));
     }
     let mut bytes = Vec::new();
     // Read one byte beyond the limit to detect a larger file: a file may grow, and some report no size.
-    file.by_ref().take(limit + 1).read_to_end(&mut bytes)?;
+    file.take(limit + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(too_large(bytes.len() as u64, limit)),
         false => Ok(bytes),

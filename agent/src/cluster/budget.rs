@@ -32,8 +32,8 @@ pub(super) struct Budget {
 #[derive(Debug, Default)]
 struct Account {
     bytes: usize,
-    /// The first object that was left out.
-    closed: Option<String>,
+    /// Whether an object was left out.
+    is_closed: bool,
 }
 
 impl Default for Budget {
@@ -81,7 +81,7 @@ impl Budget {
             };
             charge(&mut account.bytes);
             charge(&mut self.total);
-            if account.bytes == 0 && account.closed.is_none() {
+            if account.bytes == 0 && !account.is_closed {
                 self.accounts.remove(namespace);
             }
         }
@@ -93,7 +93,7 @@ impl Budget {
             return true;
         };
         let account = self.accounts.get(namespace);
-        let is_closed = account.is_some_and(|account| account.closed.is_some());
+        let is_closed = account.is_some_and(|account| account.is_closed);
         let held = account.map_or(0, |account| account.bytes);
         let more = now
             .weight()
@@ -101,7 +101,7 @@ impl Budget {
         let admits =
             (before.is_some() || !is_closed) && held.saturating_add(more) <= self.namespace;
         if !admits {
-            self.close(&Arc::clone(namespace), now.title());
+            self.close(namespace);
         }
         admits
     }
@@ -119,21 +119,22 @@ impl Budget {
         Some((Arc::clone(heaviest.0), heaviest.1.bytes / 8))
     }
 
-    pub(super) fn close(&mut self, namespace: &Arc<str>, first: String) {
+    pub(super) fn close(&mut self, namespace: &Arc<str>) {
         let account = self.accounts.entry(Arc::clone(namespace)).or_default();
-        account.closed.get_or_insert(first);
+        account.is_closed = true;
     }
 
     /// One problem for each closed namespace. Its text stays the same, because a changed text would cause an
     /// update.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
-        let closed = self.accounts.iter();
-        let closed = closed.filter_map(|(name, account)| Some((name, account.closed.as_ref()?)));
-        closed.map(|(namespace, first)| {
+        let closed = self
+            .accounts
+            .iter()
+            .filter(|(_, account)| account.is_closed);
+        closed.map(|(namespace, _)| {
             Problem::new(format!(
                 "API server: the Services and EndpointSlices of namespace {namespace} take too \
-                 much memory: new ones, beginning with {first}, are not judged; remove some, and \
-                 restart the agent"
+                 much memory: new ones are not judged; remove some, and restart the agent"
             ))
         })
     }

@@ -189,15 +189,6 @@ pub(super) enum ObjectFacts {
 }
 
 impl ObjectFacts {
-    /// Kind and name for messages.
-    pub(super) fn title(&self) -> String {
-        match self {
-            ObjectFacts::Node(node) => format!("Node {}", node.name),
-            ObjectFacts::Service(service) => format!("Service {}", service.name),
-            ObjectFacts::Slice(slice) => format!("EndpointSlice {}", slice.name),
-        }
-    }
-
     /// Namespace and name of the Service itself, or of the Service that a slice belongs to; `None` for a
     /// Node.
     pub(super) fn owner(&self) -> Option<(&Arc<str>, &Arc<str>)> {

@@ -257,12 +257,11 @@ impl Store {
                 }
             }
         }
+        self.budget.close(namespace);
         let (mut freed, mut dropped) = (0, BTreeSet::new());
         while freed < surplus
             && let Some((service, objects)) = services.pop_last()
         {
-            let first = format!("Service {namespace}/{service}");
-            self.budget.close(namespace, first);
             for (resource, key) in objects {
                 if let Some(facts) = self.resources[resource].objects.get(&key) {
                     freed += facts.weight();

@@ -182,10 +182,10 @@ fn a_namespace_has_a_budget() {
     assert!((5..10).contains(&held), "{held}");
     assert_eq!(
         problems(&store),
-        [format!(
-            "API server: the Services and EndpointSlices of namespace n take too much memory: new ones, \
-             beginning with Service n/s{held}, are not judged; remove some, and restart the agent"
-        )]
+        [
+            "API server: the Services and EndpointSlices of namespace n take too much memory: new ones \
+             are not judged; remove some, and restart the agent"
+        ]
     );
     // Known objects are still followed. Objects that were left out stay unknown even after another object
     // made room.
