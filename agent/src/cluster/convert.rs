@@ -226,7 +226,7 @@ impl Converter {
         for (at, endpoint) in listed.iter().enumerate() {
             if let Some(text) = endpoint.addresses.first() {
                 let field = format_args!("endpoints[{at}].addresses[0]");
-                let ip = chosen(field, text)?;
+                let ip = ip(field, text)?;
                 if ip.is_ipv4() != wants_v4 {
                     return Err(invalid(field, text, "not of the slice's addressType"));
                 }
@@ -344,43 +344,28 @@ fn health_port(spec: &ServiceSpec) -> Option<Result<u16, Invalid>> {
 
 fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>, Invalid> {
     let texts = texts.enumerate();
-    let ips = texts.map(|(at, text)| chosen(format_args!("{field}[{at}]"), text));
+    let ips = texts.map(|(at, text)| ip(format_args!("{field}[{at}]"), text));
     let mut ips = ips.collect::<Result<Vec<IpAddr>, Invalid>>()?;
     ips.shrink_to_fit();
     Ok(ips)
 }
 
-/// An address chosen by the author of the Service or the slice.
-fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
-    canonical(text).map_or_else(|| ip(field, text), Ok)
+/// Parses an address, also an IPv4 address in a form that older API servers accepted (leading zeros,
+/// IPv4-mapped IPv6), as kube-proxy does. If the Service were left out instead, kube-proxy would still serve
+/// it, and the agent would not know which addresses it uses. The same holds for the endpoints of a slice.
+fn ip(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
+    let parsed = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let parsed = parsed.or_else(|| with_leading_zeros(text));
+    parsed.ok_or_else(|| invalid(field, text, "must be an IP address"))
 }
 
-/// Parses an IPv4 address in a form that older API servers accepted (leading zeros, IPv4-mapped IPv6), as
-/// kube-proxy does. If the Service were left out instead, kube-proxy would still serve it, and the agent
-/// would not know which addresses it uses. The same holds for the endpoints of a slice.
-fn canonical(text: &str) -> Option<IpAddr> {
-    if let Ok(IpAddr::V6(v6)) = text.parse() {
-        return v6.to_ipv4_mapped().map(IpAddr::V4);
-    }
+fn with_leading_zeros(text: &str) -> Option<IpAddr> {
     let parts = text.split('.').map(|part| {
         let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         part.parse::<u8>().ok().filter(|_| digits)
     });
     let octets: Vec<u8> = parts.collect::<Option<_>>()?;
     <[u8; 4]>::try_from(octets).ok().map(IpAddr::from)
-}
-
-fn ip(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
-    match text.parse() {
-        // The kernel's maps would treat this address as IPv4, because they store IPv4 addresses in the mapped
-        // form.
-        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
-            let reason = "an IPv4 address in IPv6 clothes; write it as IPv4";
-            Err(invalid(field, text, reason))
-        }
-        Ok(ip) => Ok(ip),
-        Err(_) => Err(invalid(field, text, "must be an IP address")),
-    }
 }
 
 fn port(field: impl Display, number: i32) -> Result<u16, Invalid> {
@@ -423,7 +408,7 @@ fn load_balancer_ips(status: Option<ServedStatus>) -> Result<Vec<IpAddr>, Invali
             }
         }
         if let Some(text) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) {
-            ips.push(chosen(field + ".ip", text)?);
+            ips.push(ip(field + ".ip", text)?);
         }
     }
     Ok(ips)

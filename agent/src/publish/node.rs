@@ -63,10 +63,7 @@ impl NodeApi {
             "lastHeartbeatTime": time(heartbeat),
             "lastTransitionTime": time(transition),
         }] } });
-        let params = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = PatchParams::apply(MANAGER);
         let mut request = Request::new(NODES)
             .patch_subresource("status", &self.name, &params, &Patch::Strategic(patch))
             .map_err(kube::Error::BuildRequest)?;

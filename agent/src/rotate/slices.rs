@@ -37,10 +37,7 @@ pub(super) fn posting() -> PostParams {
 
 /// Parameters of all patches.
 pub(super) fn patching() -> PatchParams {
-    PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    }
+    PatchParams::apply(FIELD_MANAGER)
 }
 
 const PROTOCOLS: [(Protocol, &str); 3] = [
