@@ -172,13 +172,11 @@ impl Rotator {
         let withdrawn = self.withdraw(&steps).await;
         maintained.and(withdrawn)?;
         if self.config.withdraw == Withdraw::Off && left > 0 {
-            return Err(Trouble::Refused {
-                what: "remove the withdrawal label from nodes".to_owned(),
-                why: format!(
-                    "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: remove the label \
-                     with `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-`"
-                ),
-            });
+            let why = format!(
+                "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: remove the label with \
+                 `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-`"
+            );
+            return Err(refused("remove the withdrawal label from nodes", why));
         }
         uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
     }
@@ -193,10 +191,8 @@ impl Rotator {
         let switches = self.switches.get_or_insert_default();
         switches.read(None, Some(text.map(String::as_str)));
         let Some(service) = service else {
-            return Err(Trouble::Refused {
-                what: "maintain the sentinel".to_owned(),
-                why: format!("Service {} is not in the cluster", self.config.service),
-            });
+            let why = format!("Service {} is not in the cluster", self.config.service);
+            return Err(refused("maintain the sentinel", why));
         };
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
         let found = self.slices.list(&listed);
@@ -217,13 +213,11 @@ impl Rotator {
         let plan = self.rotation.plan(&wanted, &seen, number, now);
         self.write(&wanted, &plan).await?;
         if let Some(stranger) = plan.foreign_slices.first() {
-            return Err(Trouble::Refused {
-                what: "use the sentinel".to_owned(),
-                why: format!(
-                    "EndpointSlice {stranger} belongs to the sentinel's Service, but the rotator \
-                     did not create it: delete it"
-                ),
-            });
+            let why = format!(
+                "EndpointSlice {stranger} belongs to the sentinel's Service, but the rotator did \
+                 not create it: delete it"
+            );
+            return Err(refused("use the sentinel", why));
         }
         Ok(())
     }
@@ -442,6 +436,11 @@ impl Rotator {
                                     when it expires");
         }
     }
+}
+
+fn refused(what: &str, why: String) -> Trouble {
+    let what = what.to_owned();
+    Trouble::Refused { what, why }
 }
 
 /// Sends a request with a timeout.
