@@ -196,7 +196,7 @@ mod tests {
     #[case(bind(io::ErrorKind::PermissionDenied), Exit::Permission)]
     #[case(bind(io::ErrorKind::OutOfMemory), Exit::Failure)]
     #[case(ConfigError::NoClusterView, Exit::Configuration)]
-    #[case(ClientError::Url("x".to_owned()), Exit::Configuration)]
+    #[case(ClientError::Url("".parse::<hyper::Uri>().unwrap_err()), Exit::Configuration)]
     #[case(io::Error::from(io::ErrorKind::PermissionDenied), Exit::Permission)]
     #[case(io::Error::from_raw_os_error(libc::EPERM), Exit::Permission)]
     #[case(io::Error::from(io::ErrorKind::NotFound), Exit::Failure)]

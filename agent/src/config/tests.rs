@@ -256,6 +256,8 @@ fn the_source_of_the_view(#[case] options: &[&str], #[case] in_cluster: bool, #[
 #[case(&["--manifests=/cluster", "--kubeconfig=/etc/admin.conf"], ["--manifests", "--kubeconfig"])]
 #[case(&["--manifests=/cluster", "--server=https://a"], ["--manifests", "--server"])]
 #[case(&["--server=10.0.0.1:6443"], ["'10.0.0.1:6443'", "--server"])]
+#[case(&["--server=ftp://10.0.0.1"], ["'ftp://10.0.0.1'", "give http://HOST:PORT"])]
+#[case(&["--server=https://"], ["'https://'", "give http://HOST:PORT"])]
 #[case(&["--server=https://a", "--view=sentinel", "--sentinel=off"], ["--view", "--sentinel"])]
 fn invalid_sources_are_refused(#[case] options: &[&str], #[case] expected: [&str; 2]) {
     let message = source(options, true).unwrap_err();
