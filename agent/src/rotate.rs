@@ -222,16 +222,12 @@ impl Rotator {
         Ok(())
     }
 
-    fn recalls(&self) -> bool {
-        let audits = |switches: &Switches| switches.audit(Enforcement::Enforce).is_some();
-        self.switches.as_ref().is_some_and(audits)
-    }
-
     fn withdrawal_limits(&self) -> WithdrawalLimits {
+        let audits = |switches: &Switches| switches.audit(Enforcement::Enforce).is_some();
         WithdrawalLimits {
             after: self.config.withdraw_after,
             share: self.config.withdraw_share,
-            recalls: self.recalls(),
+            recalls: self.switches.as_ref().is_some_and(audits),
         }
     }
 
@@ -260,11 +256,9 @@ impl Rotator {
                     node = step.node,
                     "withdrew a failing node from load balancers"
                 ),
-                Ok(_) => tracing::info!(
-                    node = step.node,
-                    recalled = self.recalls(),
-                    "removed the withdrawal label from a node"
-                ),
+                Ok(_) => {
+                    tracing::info!(node = step.node, "removed the withdrawal label from a node")
+                }
             }
         }
         refused
