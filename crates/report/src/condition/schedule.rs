@@ -149,12 +149,16 @@ impl Schedule {
 
     fn change_due(&self, current: &Current) -> Option<Mono> {
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
-        // The fleet brake counts leaving nodes, so their condition does not wait.
-        let settle = match current.condition.reason {
-            Reason::Leaving => Duration::ZERO,
-            _ => self.pace.settle,
-        };
-        let settled = current.since.plus(settle).plus(jitter);
+        let is_leaving = |reason: Option<Reason>| reason == Some(Reason::Leaving);
+        let was_leaving = self
+            .written
+            .is_some_and(|written| is_leaving(written.reason));
+        // The fleet brake counts leaving nodes, so the change to one does not wait for the budget. It spends
+        // some, so another change must wait before the next one of these.
+        if is_leaving(Some(current.condition.reason)) && !was_leaving {
+            return Some(current.since.plus(jitter));
+        }
+        let settled = current.since.plus(self.pace.settle).plus(jitter);
         let Some(written) = &self.written else {
             // Any condition is better than none, but an agent that just started knows nothing yet.
             return Some(match current.condition.status {
@@ -170,15 +174,7 @@ impl Schedule {
         }
         let same = written.status == current.condition.status
             && written.reason == Some(current.condition.reason);
-        // Only the change to a leaving node waits for no budget. It spends some, so another change must
-        // wait before the next one of these.
-        let begins_to_leave =
-            current.condition.reason == Reason::Leaving && written.reason != Some(Reason::Leaving);
-        let allowed = match begins_to_leave {
-            true => Mono(0),
-            false => self.not_urgent.free_at(),
-        };
-        (!same).then(|| settled.max(allowed))
+        (!same).then(|| settled.max(self.not_urgent.free_at()))
     }
 
     /// The condition's `lastTransitionTime`. It changes only if the status differs from the API server's.
