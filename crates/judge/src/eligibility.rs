@@ -201,7 +201,7 @@ impl TerminatingMarks {
         self
     }
 
-    /// The Node without other marks, which would only fill recordings.
+    /// The Node without other marks, which would only fill the view and recordings.
     pub fn relevant(&self, mut node: NodeFacts) -> NodeFacts {
         let counts = |key: &str| self.marks.iter().any(|(counts, _)| counts == key);
         node.marks.retain(|key, _| counts(key));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pathproof_facts::cluster::{Change, EndpointFacts, ObjectName};
+use pathproof_facts::cluster::{Change, EndpointFacts, NodeFacts, ObjectName};
 use pathproof_facts::node_context::ECHO_SERVICE;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::{Applied, ClusterView};
@@ -180,7 +180,7 @@ impl ViewPlanner {
         self.facts().map(Event::Facts)
     }
 
-    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Effects) {
+    fn follow(&mut self, mut update: ViewUpdate, now: Mono, effects: &mut Effects) {
         let known = std::mem::replace(&mut self.state.problems, update.problems);
         let new = self.state.problems.iter();
         let new = new.filter(|problem| !known.contains(problem));
@@ -197,6 +197,11 @@ impl ViewPlanner {
         }
         self.state.changes += update.changes.len() as u64;
         self.state.changed = Some(now);
+        for change in &mut update.changes {
+            if let Change::Node(node) = change {
+                *node = Arc::new(self.terminating.relevant(NodeFacts::clone(node)));
+            }
+        }
         let applied = self.view.apply(update.changes);
         if let Some(rule) = &self.rule {
             let sentinel = self.sentinel_in(&self.view, rule);
@@ -410,7 +415,7 @@ impl ViewPlanner {
         Some(Box::new(ViewFacts {
             synced: self.view.is_synced(),
             silent: self.silent_since.is_some(),
-            node: (self.view.node()).map(|node| self.terminating.relevant(node.clone())),
+            node: self.view.node().cloned(),
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),
             unknown_frontends: self.state.unknown_frontends.clone(),
