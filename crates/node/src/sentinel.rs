@@ -14,7 +14,7 @@ use pathproof_facts::limits::{
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{LaneConflict, ProbeTrace, Transport};
-use pathproof_plan::expect::sentinel::{NO_ENDPOINT, Sentinel, SentinelFamily};
+use pathproof_plan::expect::sentinel::{Sentinel, SentinelFamily};
 use pathproof_wire::service::{FAMILIES, Family};
 use pathproof_witness::ledger::{OUTSIDE, Reading};
 use pathproof_witness::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
@@ -238,9 +238,8 @@ impl Judge {
             && was.altered.as_ref() != Some(altered)
         {
             // The Service of a new sentinel comes first, then one slice after the other.
-            let awaits = |altered: &String| altered.ends_with(NO_ENDPOINT);
-            let is_new = !was.exists || was.altered.as_ref().is_some_and(awaits);
-            let notice = match is_new && awaits(altered) {
+            let is_new = !was.exists || was.awaits_slice;
+            let notice = match is_new && is.awaits_slice {
                 true => Notice::Awaited,
                 false => Notice::Altered,
             };

@@ -37,6 +37,9 @@ pub struct Sentinel {
     pub exists: bool,
     /// How the sentinel differs from the installed one, as a sentence.
     pub altered: Option<String>,
+    /// Whether that is only because an EndpointSlice is not created yet. It matters for the log alone.
+    #[serde(skip)]
+    pub awaits_slice: bool,
     /// Parts that can be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
     /// Lanes whose frontend another Service uses.
@@ -52,8 +55,18 @@ pub struct Sentinel {
     pub enforcement: Option<Box<str>>,
 }
 
-/// End of the sentence about a sentinel without an endpoint, such as a new one.
-pub const NO_ENDPOINT: &str = "endpoint: the rotator creates its EndpointSlice";
+/// How the sentinel differs from the installed one, as a part of a sentence.
+enum Alteration {
+    /// As of a new sentinel, whose EndpointSlices come one after the other.
+    NoEndpoint(String),
+    Other(String),
+}
+
+impl From<String> for Alteration {
+    fn from(sentence: String) -> Self {
+        Self::Other(sentence)
+    }
+}
 
 pub static ABSENT: LazyLock<Sentinel> = LazyLock::new(Sentinel::default);
 
@@ -135,7 +148,10 @@ pub fn sentinel(
         fleet_error,
         in_use: newest.and_then(|report| report.in_use),
         enforcement: service.enforcement.clone(),
-        altered: altered.map(|altered| format!("Service {} {altered}", rule.service)),
+        awaits_slice: matches!(altered, Some(Alteration::NoEndpoint(_))),
+        altered: altered.map(|(Alteration::NoEndpoint(how) | Alteration::Other(how))| {
+            format!("Service {} {how}", rule.service)
+        }),
         families: found.unwrap_or_default(),
     }
 }
@@ -163,16 +179,19 @@ fn counted(state: &ServiceState) -> (Option<FleetReport>, Option<String>) {
 }
 
 /// Checks that no setting of the Service makes a datapath drop or reject probes on purpose.
-fn routed(service: &ServiceFacts) -> Result<(), String> {
+fn routed(service: &ServiceFacts) -> Result<(), Alteration> {
     if service.external_local || service.internal_local {
         return Err(
             "has traffic policy Local, but its endpoint is not on any node: set both \
              traffic policies to Cluster"
-                .to_owned(),
+                .to_owned()
+                .into(),
         );
     }
     if service.has_source_ranges {
-        return Err("has loadBalancerSourceRanges: remove them".to_owned());
+        return Err("has loadBalancerSourceRanges: remove them"
+            .to_owned()
+            .into());
     }
     Ok(())
 }
@@ -182,9 +201,9 @@ fn families(
     state: &ServiceState,
     service: &ServiceFacts,
     node: Option<&NodeFacts>,
-) -> Result<[Option<SentinelFamily>; FAMILIES], String> {
+) -> Result<[Option<SentinelFamily>; FAMILIES], Alteration> {
     let port = |protocol| service.ports.iter().find(|port| port.protocol == protocol);
-    let tcp = port(Protocol::Tcp).ok_or("has no TCP port")?;
+    let tcp = port(Protocol::Tcp).ok_or_else(|| "has no TCP port".to_owned())?;
     let udp = port(Protocol::Udp);
     let mut found = [None; FAMILIES];
     for family in Family::ALL {
@@ -192,7 +211,7 @@ fn families(
         let Some(cluster_ip) = service.cluster_ips.iter().find(of_family) else {
             continue;
         };
-        let held = |port: &ServicePort| -> Result<SentinelPort, String> {
+        let held = |port: &ServicePort| -> Result<SentinelPort, Alteration> {
             Ok(SentinelPort {
                 port: port.port,
                 node_port: port.node_port,
@@ -209,7 +228,7 @@ fn families(
         });
     }
     if found.iter().all(Option::is_none) {
-        return Err("has no cluster IP".to_owned());
+        return Err("has no cluster IP".to_owned().into());
     }
     Ok(found)
 }
@@ -220,7 +239,7 @@ fn generation(
     state: &ServiceState,
     family: Family,
     port: &ServicePort,
-) -> Result<u16, String> {
+) -> Result<u16, Alteration> {
     let expected = rule.echo[family as usize];
     let named =
         |candidate: &&SlicePort| candidate.name == port.name && candidate.protocol == port.protocol;
@@ -245,16 +264,18 @@ fn generation(
             Err(format!(
                 "has port {number} in its {title} EndpointSlice: the port must be from \
                  {FIRST_GENERATION} to {LAST_GENERATION}"
-            ))
+            )
+            .into())
         }
-        (None, _) => Err(format!("has no {title} {NO_ENDPOINT}")),
+        (None, _) => Err(Alteration::NoEndpoint(format!(
+            "has no {title} endpoint: the rotator creates its EndpointSlice"
+        ))),
         (Some((_, None)), _) => Err(format!(
             "has a port that its {title} EndpointSlice lacks: {wanted}, with all ports of the \
              Service"
-        )),
-        _ => Err(format!(
-            "has an endpoint that is not the sentinel's: {wanted}"
-        )),
+        )
+        .into()),
+        _ => Err(format!("has an endpoint that is not the sentinel's: {wanted}").into()),
     }
 }
 

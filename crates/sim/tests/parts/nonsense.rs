@@ -372,7 +372,7 @@ prop_compose! {
             families: [v4, v6],
             missing: if whole { Missing::default() } else { missing },
             unknown_frontends: None,
-            sentinel: Sentinel { exists, altered, families, conflicts, fleet, fleet_error: None, in_use: None, enforcement: None },
+            sentinel: Sentinel { exists, altered, awaits_slice: false, families, conflicts, fleet, fleet_error: None, in_use: None, enforcement: None },
             pods_expected,
             taken,
             tries: Vec::new(),

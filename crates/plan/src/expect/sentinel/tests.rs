@@ -133,7 +133,7 @@ fn replace_endpoint((_, slices): &mut SentinelObjects) {
 #[case::one_more(edited(add_endpoint), "exactly one ready endpoint")]
 #[case::not_ready(edited(|(_, slices)| slices[0].endpoints[0].ready = false), "exactly one ready endpoint")]
 #[case::no_slice(edited(|(_, slices)| drop(slices.remove(1))), "no IPv6 endpoint")]
-#[case::before_the_rotator(edited(|(_, slices)| slices.clear()), NO_ENDPOINT)]
+#[case::before_the_rotator(edited(|(_, slices)| slices.clear()), "no IPv4 endpoint: the rotator")]
 #[case::renamed(edited(|(service, _)| service.ports[0].name = "web".into()), "lacks")]
 #[case::no_generation(edited(|(_, slices)| slices[1].ports[1].port = 9_001), "9001 in its IPv6 EndpointSlice: the port must be")]
 #[case::local(edited(|(service, _)| service.external_local = true), "policy Local")]
@@ -150,6 +150,10 @@ fn edited_by_somebody(#[case] (service, slices): SentinelObjects, #[case] words:
     );
     let altered = found.altered.unwrap();
     assert!(altered.contains(words), "{altered}");
+    assert_eq!(
+        found.awaits_slice,
+        words.contains("endpoint:") || words == "no IPv6 endpoint"
+    );
 }
 
 #[test]
