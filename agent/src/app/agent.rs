@@ -380,6 +380,7 @@ impl Agent {
         let attachments = attachers.flat_map(Attacher::attachments);
         let missing = planner.missing();
         let refused = self.health_ports.as_ref().map(SteeredServices::refused);
+        let (refused_by_owner, refused_by_owner_omitted) = refused.unwrap_or_default();
         let named = |counts: &[u64; FAULTS]| {
             Fault::ALL.map(|fault| (fault.name().to_owned(), counts[fault as usize]))
         };
@@ -396,7 +397,11 @@ impl Agent {
                 unknown_policy: self.config.healthz.unknown_policy,
             },
             hardening: self.output.hardening.clone(),
-            answers: report::AnswersReport::from(answers).with_refused(refused.unwrap_or_default()),
+            answers: report::AnswersReport {
+                refused_by_owner,
+                refused_by_owner_omitted,
+                ..answers.into()
+            },
             fleet: report::FleetSeen::of(node.judge()),
             peers: report::PeersReport::of(node),
             port: self.succeeded.port.borrow().clone(),

@@ -52,13 +52,6 @@ impl From<&effect::Answers> for AnswersReport {
 }
 
 impl AnswersReport {
-    /// With these ports that answer 503 because of their owner, and the number of those left out.
-    #[must_use]
-    pub fn with_refused(mut self, (ports, omitted): (Vec<String>, Option<u64>)) -> Self {
-        (self.refused_by_owner, self.refused_by_owner_omitted) = (ports, omitted);
-        self
-    }
-
     /// Why a node with a failing datapath answers 200, in a sentence.
     pub fn lenience(&self) -> Option<String> {
         let lenient = |answer: &AnswerReport| answer.would_fail && answer.status == 200;
