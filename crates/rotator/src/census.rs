@@ -1,7 +1,7 @@
 //! Counts the nodes that fail by their own evidence, from their conditions, and decides when to
 //! publish a new count. Nothing here reads a cluster.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use pathproof_facts::fleet_report::FleetReport;
@@ -141,26 +141,24 @@ impl Census {
 
     /// The count at `now`. Nodes whose agent has not written for long do not count.
     pub fn count(&self, wall: Wall, now: Mono) -> FleetReport {
-        let in_use = self
-            .nodes
-            .values()
+        let members = self.nodes.values();
+        let in_use = members
+            .clone()
             .filter_map(|member| member.in_use.as_deref());
-        let mut leaving = 0;
-        let mut report = FleetReport {
+        let counted = members.filter(|member| member.is_counted(now));
+        let mut unsound: BTreeMap<String, u32> = BTreeMap::new();
+        for reason in counted.clone().filter_map(|member| member.failing.as_ref()) {
+            *unsound.entry(reason.to_string()).or_default() += 1;
+        }
+        let leaving = counted.clone().filter(|member| member.leaving).count();
+        FleetReport {
+            nodes: counted.count() as u32,
+            unsound,
+            leaving: Some(leaving as u32),
             written: wall.0 / 1_000_000_000,
             // Always the same sentence: a different one would count as a change.
             in_use: in_use.min().map(str::to_owned),
-            ..FleetReport::default()
-        };
-        for member in self.nodes.values().filter(|member| member.is_counted(now)) {
-            report.nodes += 1;
-            leaving += u32::from(member.leaving);
-            if let Some(reason) = &member.failing {
-                *report.unsound.entry(reason.to_string()).or_default() += 1;
-            }
         }
-        report.leaving = Some(leaving);
-        report
     }
 
     /// The count that the sentinel's slices should have now. `None` leaves the slices as they are: before
