@@ -34,13 +34,13 @@ use crate::port::steered;
 /// Pause between two rounds, in which each port gets one request.
 const ROUND: Duration = Duration::from_secs(2);
 /// Pause before the second round, so that a successor soon knows what its predecessor knew.
-const AGAIN: Duration = Duration::from_millis(1_100);
+const SECOND_ROUND: Duration = Duration::from_millis(1_100);
 /// Maximum pause before each request.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum sum of the pauses in a round.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_PAUSES: Duration = Duration::from_secs(5);
 /// After so many requests in a row without an answer in time, a round requests nothing more.
-const SILENT: u32 = 3;
+const MAX_SILENT: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(1);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -70,7 +70,7 @@ pub(super) fn begin(agent: &Agent) {
                     return;
                 }
             }
-            sleep(AGAIN).await;
+            sleep(SECOND_ROUND).await;
             loop {
                 owners.round().await;
                 sleep(ROUND).await;
@@ -152,7 +152,7 @@ async fn request_all(
     for port in due {
         let reply = match dialled(listening, *port) {
             None => OwnerReply::Absent,
-            Some(_) if silent == SILENT => OwnerReply::Unclear,
+            Some(_) if silent == MAX_SILENT => OwnerReply::Unclear,
             Some(to) => {
                 sleep(pause(due.len())).await;
                 let reply = request(to).await;
@@ -167,7 +167,7 @@ async fn request_all(
 /// Pause before each request of a round with so many ports.
 fn pause(ports: usize) -> Duration {
     let ports = u32::try_from(ports).unwrap_or(u32::MAX);
-    PAUSE.min(LONGEST / ports.max(1))
+    PAUSE.min(MAX_PAUSES / ports.max(1))
 }
 
 /// The address at which the node reaches the port's owner; `None` if clients outside would reach no process.
@@ -266,7 +266,7 @@ mod tests {
             |_: PortKey, reply: OwnerReply| unclear += usize::from(reply == OwnerReply::Unclear);
         request_all(&due, &listening.collect(), count).await;
         assert_eq!(unclear, ports.len());
-        let most = (PATIENCE + PAUSE) * SILENT;
+        let most = (PATIENCE + PAUSE) * MAX_SILENT;
         assert!(start.elapsed() <= most, "{:?}", start.elapsed());
     }
 
