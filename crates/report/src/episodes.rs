@@ -74,7 +74,8 @@ pub struct Episode {
     pub failed: BTreeMap<String, u64>,
     /// Connections to further Services that failed meanwhile.
     pub failed_others: u64,
-    /// Those of all Services whose clients are outside: a 503 makes load balancers send them to other nodes.
+    /// Failed connections of clients outside the cluster, to all Services. After a 503, load balancers send
+    /// such clients to other nodes.
     pub failed_outside: u64,
 }
 

@@ -233,7 +233,7 @@ fn an_episode_before_the_first_observed_day_stays_while_there_is_room() {
     assert_eq!(journal.episodes.len(), 1);
 }
 
-/// Cases: whether the node audits, whether the brake holds, and whether the episode says so.
+/// Each case has audit mode, the fleet brake, and whether the brake counts as the reason for the 200.
 #[rstest]
 #[case::braked(false, true, true)]
 #[case::braked_in_audit(true, true, false)]
