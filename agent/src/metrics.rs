@@ -134,7 +134,6 @@ impl Metrics {
             Measurement::StaleConnection(_, age) => {
                 self.counted.measured.left.observe(age.as_secs_f64())
             }
-            Measurement::Programmed(programmed) => self.counted.measured.programmed(programmed),
         }
     }
 

@@ -29,7 +29,6 @@ mod mode_changed;
 mod outages;
 mod parity;
 mod peers;
-mod programming;
 mod publish;
 mod quiet;
 mod releases;

@@ -19,7 +19,6 @@ pub(crate) struct Args {
     /// - scale --cluster: memory and times in a real cluster of that size, under changes
     /// - detect: time from fault to 503 and from repair to 200, idle and busy
     /// - detect --kube-proxy: both health servers side by side in a real cluster
-    /// - programming: time from a change of endpoints to connections that follow it
     /// - boot: time from the first working connection after boot to 200
     /// - http: response time of /healthz beside 10,000 connections, 400 clients that send many
     ///   requests at once, and busy processors
@@ -33,7 +32,7 @@ pub(crate) struct Args {
     /// - judgement: simulation of every use with every fault and innocent world, for
     ///   docs/internal/judgement.md; the number of seeds may follow
     #[arg(verbatim_doc_comment, hide_possible_values = true, value_parser = [
-        "packet", "scale", "detect", "programming", "boot", "http", "load", "soak", "idle",
+        "packet", "scale", "detect", "boot", "http", "load", "soak", "idle",
         "rotator", "dashboard", "fleet", "judgement",
     ])]
     name: String,
@@ -50,7 +49,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         ("judgement", rest) => simulate("judgement", rest.iter().map(OsStr::new)),
         ("detect", ["--kube-proxy"]) => cluster_tests(&["faults::", "calm::"]),
-        ("programming", _) => cluster_tests(&["programming::"]),
         ("soak", rest) => measure("storm", &["--soak", "--minutes=60", "--seed=1"], rest),
         ("scale", ["--cluster", rest @ ..]) => measure("bench", &["cluster"], rest),
         (name, rest) => measure("bench", &[name], rest),
@@ -91,8 +89,7 @@ fn cluster_tests(tests: &[&str]) -> Result<()> {
     let agent = image::program()?;
     setup_cluster::ready()?;
     let test = run::build_test("node-tests", "cluster", "release")?;
-    let changes = ("PATHPROOF_CHANGES", OsStr::new("1000"));
-    let mut command = host::as_root_with(test, &[(AGENT, agent.as_os_str()), changes])?;
+    let mut command = host::as_root_with(test, &[(AGENT, agent.as_os_str())])?;
     run::run(
         command
             .args(["--nocapture", "--test-threads=1"])

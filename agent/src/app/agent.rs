@@ -133,7 +133,6 @@ impl Agent {
             unknown_frontends: update.unknown_frontends,
             missing_node: update.missing_node,
             changes: update.changes,
-            received: Some(clock::wall()),
         })));
         if changes > 0 {
             self.output.metrics.retain(self.node.planner());

@@ -21,7 +21,6 @@ use pathproof_facts::cluster::{
 use pathproof_facts::fleet_report::FLEET;
 use pathproof_facts::node_context::address;
 use pathproof_facts::switches::ENFORCEMENT;
-use pathproof_facts::time::Wall;
 
 use self::marks::marks;
 pub(in crate::cluster) use self::marks::shuts_down;
@@ -36,8 +35,6 @@ pub(crate) const NOT_SERVED_LABELS: [&str; 2] = [
 ];
 /// kubelet's reason, in the message of its condition Ready, while no CNI plugin is configured.
 const NO_NETWORK: &str = "NetworkPluginNotReady";
-/// Annotation with the time of the event that made the control plane change a slice.
-const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Label with the name of a slice's Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Annotations that make a Service global in Cilium's cluster mesh: the current name, and the name before
@@ -240,7 +237,6 @@ impl Converter {
             ports: self.slice_ports(ports)?,
             endpoints,
             fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, 1_024)),
-            triggered: lookup(&slice.metadata.annotations, TRIGGER).and_then(Wall::parse),
         }))))
     }
 

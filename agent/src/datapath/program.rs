@@ -131,14 +131,11 @@ impl Programmer {
         }
     }
 
-    /// The given endpoints to which a connection was sent, and when ([`EndpointEntry::met_ns`]).
-    pub fn met(&self, endpoints: &[EndpointKey]) -> Vec<(EndpointKey, Mono)> {
-        let entry = |key: &EndpointKey| Some((*key, self.endpoints.get(key, 0).ok()?.met_ns));
-        let entries = endpoints.iter().filter_map(entry);
-        entries
-            .filter(|(_, met_ns)| *met_ns != 0)
-            .map(|(key, met_ns)| (key, Mono(met_ns)))
-            .collect()
+    /// The given endpoints to which a connection was sent ([`EndpointEntry::met_ns`]).
+    pub fn met(&self, endpoints: &[EndpointKey]) -> Vec<EndpointKey> {
+        let entry = |key: &EndpointKey| self.endpoints.get(key, 0);
+        let is_met = |key: &&EndpointKey| entry(key).is_ok_and(|entry| entry.met_ns != 0);
+        endpoints.iter().filter(is_met).copied().collect()
     }
 
     /// Sets the flags of devices ([`device_flag`](pathproof_wire::service::device_flag)) and clears

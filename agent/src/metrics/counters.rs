@@ -3,7 +3,6 @@
 use pathproof_facts::trace::ProbeTrace;
 use pathproof_facts::{named, names};
 use pathproof_judge::answer::Endpoint;
-use pathproof_node::programming::{EndpointChange, Programmed};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,7 +10,6 @@ use prometheus_client::metrics::histogram::Histogram;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
-type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 
 /// Buckets in seconds. Proxies follow within tenths of a second, or at their next sync. The last bound is the
 /// lag at which the verdict counts rules as stale.
@@ -226,10 +224,6 @@ pub(super) struct Measured {
     pub(super) rotations: Histogram,
     /// Times since the removal of endpoints that still received a new connection.
     pub(super) left: Histogram,
-    /// Times from a change of endpoints to the connection that showed it.
-    pub(super) programming: Histograms<2>,
-    /// Changes of endpoints that no connection showed.
-    pub(super) unmeasured: Counters<1>,
     pub(super) dns: Histogram,
 }
 
@@ -241,33 +235,12 @@ impl Default for Measured {
             round_trips: Histogram::new(DELAYS),
             rotations: Histogram::new(LAGS),
             left: Histogram::new(LAGS),
-            programming: Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> _),
-            unmeasured: Family::default(),
             dns: Histogram::new(DELAYS),
         }
     }
 }
 
 impl Measured {
-    pub(super) fn programmed(&self, programmed: &Programmed) {
-        let change = match programmed.change {
-            EndpointChange::Added => "added",
-            EndpointChange::Removed => "removed",
-        };
-        let Some(latency) = programmed.latency else {
-            let unmeasured = self.unmeasured.get_or_create(&[("change", change)]);
-            unmeasured.inc();
-            return;
-        };
-        let receipt = ("receipt", latency.since_receipt);
-        let trigger = latency.since_trigger.map(|since| ("trigger", since));
-        for (since, time) in [receipt].into_iter().chain(trigger) {
-            let labels = [("change", change), ("since", since)];
-            let times = self.programming.get_or_create(&labels);
-            times.observe(time.as_secs_f64());
-        }
-    }
-
     pub(super) fn probe(&self, trace: &ProbeTrace, outcome: &'static str) {
         let lane = trace.lane;
         let family = ("family", names::of_family(lane.family));

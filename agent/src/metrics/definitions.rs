@@ -139,12 +139,6 @@ definitions! {
     Histogram "pathproof_left_endpoint_age" in Seconds []
         = Library(|counted| &counted.measured.left),
         "Time since the removal of an endpoint when a new connection was still sent to it; from individual failures that the kernel reports at a limited rate";
-    Histogram "pathproof_network_programming" in Seconds ["change", "since"]
-        = Library(|counted| &counted.measured.programming),
-        "Time until connections followed a change of a Service's endpoints: until the first new connection to an added endpoint, or the last one to a removed endpoint. since=\"receipt\" counts from the receipt of the change on this node, since=\"trigger\" from the time in its EndpointSlice, such as a pod's readiness. Only for TCP Services with enough connections";
-    Counter "pathproof_network_programming_unmeasured" ["change"]
-        = Library(|counted| &counted.measured.unmeasured),
-        "Endpoint changes that could not be measured: too few connections within a minute, replaced by the next change, or more than 1,024 at a time";
 
     /// Observer
     Gauge "pathproof_observer_devices_wanted" []

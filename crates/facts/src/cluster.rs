@@ -9,8 +9,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::time::Wall;
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Namespace; empty for a Node.
@@ -148,9 +146,6 @@ pub struct SliceFacts {
     /// The rotator's count of the cluster's nodes: the raw value of the annotation
     /// [`FLEET`](crate::fleet_report::FLEET).
     pub fleet: Option<Box<str>>,
-    /// Time of the event that made the control plane last change the endpoints: the annotation
-    /// `endpoints.kubernetes.io/last-change-trigger-time`. Changes of a pod's readiness have whole seconds.
-    pub triggered: Option<Wall>,
 }
 
 /// One change of the view, from a folder or from the API server. Sources deliver batches, and a batch is
@@ -206,7 +201,6 @@ mod tests {
             ],
             endpoints: Vec::new(),
             fleet: None,
-            triggered: None,
         };
         let size = |ports| Change::Slice(Arc::new(slice(ports))).size();
         assert_eq!(size(20_000), 20_000 + 10);

@@ -158,7 +158,6 @@ mod tests {
             ports: ports.iter().map(port).collect(),
             endpoints,
             fleet: None,
-            triggered: None,
         }))
     }
 

@@ -23,8 +23,6 @@ use pathproof_witness::ledger::LedgerMemory;
 use pathproof_witness::probes::ProbeOutcome;
 use serde::{Deserialize, Serialize};
 
-use crate::programming::Programmed;
-
 /// One output of the node. The code that performs a variant matches its inner enum without a wildcard, so a
 /// new effect does not compile until it is performed.
 #[derive(Debug)]
@@ -116,8 +114,6 @@ pub enum Measurement {
     },
     /// A new connection went to an endpoint that had left its slice this long before.
     StaleConnection(Family, Duration),
-    /// The wait for connections that show a change of an endpoint ended.
-    Programmed(Programmed),
 }
 
 /// State that outlives the agent within one boot of the node, so that a restart changes no answer.

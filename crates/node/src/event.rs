@@ -90,8 +90,6 @@ pub enum Event {
 /// A change of the cluster view.
 #[derive(Clone, Debug, Default)]
 pub struct ViewUpdate {
-    /// Wall-clock time of its receipt, if known.
-    pub received: Option<Wall>,
     /// Changes of objects, in order.
     pub changes: Vec<Change>,
     /// Problems of the source, a sentence each.
@@ -220,9 +218,9 @@ pub struct KernelSample {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,
     /// Endpoints of [`MapEffect::ReadEndpoints`](super::effect::MapEffect) that received a
-    /// connection, and when. No verdict depends on them.
+    /// connection. A recording has `programming` instead.
     #[serde(skip)]
-    pub met: Vec<(EndpointKey, Mono)>,
+    pub met: Vec<EndpointKey>,
     /// New connections from outside. Only the drain insight uses them, so they are not recorded.
     #[serde(skip)]
     pub outside: Outside,

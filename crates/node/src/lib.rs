@@ -8,13 +8,13 @@
 
 pub mod effect;
 pub mod event;
-pub mod programming;
 pub mod record;
 pub mod replay;
 
 mod boot;
 mod departures;
 mod judge;
+mod programming;
 mod readings;
 mod sentinel;
 mod view_planner;

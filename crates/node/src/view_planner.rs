@@ -1,13 +1,12 @@
 //! From the cluster view to the maps, and which of two agents maintains them.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pathproof_facts::cluster::{Change, EndpointFacts, NodeFacts, ObjectName};
 use pathproof_facts::node_context::ECHO_SERVICE;
-use pathproof_facts::time::{Mono, Wall};
+use pathproof_facts::time::Mono;
 use pathproof_facts::view::{Applied, ClusterView};
 use pathproof_judge::eligibility::TerminatingMarks;
 use pathproof_judge::health_ports::{HealthPorts, PortTable};
@@ -20,9 +19,9 @@ use pathproof_witness::evidence::ip_of;
 
 use crate::Settings;
 use crate::departures::date;
-use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
+use crate::effect::{Answers, Effect, Effects, MapEffect, Notice};
 use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
-use crate::programming::{Programming, deliveries};
+use crate::programming::Programming;
 use crate::readings::EndpointsHere;
 
 /// After this long without the view's source, health check node ports are left to the proxy.
@@ -126,13 +125,12 @@ impl ViewPlanner {
                     .last_proofs
                     .map(|proofs| proofs[SourceClass::Pod as usize]);
                 let met = std::mem::take(&mut sample.met);
-                let planner = &self.planner;
-                self.programming.read(&sample.counts, &met, planner, now);
+                self.programming.read(&sample.counts, &met, now);
                 // A replay has no plan, so the recorded value stays.
                 if self.rule.is_some() {
                     sample.programming = Some(self.programming.seen(&self.planner));
                 }
-                self.report_programming(effects);
+                self.read_endpoints(effects);
                 date(&mut sample, &self.planner);
                 // Any pod may dial the port of large transfers, so only failures of the pod probe count. A
                 // replay has no view, but recorded failures are already filtered.
@@ -209,7 +207,7 @@ impl ViewPlanner {
                 .follow(&self.view, &applied, &rule.service, &sentinel);
         }
         self.health_ports.follow(&self.view, &applied);
-        self.plan(&applied, update.received, now, effects);
+        self.plan(&applied, now, effects);
         if self.searched.is_none() {
             self.search();
         }
@@ -228,13 +226,7 @@ impl ViewPlanner {
 
     /// Nothing is planned before the view is complete: entries of a former agent that the view does
     /// not have yet must stay in the maps.
-    fn plan(
-        &mut self,
-        applied: &Applied,
-        received: Option<Wall>,
-        now: Mono,
-        effects: &mut Effects,
-    ) {
+    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Effects) {
         if self.successor_plans() {
             return;
         }
@@ -245,24 +237,15 @@ impl ViewPlanner {
         } else if synced && !self.adopting {
             let plan = self.planner.plan(&self.view, applied, now);
             self.count_conflicts();
-            let triggers =
-                received.map_or_else(BTreeMap::new, |at| deliveries(&self.view, applied, at));
-            self.programming
-                .follow(&plan, &triggers, &self.planner, now);
+            self.programming.follow(&plan, &self.planner, now);
             effects.push(Effect::Maps(MapEffect::Program(plan)));
-            self.report_programming(effects);
+            self.read_endpoints(effects);
         }
     }
 
-    fn report_programming(&mut self, effects: &mut Effects) {
-        effects.extend(
-            (self.programming.news())
-                .map(|endpoints| Effect::Maps(MapEffect::ReadEndpoints(endpoints))),
-        );
-        let done = self.programming.take_done();
-        effects.extend(
-            (done.into_iter()).map(|change| Effect::Measure(Measurement::Programmed(change))),
-        );
+    fn read_endpoints(&mut self, effects: &mut Effects) {
+        let news = self.programming.news();
+        effects.extend(news.map(|keys| Effect::Maps(MapEffect::ReadEndpoints(keys))));
     }
 
     fn count_conflicts(&mut self) {

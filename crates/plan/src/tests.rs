@@ -71,7 +71,6 @@ fn slice(service: &str, endpoints: &[&str]) -> Change {
         }],
         endpoints: endpoints.collect(),
         fleet: None,
-        triggered: None,
     }))
 }
 

@@ -192,7 +192,7 @@ impl Kernel {
             count(&mut counts, pending, *failed);
         }
         self.pending_reports.forget(now);
-        let met = |key: &EndpointKey| Some((*key, *evidence.met.get(key)?));
+        let is_met = |key: &&EndpointKey| evidence.met.contains_key(*key);
         KernelSample {
             counts,
             sightings,
@@ -203,7 +203,7 @@ impl Kernel {
             by_uplink: by_uplink.into_iter().collect(),
             lost_data: std::mem::take(&mut self.lost_data),
             peers,
-            met: self.asked.iter().filter_map(met).collect(),
+            met: self.asked.iter().filter(is_met).copied().collect(),
             ..KernelSample::default()
         }
     }

@@ -143,7 +143,6 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("bench-packet", Task("bench packet")),
     step("bench-idle", Task("bench idle")),
     step("bench-boot", Task("bench boot")),
-    step("bench-programming", Task("bench programming")),
     step("bench-detect", Task("bench detect")),
     step("bench-load", Task("bench load")),
     step("bench-http", Task("bench http")),

@@ -341,21 +341,6 @@ fn long_annotations_are_cut_between_characters() {
     assert_eq!(kept.as_deref(), Some(&*"ä".repeat(512)));
 }
 
-#[rstest]
-#[case::pods_readiness("2026-11-25T10:00:00Z", Some(1_795_600_800_000_000_000))]
-#[case::nanoseconds("2026-11-25T11:00:00.000000007+01:00", Some(1_795_600_800_000_000_007))]
-#[case::no_time("yesterday", None)]
-#[case::no_zone("2026-11-25T10:00:00", None)]
-fn triggers_of_slices(#[case] text: &str, #[case] expected: Option<i64>) {
-    let annotations = format!("annotations: {{{TRIGGER}: '{text}'}}");
-    let labels = "labels: {kubernetes.io/service-name: web}";
-    let slice = slice(&format!(
-        "metadata: {{name: web-1, {labels}, {annotations}}}\naddressType: IPv4\nendpoints: []"
-    ));
-    let slice = slice.expect("sound").expect("a slice");
-    assert_eq!(slice.triggered, expected.map(Wall));
-}
-
 const WEB_SLICE: &str = "metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
 ";

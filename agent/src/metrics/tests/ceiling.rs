@@ -3,11 +3,8 @@
 //! The node is healthy and has everything that a node can have: both families, TCP and UDP traffic on every
 //! path, probes of every lane, health check node ports, a connection table, and all publishing.
 
-use std::time::Duration;
-
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_judge::answer::Endpoint;
-use pathproof_node::programming::{EndpointChange, Latency, Programmed};
 use pathproof_samples as sample;
 use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{Family, SourceClass};
@@ -114,16 +111,6 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
                     metrics.counted.measured.probe(&trace, outcome);
                 }
             }
-        }
-    }
-    for change in [EndpointChange::Added, EndpointChange::Removed] {
-        let latency = Latency {
-            since_receipt: Duration::from_millis(150),
-            since_trigger: Some(Duration::from_millis(1_150)),
-        };
-        for latency in [Some(latency), None] {
-            let programmed = Programmed { change, latency };
-            metrics.counted.measured.programmed(&programmed);
         }
     }
     metrics.counted.measured.rotations.observe(1.0);

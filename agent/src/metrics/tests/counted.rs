@@ -1,24 +1,9 @@
 //! Counters and histograms that are filled one event at a time.
 
-use std::time::Duration;
-
 use pathproof_judge::answer::Endpoint;
-use pathproof_node::programming::{EndpointChange, Latency, Programmed};
 
 use super::super::{Listener, Metrics, Published, WriteResult};
 use super::{probe, value};
-
-/// Two added endpoints: one with a measurement, and one without.
-pub(super) fn programmed() -> [Programmed; 2] {
-    let latency = Latency {
-        since_receipt: Duration::from_millis(150),
-        since_trigger: Some(Duration::from_millis(1_150)),
-    };
-    [Some(latency), None].map(|latency| Programmed {
-        change: EndpointChange::Added,
-        latency,
-    })
-}
 
 #[test]
 fn events_that_are_counted_one_by_one_are_exposed() {
@@ -27,7 +12,6 @@ fn events_that_are_counted_one_by_one_are_exposed() {
     metrics.counted.measured.probe(&probe(), "void");
     metrics.counted.measured.rotations.observe(3.0);
     metrics.counted.measured.left.observe(0.15);
-    (programmed().iter()).for_each(|change| metrics.counted.measured.programmed(change));
     metrics.http().answered(Some(Endpoint::Livez), 503);
     metrics.http().as_kube_proxy();
     metrics.http().answered(Some(Endpoint::Livez), 503);
@@ -48,18 +32,6 @@ fn events_that_are_counted_one_by_one_are_exposed() {
         ("pathproof_probe_duration_seconds_sum", 0.008),
         (r#"pathproof_rotation_lag_seconds_bucket{le="10.0"}"#, 1.0),
         ("pathproof_rotation_lag_seconds_count", 1.0),
-        (
-            r#"pathproof_network_programming_seconds_sum{change="added",since="receipt"}"#,
-            0.15,
-        ),
-        (
-            r#"pathproof_network_programming_seconds_sum{change="added",since="trigger"}"#,
-            1.15,
-        ),
-        (
-            r#"pathproof_network_programming_unmeasured_total{change="added"}"#,
-            1.0,
-        ),
         (
             r#"pathproof_left_endpoint_age_seconds_bucket{le="0.1"}"#,
             0.0,

@@ -23,7 +23,6 @@ fn slice(name: &str, service: &str, endpoints: usize) -> Change {
         ports: vec![],
         endpoints: vec![endpoint; endpoints],
         fleet: None,
-        triggered: None,
     }))
 }
 

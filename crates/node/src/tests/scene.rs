@@ -504,7 +504,6 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Read(ReadEffect::SampleAfter(_)) => "sample after",
         Effect::Measure(Measurement::Probe { .. }) => "probed",
         Effect::Maps(MapEffect::ReadEndpoints(_)) => "read endpoints",
-        Effect::Measure(Measurement::Programmed(_)) => "programmed",
         Effect::Measure(Measurement::StaleConnection(..)) => "stale",
         Effect::Log(_) => "log",
     }

@@ -97,7 +97,6 @@ pub(super) fn slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Ch
         }],
         endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
         fleet: None,
-        triggered: None,
     }))
 }
 
@@ -150,7 +149,6 @@ pub(super) fn pod_probe_of(cluster_ip: &str, pod: &str, local: bool) -> [Change;
         ports: vec![],
         endpoints: vec![probe],
         fleet: None,
-        triggered: None,
     };
     [
         Change::Service(Arc::new(facts(name, cluster_ip, ports))),
@@ -208,7 +206,6 @@ pub(super) fn counted(generation: u16, fleet: Option<&str>) -> Change {
         ports: vec![port("tcp", Protocol::Tcp), port("udp", Protocol::Udp)],
         endpoints: vec![endpoint("198.18.0.2")],
         fleet: fleet.map(Box::from),
-        triggered: None,
     }))
 }
 

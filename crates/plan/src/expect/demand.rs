@@ -97,7 +97,6 @@ mod tests {
                 ports: (0..ports).map(slice_port).collect(),
                 endpoints: vec![endpoint; endpoints],
                 fleet: None,
-                triggered: None,
             })],
         }
     }

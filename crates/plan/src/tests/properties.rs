@@ -102,7 +102,6 @@ fn any_slice() -> impl Strategy<Value = Change> {
             }],
             endpoints,
             fleet: None,
-            triggered: None,
         }))
     })
 }

@@ -47,7 +47,6 @@ fn objects(namespace: &str, number: u8, ports: u8, ips: u8, endpoints: u8) -> Ve
         ports: (0..ports).map(of_slice).collect(),
         endpoints: (0..endpoints).map(endpoint).collect(),
         fleet: None,
-        triggered: None,
     };
     vec![
         Change::Service(Arc::new(facts)),

@@ -157,6 +157,5 @@ fn slice(facts: &ServiceFacts, port: u16, pods: &[Pod], family: Family) -> Chang
         ports: ports.collect(),
         endpoints: pods.iter().map(endpoint).collect(),
         fleet: None,
-        triggered: None,
     }))
 }

@@ -53,7 +53,6 @@ fn slice(service: &str, address: &str) -> Change {
             local: false,
         }],
         fleet: None,
-        triggered: None,
     }))
 }
 

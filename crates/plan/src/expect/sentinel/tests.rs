@@ -56,7 +56,6 @@ fn slice(address_text: &str) -> SliceFacts {
             local: false,
         }],
         fleet: None,
-        triggered: None,
     }
 }
 

@@ -6,7 +6,6 @@ use pathproof_facts::cluster::{
     Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
-use pathproof_facts::time::Wall;
 use pathproof_node::event::ViewUpdate;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -97,7 +96,6 @@ prop_compose! {
         ports in prop::collection::vec((protocols(), ports()), 0..3),
         endpoints in prop::collection::vec((mapped(), any::<[bool; 4]>()), 0..5),
         fleet in prop::option::of(select(&FLEETS[..])),
-        triggered: Option<i64>,
     ) -> SliceFacts {
         let port = |(protocol, port)| SlicePort { name: "".into(), protocol, port };
         let endpoint = |(address, [ready, serving, terminating, local]): ([u8; 16], [bool; 4])| EndpointFacts {
@@ -114,7 +112,6 @@ prop_compose! {
             ports: ports.into_iter().map(port).collect(),
             endpoints: endpoints.into_iter().map(endpoint).collect(),
             fleet: fleet.map(Box::from),
-            triggered: triggered.map(Wall),
         }
     }
 }
@@ -139,10 +136,9 @@ pub(super) fn changes() -> impl Strategy<Value = Vec<Change>> {
 }
 
 prop_compose! {
-    pub(super) fn view()(changes in changes(), problem in prop::option::of(Just("away")), silent: bool, ignored: u64, received: Option<i64>)
+    pub(super) fn view()(changes in changes(), problem in prop::option::of(Just("away")), silent: bool, ignored: u64)
     -> ViewUpdate {
         ViewUpdate {
-            received: received.map(Wall),
             changes,
             problems: problem.map(str::to_owned).into_iter().collect(),
             silent,
