@@ -151,12 +151,6 @@ definitions! {
         "Hooks that the agent attached again after another program detached them or moved before them";
     Gauge "pathproof_coverage_loss" ["loss"] = Turn(read::coverage_losses),
         "1 for each kind of traffic that is not fully observed or judged; absent if there is none";
-    Gauge "pathproof_datapath_info"
-        ["cilium", "replacement", "socket_lb", "xdp", "netkit", "sentinel_managed"]
-        = Turn(read::datapath),
-        "Always 1; the labels describe the recognised datapath; a label is none if it does not apply";
-    Gauge "pathproof_path_info" ["family", "path", "seen"] = Turn(read::observed_paths),
-        "Always 1; the label seen is the share of this path's real traffic that the observer sees: full, partial or hidden";
     Counter "pathproof_observer_faults" ["fault"] = Turn(read::faults),
         "Faults of the eBPF programs since they were loaded; absent for faults that did not occur";
 
@@ -169,8 +163,6 @@ definitions! {
         "Maximum number of conntrack entries (net.netfilter.nf_conntrack_max)";
     Counter "pathproof_conntrack_full_drops" [] = Value(read::conntrack_full_drops),
         "Packets of new connections that the kernel dropped since the agent started because the conntrack table was full; drops between two readings may be missed";
-    Counter "pathproof_conntrack_events" ["event"] = Turn(read::conntrack_events),
-        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on healthy nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
 
     /// Cluster view and expectations
     Gauge "pathproof_view_synced" [] = Value(|report| Some(f64::from(report.cluster.synced))),

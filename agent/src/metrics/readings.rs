@@ -15,7 +15,6 @@ use pathproof_judge::verdict::{FamilyVerdict, LaneView};
 use pathproof_report::{AnswerReport, Report};
 use pathproof_wire::evidence::DELAY_BUCKETS;
 use pathproof_wire::service::Family;
-use pathproof_witness::topology::Cilium;
 
 use super::samples::Samples;
 use super::series::ServiceMetrics;
@@ -171,28 +170,6 @@ pub(super) fn coverage_losses(turn: &Snapshot, to: &mut Samples<'_>) {
     to.by_label(losses.into_iter().map(|loss| (loss, 1.0)));
 }
 
-pub(super) fn datapath(turn: &Snapshot, to: &mut Samples<'_>) {
-    let topology = &turn.report.datapath;
-    let cilium = |name: fn(Cilium) -> &'static str| topology.cilium.map_or("none", name);
-    let yes = |is: bool| if is { "yes" } else { "no" };
-    let labels = [
-        yes(topology.cilium.is_some()),
-        cilium(|cilium| cilium.replacement.name()),
-        cilium(|cilium| cilium.socket_lb.name()),
-        yes(!topology.accelerated.is_empty()),
-        yes(topology.netkit > 0),
-        topology.sentinel_managed.name(),
-    ];
-    to.add(&labels, 1.0);
-}
-
-pub(super) fn observed_paths(turn: &Snapshot, to: &mut Samples<'_>) {
-    for path in &turn.report.datapath.paths {
-        let (family, way) = (names::of_family(path.family), names::of_path(path.path));
-        to.add(&[family, way, path.seen.name()], 1.0);
-    }
-}
-
 pub(super) fn faults(turn: &Snapshot, to: &mut Samples<'_>) {
     let faults = turn.report.faults.iter().filter(|(_, count)| **count > 0);
     to.by_label(faults.map(|(fault, count)| (fault.as_ref(), *count as f64)));
@@ -201,16 +178,6 @@ pub(super) fn faults(turn: &Snapshot, to: &mut Samples<'_>) {
 pub(super) fn conntrack_full_drops(report: &Report) -> Option<f64> {
     let conntrack = &report.verdict.conntrack;
     conntrack.table.map(|_| conntrack.dropped as f64)
-}
-
-pub(super) fn conntrack_events(turn: &Snapshot, to: &mut Samples<'_>) {
-    if let Some(table) = turn.report.verdict.conntrack.table {
-        to.by_label([
-            ("drop", table.drop as f64),
-            ("insert_failed", table.insert_failed as f64),
-            ("early_drop", table.early_drop as f64),
-        ]);
-    }
 }
 
 pub(super) fn frontend_conflicts(turn: &Snapshot, to: &mut Samples<'_>) {
