@@ -25,7 +25,7 @@ mod readings;
 mod samples;
 mod series;
 
-use connections::{Connections, Datagrams};
+use connections::Connections;
 use counters::Measured;
 pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
 pub use series::ServiceMetrics;
@@ -55,7 +55,7 @@ struct Current {
     which: ServiceMetrics,
     snapshot: Option<Snapshot>,
     connections: Connections,
-    datagrams: Datagrams,
+    datagrams: Connections,
 }
 
 /// State at the end of a turn of the main loop, apart from the counters.
@@ -87,14 +87,8 @@ impl Metrics {
         })
     }
 
-    /// Counts a sample: connections and, separately, datagrams of UDP Services. `answers` are
-    /// Services with the microseconds from a datagram to its first answer.
-    pub fn record_sample(
-        &self,
-        counts: &[CountDelta],
-        answers: impl Iterator<Item = (u32, u32)>,
-        directory: &dyn Directory,
-    ) {
+    /// Counts a sample: connections and, separately, datagrams of UDP Services.
+    pub fn record_sample(&self, counts: &[CountDelta], directory: &dyn Directory) {
         let mut current = self.current();
         // The last turn's time is close enough: failures stay recent for minutes.
         let now = current.now();
@@ -102,18 +96,10 @@ impl Metrics {
             // A Service that disappeared since the count is skipped, because its family is unknown.
             if let Some(info) = directory.service(delta.service) {
                 let counted = match info.udp {
-                    true => &mut current.datagrams.counted,
+                    true => &mut current.datagrams,
                     false => &mut current.connections,
                 };
                 counted.record(delta, &info, now);
-            }
-        }
-        for (service, us) in answers {
-            if let Some(info) = directory.service(service).filter(|info| info.udp) {
-                current.datagrams.answered(service, u64::from(us) * 1_000);
-                if info.dns {
-                    self.counted.measured.dns.observe(f64::from(us) / 1e6);
-                }
             }
         }
     }
@@ -158,7 +144,7 @@ impl Metrics {
 
     /// UDP Services with traffic for a report: DNS first, then the busiest.
     pub fn udp(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
-        self.current().datagrams.report(directory, shown)
+        self.current().datagrams.udp_report(directory, shown)
     }
 
     /// Replaces the snapshot after a turn.
@@ -209,8 +195,7 @@ impl Current {
 
     /// UDP Services with series. The verdict names none of them, because it covers only connections.
     fn udp_services(&self) -> Shown<'_> {
-        let datagrams = &self.datagrams.counted;
-        datagrams.shown(self.which, Transport::Udp, &[], self.now())
+        (self.datagrams).shown(self.which, Transport::Udp, &[], self.now())
     }
 }
 

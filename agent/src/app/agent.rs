@@ -225,8 +225,7 @@ impl Agent {
             None => Event::Tick,
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
-                let (counts, answers) = (&read.sample.counts, read.answers.into_iter());
-                (self.output.metrics).record_sample(counts, answers, self.node.planner());
+                (self.output.metrics).record_sample(&read.sample.counts, self.node.planner());
                 (self.output.episodes.journal).count(counts, self.node.planner());
                 self.output.faults = Some(read.sample.faults);
                 Event::Sample(Box::new(read.sample))

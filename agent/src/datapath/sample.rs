@@ -11,11 +11,9 @@ use pathproof_facts::time::Mono;
 use pathproof_node::event::KernelSample;
 use pathproof_wire::abi::map;
 use pathproof_wire::evidence::{
-    Anomaly, Delays, FAULTS, Fault, OUTCOMES, Pending, PendingKey, ServiceCounts, TOUCH_CHUNK,
-    Touched, proof_slot,
+    Anomaly, Delays, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
 };
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
-use pathproof_wire::udp::is_flow;
 use pathproof_witness::evidence::{CountDelta, PendingReports, count};
 
 use super::devices::Device;
@@ -25,9 +23,6 @@ use super::sweep::{Arrivals, Sweeper, Swept};
 #[derive(Debug, Default)]
 pub struct Read {
     pub sample: KernelSample,
-    /// The first answer to each datagram: the id of the Service port and family, and the microseconds since
-    /// the datagram arrived.
-    pub answers: Vec<(u32, u32)>,
     pub under_way: usize,
 }
 
@@ -92,7 +87,7 @@ impl Sampler {
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
         let (connections, sample, came_back) = self.arrivals.sweep(&mut self.connections, now.0)?;
-        let (datagrams, answers) = self.sweep_datagrams(now);
+        let datagrams = self.sweep_datagrams(now);
         let mut counts = self.take_deltas(read);
         // Only connections have anomalies. Datagrams are no evidence against the node: they are counted, and
         // show that their family is used.
@@ -129,27 +124,20 @@ impl Sampler {
                 forgotten_early: connections.forgotten_early,
                 ..sample
             },
-            answers,
             under_way: connections.under_way,
         })
     }
 
     /// Sweeps the datagrams. They do not affect the verdict, so a failure must not fail the sample.
-    fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<(u32, u32)>) {
-        let mut answers = Vec::new();
-        let swept = self.datagrams.sweep(now.0, |key, pending, met| {
-            answers.extend(answer_of(key, pending).filter(|_| met.is_over));
-        });
+    fn sweep_datagrams(&mut self, now: Mono) -> Swept {
+        let swept = self.datagrams.sweep(now.0, |_, _, _| {});
         let was_refused = std::mem::replace(&mut self.datagrams_refused, swept.is_err());
-        match swept {
-            Ok(swept) => (swept, answers),
-            Err(error) => {
-                if !was_refused {
-                    tracing::warn!(%error, "UDP datagrams cannot be followed");
-                }
-                Default::default()
+        swept.unwrap_or_else(|error| {
+            if !was_refused {
+                tracing::warn!(%error, "UDP datagrams cannot be followed");
             }
-        }
+            Swept::default()
+        })
     }
 
     /// Sets the counts of an id to zero, because another Service gets it.
@@ -233,11 +221,6 @@ impl Sampler {
     }
 }
 
-/// The answer to a datagram. Call it once, when the datagram is forgotten.
-fn answer_of(key: &PendingKey, pending: &Pending) -> Option<(u32, u32)> {
-    (!is_flow(key) && pending.note != 0).then_some((pending.service, pending.note))
-}
-
 /// The increase of a counter. Fewer than 2^31 connections come between two samples. So a counter that
 /// decreased was reset by another agent, which gave the id to another Service.
 fn counted_since(before: u32, now: u32) -> u32 {
@@ -250,26 +233,4 @@ pub(super) fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
     // SAFETY: there are enough bytes, the read may be unaligned, and `Pod` accepts any bytes.
     let read = || unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
     (bytes.len() >= size_of::<T>()).then(read)
-}
-
-#[cfg(test)]
-mod tests {
-    use pathproof_wire::evidence::state;
-    use pathproof_wire::udp::flow_key;
-
-    use super::*;
-
-    #[test]
-    fn an_answer_is_reported_once_for_the_datagram() {
-        let pending = Pending {
-            service: 7,
-            state: state::FORWARDED | state::ANSWER_OUT,
-            note: 400,
-            ..Pending::default()
-        };
-        let told = answer_of(&PendingKey::default(), &pending);
-        assert_eq!(told, Some((7, 400)));
-        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
-        assert_eq!(answer_of(&flow, &pending), None);
-    }
 }

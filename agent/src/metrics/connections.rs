@@ -8,8 +8,8 @@ use std::time::Duration;
 use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::time::Mono;
 use pathproof_judge::verdict::ServiceTrouble;
-use pathproof_report::{AnswerTimes, OutcomeCounts, ServiceReport, UdpReport, UdpServiceReport};
-use pathproof_wire::evidence::{DELAY_BUCKETS, Delays, OUTCOMES, Outcome, delay_bucket};
+use pathproof_report::{OutcomeCounts, ServiceReport, UdpReport, UdpServiceReport};
+use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES};
 use pathproof_witness::evidence::CountDelta;
 
@@ -161,57 +161,19 @@ impl Connections {
             .map(|(tally, trouble, endpoints)| tally.report(endpoints, trouble));
         (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
     }
-}
 
-fn add(sums: &mut Sums, delta: &CountDelta) {
-    let path = &mut sums[delta.class as usize];
-    for (sum, count) in path.iter_mut().zip(delta.counts) {
-        *sum += u64::from(count);
-    }
-    path[OUTCOMES] += u64::from(delta.lost);
-}
-
-/// Datagrams of UDP Services by outcome, and response times.
-#[derive(Debug, Default)]
-pub(super) struct Datagrams {
-    /// Counts by outcome, as for connections.
-    pub(super) counted: Connections,
-    /// Response times, by Service id.
-    answers: HashMap<u32, Delays>,
-}
-
-impl Datagrams {
-    /// Records how many nanoseconds an endpoint took to answer.
-    pub(super) fn answered(&mut self, service: u32, ns: u64) {
-        if self.answers.len() < MAX_SERVICES || self.answers.contains_key(&service) {
-            let delays = self.answers.entry(service).or_default();
-            delays.buckets[delay_bucket(ns)] += 1;
-        }
-    }
-
-    pub(super) fn retain(&mut self, directory: &dyn Directory) {
-        self.counted.retain(directory);
-        let services = &self.counted.services;
-        self.answers.retain(|id, _| services.contains_key(id));
-    }
-
-    /// Services for a report, at most `shown`.
-    pub(super) fn report(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
-        let mut services: Vec<UdpServiceReport> = self
-            .counted
-            .services
-            .iter()
-            .filter_map(|(id, tally)| {
-                let info = tally.info_in(directory, *id)?;
-                Some(UdpServiceReport {
-                    counted: tally.report(info.endpoints, false),
-                    dns: info.dns,
-                    answers: self.answers.get(id).and_then(times),
-                })
+    /// UDP Services for a report, at most `shown`.
+    pub(super) fn udp_report(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
+        let known = self.services.iter().filter_map(|(id, tally)| {
+            let info = tally.info_in(directory, *id)?;
+            Some(UdpServiceReport {
+                counted: tally.report(info.endpoints, false),
+                dns: info.dns,
             })
-            .collect();
+        });
+        let mut services: Vec<UdpServiceReport> = known.collect();
         // DNS Services first, then the busiest, then by name.
-        services.sort_by_cached_key(|UdpServiceReport { counted, dns, .. }| {
+        services.sort_by_cached_key(|UdpServiceReport { counted, dns }| {
             let busy = Reverse(counted.outcomes.arrived);
             (!dns, busy, counted.service.clone(), counted.family)
         });
@@ -224,44 +186,10 @@ impl Datagrams {
     }
 }
 
-fn times(delays: &Delays) -> Option<AnswerTimes> {
-    let count: u64 = delays.buckets.iter().sum();
-    (count > 0).then(|| AnswerTimes {
-        count,
-        half_ns: quantile(delays, count.div_ceil(2)),
-        most_ns: quantile(delays, (count * 99).div_ceil(100)),
-    })
-}
-
-/// Upper bound of the bucket that holds the delay of this rank.
-fn quantile(delays: &Delays, rank: u64) -> u64 {
-    let mut below = 0;
-    let bucket = delays.buckets.iter().position(|count| {
-        below += count;
-        below >= rank
-    });
-    1 << (bucket.unwrap_or(DELAY_BUCKETS - 1) + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_bounds_of_buckets() {
-        let mut datagrams = Datagrams::default();
-        assert_eq!(times(&Delays::default()), None);
-        for _ in 0..98 {
-            datagrams.answered(7, 300_000);
-        }
-        datagrams.answered(7, 3_000_000);
-        datagrams.answered(7, 40_000_000);
-        let delays = &datagrams.answers[&7];
-        let AnswerTimes {
-            count,
-            half_ns,
-            most_ns,
-        } = times(delays).expect("answers");
-        assert_eq!((count, half_ns, most_ns), (100, 1 << 19, 1 << 22));
+fn add(sums: &mut Sums, delta: &CountDelta) {
+    let path = &mut sums[delta.class as usize];
+    for (sum, count) in path.iter_mut().zip(delta.counts) {
+        *sum += u64::from(count);
     }
+    path[OUTCOMES] += u64::from(delta.lost);
 }

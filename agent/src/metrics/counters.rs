@@ -224,7 +224,6 @@ pub(super) struct Measured {
     pub(super) rotations: Histogram,
     /// Times since the removal of endpoints that still received a new connection.
     pub(super) left: Histogram,
-    pub(super) dns: Histogram,
 }
 
 impl Default for Measured {
@@ -235,7 +234,6 @@ impl Default for Measured {
             round_trips: Histogram::new(DELAYS),
             rotations: Histogram::new(LAGS),
             left: Histogram::new(LAGS),
-            dns: Histogram::new(DELAYS),
         }
     }
 }

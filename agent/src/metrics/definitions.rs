@@ -98,7 +98,7 @@ definitions! {
         = Always(|current, to| current.services().write(to)),
         "Observed new connections by Service port and outcome, for the Services that --service-metrics selects: by default those with failures";
     Counter "pathproof_udp_datagrams" ["family", "outcome"]
-        = Always(|current, to| current.datagrams.counted.write_datagrams(to)),
+        = Always(|current, to| current.datagrams.write_datagrams(to)),
         "Observed datagrams to UDP Services, by outcome: at most one of a flow at a time, and a limited rate; they do not change the verdict";
     Counter "pathproof_service_udp_datagrams"
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
@@ -106,8 +106,6 @@ definitions! {
         "Observed datagrams by UDP Service port, path and outcome, for the Services that --service-metrics selects: by default those with failures";
     Gauge "pathproof_service_metrics_omitted" [] = Always(read::services_omitted),
         "Service ports with failures that have no series, because the limit on series is reached; absent unless --service-metrics=trouble";
-    Histogram "pathproof_dns_answer" in Seconds [] = Library(|counted| &counted.measured.dns),
-        "Time from the arrival of an observed datagram for a DNS Service (port 53, or a port named dns) to its first answer";
     Histogram "pathproof_forwarding_delay" in Seconds [] = Turn(read::forwarding_delays),
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
     Counter "pathproof_external_connections" ["family"] = Turn(read::external_connections),

@@ -372,7 +372,7 @@ fn the_trouble_comes_first_then_the_busiest() {
     let counts: Vec<CountDelta> = (0..10)
         .map(|id| delta(id, Outcome::Arrived, id + 1, 0))
         .collect();
-    metrics.record_sample(&counts, std::iter::empty(), &names);
+    metrics.record_sample(&counts, &names);
     let mut trouble = sample::broken().verdict.services;
     trouble.truncate(1);
     trouble[0].service = "shop/s0:http".to_owned();
@@ -397,7 +397,7 @@ fn equally_busy_udp_services_are_reported_by_name() {
     let counts: Vec<CountDelta> = (0..10)
         .map(|id| delta(id, Outcome::Arrived, 5, 0))
         .collect();
-    metrics.record_sample(&counts, std::iter::empty(), &names);
+    metrics.record_sample(&counts, &names);
     let report = metrics.udp(&names, 3);
     let shown: Vec<&str> = report
         .services

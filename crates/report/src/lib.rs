@@ -424,19 +424,6 @@ pub struct UdpServiceReport {
     pub counted: ServiceReport,
     /// Whether the port is 53 or is named dns.
     pub dns: bool,
-    /// Times until the first answer; `None` before any answer.
-    pub answers: Option<AnswerTimes>,
-}
-
-/// Times from a datagram to its first answer, as upper bounds that are powers of two.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnswerTimes {
-    /// Number of timed answers.
-    pub count: u64,
-    /// Upper bound of the median, in nanoseconds.
-    pub half_ns: u64,
-    /// Upper bound of p99, in nanoseconds.
-    pub most_ns: u64,
 }
 
 /// The verdict with its sentences. The sentences are for people and for `jq`; a program that reads a report

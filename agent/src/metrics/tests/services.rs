@@ -23,7 +23,7 @@ fn sound(at: Mono) -> Snapshot {
 }
 
 fn record(metrics: &Arc<Metrics>, names: &Names, delta: CountDelta) {
-    metrics.record_sample(&[delta], std::iter::empty(), names);
+    metrics.record_sample(&[delta], names);
 }
 
 fn of(service: &str, outcome: &str) -> String {
@@ -56,7 +56,7 @@ fn the_exposition_keeps_the_bounds() {
             lost: 1,
         };
         let counts: Vec<CountDelta> = (0..MOST).map(one).collect();
-        metrics.record_sample(&counts, std::iter::empty(), &names);
+        metrics.record_sample(&counts, &names);
     }
     let values = label_values(&metrics.encode());
     let bounds = bounds();
@@ -185,7 +185,7 @@ fn the_last_of_many_services_is_shown_when_it_fails() {
     metrics.update(sound(Mono(0)));
     let one = |id| delta(id, Outcome::Proven, 1, 0);
     let counts: Vec<CountDelta> = (0..most).map(one).collect();
-    metrics.record_sample(&counts, std::iter::empty(), &names);
+    metrics.record_sample(&counts, &names);
     record(&metrics, &names, delta(most - 1, Outcome::Refused, 1, 0));
     assert_eq!(shown(&metrics), [format!("s{}", most - 1)]);
 }
@@ -213,7 +213,7 @@ proptest! {
         let names = Names::of(3_000);
         let counts: Vec<CountDelta> =
             ids.iter().map(|id| delta(*id, Outcome::Proven, 1, 0)).collect();
-        metrics.record_sample(&counts, std::iter::empty(), &names);
+        metrics.record_sample(&counts, &names);
         let page = metrics.encode();
         let proven: Vec<f64> = page
             .lines()
