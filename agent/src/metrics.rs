@@ -12,8 +12,6 @@ use pathproof_facts::trace::Transport;
 use pathproof_judge::verdict::{ServiceTrouble, Verdict};
 use pathproof_node::effect::Measurement;
 use pathproof_report::{Report, ServiceReport, UdpReport};
-use pathproof_wire::evidence::Delays;
-use pathproof_wire::service::FAMILIES;
 use pathproof_witness::evidence::CountDelta;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
@@ -62,8 +60,6 @@ struct Current {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub report: Arc<Report>,
-    /// Times from arrival to departure, by family, from the kernel.
-    pub delays: [Delays; FAMILIES],
     /// Links that were found detached and restored since the agent started.
     pub reattached: u64,
 }

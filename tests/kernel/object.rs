@@ -9,14 +9,11 @@ use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL, load_sentinel};
 use pathproof_wire::abi::{self, map, program};
 use pathproof_wire::dropped::{DropKey, SkbLayout};
 use pathproof_wire::evidence::{
-    Anomaly, Budget, Delays, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
-    UdpPorts,
+    Anomaly, Budget, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched, UdpPorts,
 };
 use pathproof_wire::gate::{Marks, Rate};
 use pathproof_wire::probe::{HostProbe, Probe, ProbeKey};
-use pathproof_wire::service::{
-    Address, EndpointEntry, EndpointKey, FAMILIES, FrontendKey, FrontendValue,
-};
+use pathproof_wire::service::{Address, EndpointEntry, EndpointKey, FrontendKey, FrontendValue};
 use pathproof_wire::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 
 /// Maximum bytes of the object, which is part of the agent's binary. Most of it is the observer's four
@@ -42,7 +39,7 @@ fn of<K, V>(name: &'static str, entries: u32) -> Layout {
     (name, size::<K>(), size::<V>(), entries)
 }
 
-fn pinned() -> [Layout; 17] {
+fn pinned() -> [Layout; 16] {
     [
         of::<FrontendKey, FrontendValue>(map::FRONTENDS, abi::MAX_FRONTENDS),
         of::<EndpointKey, EndpointEntry>(map::ENDPOINTS, abi::MAX_ENDPOINTS),
@@ -53,7 +50,6 @@ fn pinned() -> [Layout; 17] {
         of::<u32, ServiceCounts>(map::COUNTS, abi::MAX_SERVICES),
         of::<u32, Touched>(map::TOUCHED, 1),
         of::<u32, u64>(map::PROOFS, PROOF_SLOTS),
-        of::<u32, Delays>(map::DELAYS, FAMILIES as u32),
         of::<u32, Budget>(map::BUDGETS, abi::MAX_BUDGETS),
         of::<u32, u64>(map::FAULTS, FAULTS as u32),
         of::<u32, Budget>(map::LIMITER, 1),

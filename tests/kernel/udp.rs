@@ -105,7 +105,6 @@ fn a_question_and_its_answer() {
             assert_eq!(stage.faults(), []);
             assert_eq!(stage.last_proof(family), 0);
             assert_eq!(stage.connections(), []);
-            assert_eq!(stage.delays(family), 0);
         }
     });
 }

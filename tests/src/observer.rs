@@ -19,8 +19,8 @@ use pathproof::clock;
 use pathproof::datapath::load;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::evidence::{
-    Anomaly, Budget, Delays, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
-    UdpPorts, proof_slot,
+    Anomaly, Budget, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, UdpPorts,
+    proof_slot,
 };
 use pathproof_wire::gate::Marks;
 use pathproof_wire::service::{
@@ -211,12 +211,6 @@ impl Observer {
     /// Time of the last proof of a family and class; zero for never.
     pub fn last_proof(&self, family: Family, class: SourceClass) -> u64 {
         self.of_array(map::PROOFS, proof_slot(family as u32, class as u8))
-    }
-
-    /// Number of recorded delays from arrival to departure of a family.
-    pub fn delays(&self, family: Family) -> u64 {
-        let delays: Delays = self.of_array(map::DELAYS, family as u32);
-        delays.buckets.iter().sum()
     }
 
     /// Reads and removes the records of the ring buffer.

@@ -436,9 +436,6 @@ impl Agent {
         let observer = self.observer.as_ref();
         Snapshot {
             report,
-            delays: observer
-                .and_then(|observer| observer.sampler.delays().ok())
-                .unwrap_or_default(),
             reattached: observer.map_or(0, |observer| observer.attacher.repairs),
         }
     }

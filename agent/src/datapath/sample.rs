@@ -11,7 +11,7 @@ use pathproof_facts::time::Mono;
 use pathproof_node::event::KernelSample;
 use pathproof_wire::abi::map;
 use pathproof_wire::evidence::{
-    Anomaly, Delays, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
+    Anomaly, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
 };
 use pathproof_wire::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use pathproof_witness::evidence::{CountDelta, PendingReports, count};
@@ -30,7 +30,6 @@ pub struct Sampler {
     counts: Array<MapData, ServiceCounts>,
     touched: Array<MapData, Touched>,
     proofs: Array<MapData, u64>,
-    delays: Array<MapData, Delays>,
     faults: PerCpuArray<MapData, u64>,
     anomalies: RingBuf<MapData>,
     pub(super) connections: Sweeper,
@@ -54,7 +53,6 @@ impl Sampler {
             counts: take(ebpf, map::COUNTS)?,
             touched: take(ebpf, map::TOUCHED)?,
             proofs: take(ebpf, map::PROOFS)?,
-            delays: take(ebpf, map::DELAYS)?,
             faults: take(ebpf, map::FAULTS)?,
             anomalies: take(ebpf, map::ANOMALIES)?,
             connections: Sweeper::open(ebpf, map::PENDING)?,
@@ -145,15 +143,6 @@ impl Sampler {
         self.seen.remove(&service);
         let none = ServiceCounts::default();
         write(&mut self.counts, map::COUNTS, service, none)
-    }
-
-    /// Delays from arrival to departure, by family.
-    pub fn delays(&self) -> Result<[Delays; FAMILIES], MapsError> {
-        let mut delays = [Delays::default(); FAMILIES];
-        for family in Family::ALL {
-            delays[family as usize] = read(&self.delays, map::DELAYS, family as u32)?;
-        }
-        Ok(delays)
     }
 
     fn read_counts(&self) -> Result<Counts, MapsError> {

@@ -106,8 +106,6 @@ definitions! {
         "Observed datagrams by UDP Service port, path and outcome, for the Services that --service-metrics selects: by default those with failures";
     Gauge "pathproof_service_metrics_omitted" [] = Always(read::services_omitted),
         "Service ports with failures that have no series, because the limit on series is reached; absent unless --service-metrics=trouble";
-    Histogram "pathproof_forwarding_delay" in Seconds [] = Turn(read::forwarding_delays),
-        "Time from the arrival of a connection's first SYN to its departure for an endpoint";
     Counter "pathproof_external_connections" ["family"] = Turn(read::external_connections),
         "New connections to Services from outside the node that /drainz counts: without the sentinel's probes and without sources in --drain-ignore-cidr";
 

@@ -13,7 +13,6 @@ use pathproof_judge::brake::BrakeReason;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::verdict::{FamilyVerdict, LaneView};
 use pathproof_report::{AnswerReport, Report};
-use pathproof_wire::evidence::DELAY_BUCKETS;
 use pathproof_wire::service::Family;
 
 use super::samples::Samples;
@@ -103,26 +102,6 @@ pub(super) fn services_omitted(current: &Current, to: &mut Samples<'_>) {
         let omitted = current.services().omitted + current.udp_services().omitted;
         to.value(Some(omitted as f64));
     }
-}
-
-/// Upper bounds of the buckets that are shown, as powers of two of nanoseconds: 16 us, 66 us, 262 us,
-/// 1 ms, 8 ms, 134 ms and 1.1 s.
-const BOUNDS: [usize; 7] = [14, 16, 18, 20, 23, 27, 30];
-
-/// Merges both families into fewer buckets than the kernel has.
-pub(super) fn forwarding_delays(turn: &Snapshot, to: &mut Samples<'_>) {
-    let families = &turn.delays;
-    // Bucket n of the kernel ends at 2^(n+1) ns; its last one has no bound.
-    let bounds = BOUNDS.map(|power| ((1u64 << power) as f64 / 1e9, power));
-    let mut from = 0;
-    let mut buckets = Vec::with_capacity(BOUNDS.len() + 1);
-    for (bound, to) in bounds.into_iter().chain([(f64::INFINITY, DELAY_BUCKETS)]) {
-        let counts = families.iter().flat_map(|delays| &delays.buckets[from..to]);
-        buckets.push((bound, counts.sum()));
-        from = to;
-    }
-    let sum_ns = families.iter().map(|delays| delays.sum_ns).sum();
-    to.add_histogram(&[], sum_ns, &buckets);
 }
 
 pub(super) fn external_connections(turn: &Snapshot, to: &mut Samples<'_>) {

@@ -72,14 +72,6 @@ impl Samples<'_> {
         });
     }
 
-    /// Adds a histogram. `buckets` are upper bounds in seconds, and counts; the last one has no bound.
-    pub(super) fn add_histogram(&mut self, labels: &[&str], sum_ns: u64, buckets: &[(f64, u64)]) {
-        let count = buckets.iter().map(|(_, count)| count).sum();
-        self.encode(labels, |encoder| {
-            encoder.encode_histogram::<NoLabelSet>(sum_ns as f64 / 1e9, count, buckets, None)
-        });
-    }
-
     fn encode(
         &mut self,
         values: &[&str],

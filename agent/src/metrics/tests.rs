@@ -86,19 +86,11 @@ fn delta(service: u32, outcome: Outcome, count: u32, lost: u32) -> CountDelta {
 }
 
 fn snapshot() -> Snapshot {
-    let mut delays = [Delays::default(); FAMILIES];
-    delays[0].buckets[3] = 1;
-    delays[0].buckets[16] = 5;
-    delays[0].buckets[31] = 2;
-    delays[0].sum_ns = 1_500_000_000;
-    delays[1].buckets[16] = 1;
-    delays[1].sum_ns = 500_000_000;
     let mut report = sample::broken();
     report.verdict.coverage.losses = sample::blind().verdict.coverage.losses;
     report.verdict.conntrack = sample::probed::full_table();
     Snapshot {
         report: Arc::new(report),
-        delays,
         reattached: 3,
     }
 }
@@ -315,20 +307,6 @@ fn values_are_those_of_the_report() {
         (
             r#"pathproof_last_proof_timestamp_seconds{family="IPv4",path="pod"}"#,
             1_795_265_987.95,
-        ),
-        ("pathproof_forwarding_delay_seconds_count", 9.0),
-        ("pathproof_forwarding_delay_seconds_sum", 2.0),
-        (
-            r#"pathproof_forwarding_delay_seconds_bucket{le="0.000016384"}"#,
-            1.0,
-        ),
-        (
-            r#"pathproof_forwarding_delay_seconds_bucket{le="0.000262144"}"#,
-            7.0,
-        ),
-        (
-            r#"pathproof_forwarding_delay_seconds_bucket{le="+Inf"}"#,
-            9.0,
         ),
         (
             r#"pathproof_external_connections_total{family="IPv4"}"#,

@@ -13,8 +13,8 @@ use aya_ebpf::programs::TcContext;
 use pathproof_wire::abi;
 use pathproof_wire::classify::{AnomalyParts, Connection, MAX_TRIES, World};
 use pathproof_wire::evidence::{
-    Anomaly, DELAY_BUCKETS, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts,
-    TOUCH_CHUNK, TOUCH_WORDS, delay_bucket, proof_slot,
+    Anomaly, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts, TOUCH_CHUNK,
+    TOUCH_WORDS, proof_slot,
 };
 use pathproof_wire::gate::{ConnectionMark, Sampled, WatchedData};
 use pathproof_wire::packet::{Bytes, Segment};
@@ -24,8 +24,8 @@ use pathproof_wire::service::{
 };
 
 use crate::maps::{
-    ANOMALIES, COUNTS, DELAYS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, MARKS, PENDING, PROOFS,
-    RATES, SOURCES, TOUCHED, UDP_PENDING,
+    ANOMALIES, COUNTS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, MARKS, PENDING, PROOFS, RATES,
+    SOURCES, TOUCHED, UDP_PENDING,
 };
 use crate::{atomic, limits};
 
@@ -300,20 +300,6 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
             // SAFETY: a map value's pointer; one aligned word.
             unsafe { *last = self.now() };
         }
-    }
-
-    #[inline(always)]
-    fn delay(&self, family: u32, ns: u64) {
-        let Some(delays) = DELAYS.get_ptr_mut(family) else {
-            return;
-        };
-        let bucket = delay_bucket(ns);
-        if bucket < DELAY_BUCKETS {
-            // SAFETY: a map value's pointer, index checked.
-            atomic::add(unsafe { &raw mut (*delays).buckets[bucket] }, 1);
-        }
-        // SAFETY: as above.
-        atomic::add(unsafe { &raw mut (*delays).sum_ns }, ns);
     }
 
     #[inline(always)]

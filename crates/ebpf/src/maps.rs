@@ -6,15 +6,13 @@ use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf, SockMap};
 use pathproof_wire::abi;
 use pathproof_wire::dropped::{DropKey, SkbLayout};
 use pathproof_wire::evidence::{
-    Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
-    Touched, UdpPorts,
+    Budget, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
+    UdpPorts,
 };
 use pathproof_wire::gate::{Marks, Rate};
 use pathproof_wire::packet::Segment;
 use pathproof_wire::probe::{HostProbe, Probe, ProbeKey};
-use pathproof_wire::service::{
-    Address, EndpointEntry, EndpointKey, FAMILIES, FrontendKey, FrontendValue,
-};
+use pathproof_wire::service::{Address, EndpointEntry, EndpointKey, FrontendKey, FrontendValue};
 use pathproof_wire::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 
 /// Frontend to its expectations. Writer: agent. Reader: programs, for every SYN.
@@ -54,10 +52,6 @@ pub static TOUCHED: Array<Touched> = Array::with_max_entries(1, 0);
 /// `proof_slot` to the time of the last proof. Writer: programs. Reader: agent, each tick.
 #[map]
 pub static PROOFS: Array<u64> = Array::with_max_entries(PROOF_SLOTS, 0);
-
-/// Family to the delays from arrival to departure. Writer: programs. Reader: agent, for metrics.
-#[map]
-pub static DELAYS: Array<Delays> = Array::with_max_entries(FAMILIES as u32, 0);
 
 /// Hash of a source to its budget of tracked connections. Writer and reader: programs.
 #[map]

@@ -392,8 +392,6 @@ impl<'a> World for Crossing<'a> {
         }
     }
 
-    fn delay(&self, _: u32, _: u64) {}
-
     fn fault(&self, fault: Fault) {
         self.kernel.evidence.borrow_mut().faults[fault as usize] += 1;
     }

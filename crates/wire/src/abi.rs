@@ -23,8 +23,6 @@ pub mod map {
     pub const TOUCHED: &str = "TOUCHED";
     /// Family and path to the monotonic time of the last proof.
     pub const PROOFS: &str = "PROOFS";
-    /// Family to [`Delays`](crate::evidence::Delays).
-    pub const DELAYS: &str = "DELAYS";
     /// Hash of a source address to its [`Budget`](crate::evidence::Budget) of tracked connections.
     pub const BUDGETS: &str = "BUDGETS";
     /// Per-CPU counters, by [`Fault`](crate::evidence::Fault).
@@ -71,7 +69,7 @@ pub mod map {
     /// One value: [`SkbLayout`](crate::dropped::SkbLayout).
     pub const SKB_LAYOUT: &str = "SKB_LAYOUT";
     /// Every map whose content outlives an agent, in the order of the list above.
-    pub const PINNED: [&str; 17] = [
+    pub const PINNED: [&str; 16] = [
         FRONTENDS,
         ENDPOINTS,
         SOURCES,
@@ -80,7 +78,6 @@ pub mod map {
         COUNTS,
         TOUCHED,
         PROOFS,
-        DELAYS,
         BUDGETS,
         FAULTS,
         LIMITER,

@@ -19,7 +19,7 @@
 //! - An apparent failure may be a copy of the packet, or part of a path that another program provides. So
 //!   it counts only if no answer arrives in time. Untranslated packets are evidence only at uplinks.
 //! - The sentinel's probes are followed and counted like all connections, but are no evidence of real
-//!   traffic: no proof of a path, no delay, no anomaly. The agent reads the outcome of each probe from its
+//!   traffic: no proof of a path, no anomaly. The agent reads the outcome of each probe from its
 //!   stamps and state.
 //!
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
@@ -109,8 +109,6 @@ pub trait World {
     fn follow(&self, key: &PendingKey, pending: &Pending) -> bool;
     fn count(&self, service: u32, class: u8, outcome: Outcome);
     fn prove(&self, family: u32, class: u8);
-    /// Records the time from arrival to departure.
-    fn delay(&self, family: u32, ns: u64);
     fn fault(&self, fault: Fault);
     /// Reports an anomaly within the limits.
     fn report(&self, anomaly: &AnomalyParts<'_>);
@@ -725,7 +723,7 @@ fn step<W: World>(
         {
             world.watch(segment.isn);
         }
-        return account(world, fields, segment, sighting, &step, age, old);
+        return account(world, fields, segment, sighting, &step, old);
     }
     world.fault(Fault::Contended);
 }
@@ -737,7 +735,6 @@ fn account<W: World>(
     segment: &Segment,
     sighting: Sighting,
     step: &Step,
-    age: u64,
     old: u32,
 ) {
     if fields.is_direct() {
@@ -774,9 +771,6 @@ fn account<W: World>(
         return;
     }
     match step.doubt.or(step.outcome) {
-        Some(Outcome::Forwarded) if old & state::RETRANSMITTED == 0 => {
-            world.delay(segment.family as u32, age);
-        }
         Some(Outcome::Answered) if step.state & state::PROVEN == 0 => {
             world.fault(Fault::AnsweredLocally);
         }

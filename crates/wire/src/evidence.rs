@@ -242,29 +242,6 @@ pub fn proof_slot(family: u32, class: u8) -> u32 {
     family * SOURCE_CLASSES as u32 + class as u32
 }
 
-pub const DELAY_BUCKETS: usize = 32;
-
-/// Time from arrival to departure of first SYNs, by powers of two in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Delays {
-    /// Bucket `i` counts delays below `2^(i+1)` ns that no lower bucket counts. The last one also counts
-    /// all longer delays.
-    pub buckets: [u64; DELAY_BUCKETS],
-    /// Sum of all delays in nanoseconds.
-    pub sum_ns: u64,
-}
-
-#[inline(always)]
-pub fn delay_bucket(ns: u64) -> usize {
-    let log = 63 - (ns | 1).leading_zeros() as usize;
-    if log >= DELAY_BUCKETS {
-        DELAY_BUCKETS - 1
-    } else {
-        log
-    }
-}
-
 pub const UDP_PORT_WORDS: usize = 1 << 16 >> 6;
 
 /// Ports of UDP frontends and their endpoints. A datagram without such a port belongs to no Service and

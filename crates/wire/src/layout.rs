@@ -1,9 +1,7 @@
 //! Compile-time checks of the shared layouts: sizes, no padding, `Pod`.
 
 use crate::dropped::{DropKey, SkbLayout};
-use crate::evidence::{
-    Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched, UdpPorts,
-};
+use crate::evidence::{Anomaly, Budget, Pending, PendingKey, ServiceCounts, Touched, UdpPorts};
 use crate::gate::{Marks, Rate};
 use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointEntry, EndpointKey, EndpointValue, FrontendKey, FrontendValue};
@@ -43,7 +41,6 @@ no_padding!(
 no_padding!(ServiceCounts, 144, counts: [[u32; 11]; 3], padding: u32, reported_ns: u64);
 no_padding!(Touched, 8192, words: [u32; 2048]);
 no_padding!(UdpPorts, 8192, words: [u64; 1024]);
-no_padding!(Delays, 264, buckets: [u64; 32], sum_ns: u64);
 no_padding!(Budget, 16, window: u64, used: u32, padding: u32);
 no_padding!(
     Rate, 24, window: u32, seen: u32, shift: u32, high: u32, high_before: u32, turned: u32,

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use collections::{Handle, Node, steps};
 use pathproof_wire::abi::{BUDGET_PER_WINDOW, LOSS_WINDOW_NS};
 use pathproof_wire::classify::{AnomalyParts, Connection, Direction, World, observe};
-use pathproof_wire::evidence::{
-    Fault, Outcome, Pending, PendingKey, anomaly_flag, delay_bucket, state,
-};
+use pathproof_wire::evidence::{Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use pathproof_wire::packet::{Link, Segment, parse};
 use pathproof_wire::service::{
     Address, EndpointEntry, EndpointKey, ExpectedHandling, Family, FrontendKey, FrontendKind,
@@ -93,7 +91,6 @@ fn probes_leave_no_evidence(#[values(Family::V4, Family::V6)] family: Family) {
         assert_eq!(seen.failed, scenario.seen.failed, "{family:?}: {name}");
         assert_eq!(seen.proven, [], "{family:?}: {name}");
         assert_eq!(seen.anomalies, [], "{family:?}: {name}");
-        assert!(node.delays.borrow().is_empty(), "{family:?}: {name}");
     }
 }
 
@@ -122,28 +119,6 @@ fn a_probe_that_leaves_untranslated_is_a_stray(
     assert_eq!(node.strays.get(), 0);
     node.take(&Step::Out(device, packet::syn(stage.pod, to, ISN)));
     assert_eq!(node.strays.get() > 0, is_stray);
-}
-
-#[test]
-fn a_delay_is_that_of_a_first_syn() {
-    let node = Node::new(Family::V4);
-    let stage = node.stage;
-    let arrives = Step::In(Device::Client, packet::syn(stage.pod, stage.web, ISN));
-    let leaves = Step::Out(Device::Pods, packet::syn(stage.pod, stage.here, ISN));
-    for step in [&arrives, &Step::Wait(3), &leaves, &leaves] {
-        node.take(step);
-    }
-    assert_eq!(*node.delays.borrow(), [3_000_000]);
-
-    let node = Node::new(Family::V4);
-    for step in [&arrives, &Step::Wait(300), &arrives, &leaves] {
-        node.take(step);
-    }
-    assert_eq!(
-        outcome(&node, scenario::WEB, SourceClass::Pod, Outcome::Forwarded),
-        1
-    );
-    assert!(node.delays.borrow().is_empty(), "its SYN came again");
 }
 
 /// One sender must not use up the whole map (finding 14).
@@ -302,7 +277,6 @@ impl World for Busy<'_> {
         follow(key: &PendingKey, pending: &Pending) -> bool;
         count(service: u32, class: u8, outcome: Outcome);
         prove(family: u32, class: u8);
-        delay(family: u32, ns: u64);
         fault(fault: Fault);
         report(anomaly: &AnomalyParts<'_>);
     }
@@ -327,17 +301,6 @@ fn a_contended_update_is_abandoned_and_counted() {
         outcome(&node, scenario::WEB, SourceClass::Pod, Outcome::Misrouted),
         0
     );
-}
-
-#[rstest]
-#[case(0, 0)]
-#[case(1, 0)]
-#[case(2, 1)]
-#[case(3, 1)]
-#[case(1 << 31, 31)]
-#[case(u64::MAX, 31)]
-fn delay_buckets(#[case] ns: u64, #[case] bucket: usize) {
-    assert_eq!(delay_bucket(ns), bucket);
 }
 
 proptest! {

@@ -157,7 +157,6 @@ async fn metrics_are_openmetrics() {
     let fixture = fixture();
     fixture.metrics.update(Snapshot {
         report: Arc::new(sample::proven()),
-        delays: Default::default(),
         reattached: 0,
     });
     let (status, kind, body) = ask(&fixture.router, Method::GET, "/metrics").await;

@@ -62,7 +62,6 @@ pub struct Node {
     pending: RefCell<HashMap<PendingKey, Handle>>,
     proofs: RefCell<BTreeSet<u32>>,
     /// Times from arrival to departure, in nanoseconds.
-    pub delays: RefCell<Vec<u64>>,
     /// All results except proofs.
     pub seen: RefCell<Seen>,
     /// Number of packets that seemed to be probes leaving the node.
@@ -99,7 +98,6 @@ impl Node {
             spent: RefCell::default(),
             pending: RefCell::default(),
             proofs: RefCell::default(),
-            delays: RefCell::default(),
             seen: RefCell::default(),
             strays: Cell::default(),
         }
@@ -268,11 +266,6 @@ impl World for Node {
 
     fn prove(&self, family: u32, class: u8) {
         self.proofs.borrow_mut().insert(proof_slot(family, class));
-    }
-
-    fn delay(&self, family: u32, ns: u64) {
-        assert_eq!(family, self.stage.family as u32);
-        self.delays.borrow_mut().push(ns);
     }
 
     fn fault(&self, fault: Fault) {
