@@ -100,22 +100,10 @@ impl Metrics {
         }
     }
 
-    #[deny(clippy::wildcard_enum_match_arm)]
-    pub fn record(&self, measured: &Measurement) {
-        match measured {
-            Measurement::Probe {
-                trace,
-                outcome,
-                lag,
-            } => {
-                self.counted.measured.probe(trace, outcome.name());
-                if let Some(lag) = lag {
-                    self.counted.measured.rotations.observe(lag.as_secs_f64());
-                }
-            }
-            Measurement::StaleConnection(_, age) => {
-                self.counted.measured.left.observe(age.as_secs_f64())
-            }
+    pub fn record(&self, probe: &Measurement) {
+        (self.counted.measured).probe(probe.trace.lane, probe.outcome.name());
+        if let Some(lag) = probe.lag {
+            self.counted.measured.rotations.observe(lag.as_secs_f64());
         }
     }
 

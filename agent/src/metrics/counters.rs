@@ -1,6 +1,6 @@
 //! Metrics that are counted as events occur, in the library's counters and histograms.
 
-use pathproof_facts::trace::ProbeTrace;
+use pathproof_facts::trace::Lane;
 use pathproof_facts::{named, names};
 use pathproof_judge::answer::Endpoint;
 use prometheus_client::metrics::counter::Counter;
@@ -14,9 +14,6 @@ type Counters<const N: usize> = Family<Labels<N>, Counter>;
 /// Buckets in seconds. Proxies follow within tenths of a second, or at their next sync. The last bound is the
 /// lag at which the verdict counts rules as stale.
 const LAGS: [f64; 6] = [0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
-
-/// Buckets in seconds: answers from the node itself, then from far away or after a retransmission.
-const DELAYS: [f64; 7] = [0.0002, 0.001, 0.005, 0.02, 0.1, 1.0, 5.0];
 
 named! {
     pub enum Listener {
@@ -218,12 +215,8 @@ impl PublishStats {
 pub(super) struct Measured {
     pub(super) probes: Counters<4>,
     pub(super) void: Counters<1>,
-    /// Times from the SYN of a TCP probe to its answer.
-    pub(super) round_trips: Histogram,
     /// Times until the rules followed a move of the sentinel's endpoint.
     pub(super) rotations: Histogram,
-    /// Times since the removal of endpoints that still received a new connection.
-    pub(super) left: Histogram,
 }
 
 impl Default for Measured {
@@ -231,16 +224,13 @@ impl Default for Measured {
         Self {
             probes: Family::default(),
             void: Family::default(),
-            round_trips: Histogram::new(DELAYS),
             rotations: Histogram::new(LAGS),
-            left: Histogram::new(LAGS),
         }
     }
 }
 
 impl Measured {
-    pub(super) fn probe(&self, trace: &ProbeTrace, outcome: &'static str) {
-        let lane = trace.lane;
+    pub(super) fn probe(&self, lane: Lane, outcome: &'static str) {
         let family = ("family", names::of_family(lane.family));
         if outcome == "void" {
             self.void.get_or_create(&[family]).inc();
@@ -253,10 +243,5 @@ impl Measured {
             ("outcome", outcome),
         ];
         self.probes.get_or_create(&labels).inc();
-        let [.., collected] = trace.handshake;
-        if let Some(at) = collected {
-            let seconds = at.0.saturating_sub(trace.sent.0) as f64 / 1e9;
-            self.round_trips.observe(seconds);
-        }
     }
 }

@@ -115,9 +115,6 @@ definitions! {
         "Sentinel probes by outcome: passed, or the cause of the failure";
     Counter "pathproof_void_probes" ["family"] = Library(|counted| &counted.measured.void),
         "Inconclusive sentinel probes, such as those during a change of the sentinel's endpoint";
-    Histogram "pathproof_probe_duration" in Seconds []
-        = Library(|counted| &counted.measured.round_trips),
-        "Time from sending a TCP probe's SYN to its answer at the prober; /verdict shows each stage";
     Gauge "pathproof_probe_armed" ["family", "path", "transport"] = Turn(read::armed_probes),
         "1 once failures of this path count: after a probe passed since boot or, with \
          --datapath=kube-proxy or cilium, when probes fail with an unambiguous cause, two minutes \
@@ -132,9 +129,6 @@ definitions! {
     Histogram "pathproof_rotation_lag" in Seconds []
         = Library(|counted| &counted.measured.rotations),
         "Time from the receipt of a change of the sentinel's endpoint to the first TCP probe of each path that reached the new endpoint";
-    Histogram "pathproof_left_endpoint_age" in Seconds []
-        = Library(|counted| &counted.measured.left),
-        "Time since the removal of an endpoint when a new connection was still sent to it; from individual failures that the kernel reports at a limited rate";
 
     /// Observer
     Gauge "pathproof_observer_devices_wanted" []

@@ -103,17 +103,13 @@ pub enum WriteEffect {
     Recording,
 }
 
-/// Observations for the metrics.
+/// A probe that ended, for the metrics.
 #[derive(Debug)]
-pub enum Measurement {
-    Probe {
-        trace: Box<ProbeTrace>,
-        outcome: ProbeOutcome,
-        /// Lag of the datapath behind the API, if this probe measured it.
-        lag: Option<Duration>,
-    },
-    /// A new connection went to an endpoint that had left its slice this long before.
-    StaleConnection(Family, Duration),
+pub struct Measurement {
+    pub trace: Box<ProbeTrace>,
+    pub outcome: ProbeOutcome,
+    /// Lag of the datapath behind the API, if this probe measured it.
+    pub lag: Option<Duration>,
 }
 
 /// State that outlives the agent within one boot of the node, so that a restart changes no answer.

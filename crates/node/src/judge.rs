@@ -29,8 +29,8 @@ use super::readings::Lookups;
 use super::sentinel::SentinelState;
 use super::{Settings, Start, boot};
 use crate::effect::{
-    Effect, Effects, Measurement, Notice, PersistedState, ReadEffect, SentinelEffect,
-    UnservedServices, VerdictUpdate, WriteEffect,
+    Effect, Effects, Notice, PersistedState, ReadEffect, SentinelEffect, UnservedServices,
+    VerdictUpdate, WriteEffect,
 };
 use crate::event::{Event, KernelSample, Successor, ViewFacts};
 
@@ -275,7 +275,6 @@ impl Judge {
         };
         self.drain.look(&sample.outside, blind);
         for sighting in &sample.sightings {
-            effects.extend(stale(sighting, directory));
             self.sightings.push_front(sighting.clone());
         }
         self.sightings.truncate(SIGHTINGS_KEPT);
@@ -429,12 +428,4 @@ impl Judge {
             },
         ))));
     }
-}
-
-/// How long the rules kept a removed endpoint, if a new connection went to it.
-fn stale(sighting: &FailedConnection, directory: &dyn Directory) -> Option<Effect> {
-    let of_rules = sighting.failure == Failure::Stale && !sighting.is_direct();
-    let age = sighting.age().filter(|_| of_rules)?;
-    let family = directory.service(sighting.service)?.family;
-    Some(Effect::Measure(Measurement::StaleConnection(family, age)))
 }

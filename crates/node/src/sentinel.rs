@@ -416,7 +416,7 @@ impl Judge {
         let outcome = ledger.absorb(&trace, outcome, self.now);
         let after = ledger.failures(lane);
         let lag = ledger.measured.filter(|_| lane.transport == Transport::Tcp);
-        effects.push(Effect::Measure(Measurement::Probe {
+        effects.push(Effect::Measure(Measurement {
             trace,
             outcome,
             lag,

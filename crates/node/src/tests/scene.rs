@@ -462,7 +462,7 @@ impl Effects {
     /// Outcome of a probe, and the lag that it measured, in ms.
     pub(super) fn probed(&self) -> (ProbeOutcome, Option<u128>) {
         let probed = self.0.iter().find_map(|effect| match effect {
-            Effect::Measure(Measurement::Probe { outcome, lag, .. }) => {
+            Effect::Measure(Measurement { outcome, lag, .. }) => {
                 Some((*outcome, lag.map(|lag| lag.as_millis())))
             }
             _ => None,
@@ -502,9 +502,8 @@ fn name(effect: &Effect) -> &'static str {
         Effect::HealthPorts(_) => "health ports",
         Effect::Write(WriteEffect::State(_)) => "remember",
         Effect::Read(ReadEffect::SampleAfter(_)) => "sample after",
-        Effect::Measure(Measurement::Probe { .. }) => "probed",
+        Effect::Measure(_) => "probed",
         Effect::Maps(MapEffect::ReadEndpoints(_)) => "read endpoints",
-        Effect::Measure(Measurement::StaleConnection(..)) => "stale",
         Effect::Log(_) => "log",
     }
 }
