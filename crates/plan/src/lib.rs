@@ -7,8 +7,6 @@
 //! plans, and reports entries without room ([`Planner::report_full`]).
 
 pub mod expect;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -15,8 +15,9 @@ mod conflicts;
 mod departed;
 mod properties;
 mod tenants;
+mod world;
 
-use crate::testing::{UNBOUNDED, World};
+use world::{UNBOUNDED, World};
 
 /// A planner with fewer ids than the maps support.
 fn with_ids(ids: u32) -> Planner {

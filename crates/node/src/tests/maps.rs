@@ -1,11 +1,12 @@
 //! From the view to the maps: what is programmed, and what the maps have no room for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pathproof_facts::cluster::{Change, ObjectName, Protocol, ServiceFacts};
-use pathproof_plan::testing::{Maps, UNBOUNDED};
 use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::abi::MAX_SERVICES;
+use pathproof_wire::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use pathproof_witness::evidence::CoverageLoss;
 use rstest::rstest;
 
@@ -13,15 +14,76 @@ use super::scene::*;
 use super::world::*;
 use crate::event::Event;
 
+/// The kernel's maps with limited room. Tests of the planner check the order of changes.
+#[derive(Default)]
+struct Maps {
+    frontends: BTreeMap<FrontendKey, FrontendValue>,
+    endpoints: BTreeMap<EndpointKey, EndpointValue>,
+    /// Room for frontends and endpoints.
+    room: [usize; 2],
+}
+
+impl Maps {
+    fn new(room: [usize; 2]) -> Self {
+        Self {
+            room,
+            ..Self::default()
+        }
+    }
+
+    /// Applies a plan, and returns the changes for which there was no room.
+    fn run(&mut self, plan: &[MapChange]) -> Vec<MapChange> {
+        let [frontends, endpoints] = self.room;
+        let has_no_room = |change: &&MapChange| match **change {
+            MapChange::PutFrontend { key, value } => {
+                !put(&mut self.frontends, frontends, key, value)
+            }
+            MapChange::PutEndpoint { key, value }
+            | MapChange::UpdateEndpoint { key, value }
+            | MapChange::RetireEndpoint { key, value } => {
+                !put(&mut self.endpoints, endpoints, key, value)
+            }
+            MapChange::DeleteFrontend { key } => {
+                self.frontends.remove(&key);
+                false
+            }
+            MapChange::DeleteEndpoint { key } => {
+                self.endpoints.remove(&key);
+                false
+            }
+            MapChange::ResetCounts { .. }
+            | MapChange::PutSource { .. }
+            | MapChange::DeleteSource { .. } => false,
+        };
+        plan.iter().filter(has_no_room).copied().collect()
+    }
+
+    fn installed(&self) -> Installed {
+        Installed {
+            frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
+            endpoints: self.endpoints.iter().map(|(k, v)| (*k, *v)).collect(),
+            ..Installed::default()
+        }
+    }
+}
+
+fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, room: usize, key: K, value: V) -> bool {
+    let fits = map.len() < room || map.contains_key(&key);
+    if fits {
+        map.insert(key, value);
+    }
+    fits
+}
+
 /// Applies a plan and the plans that follow from it. Returns their number.
 fn settle(maps: &mut Maps, scene: &mut Scene, effects: Effects) -> usize {
-    let mut full = maps.run(&effects.plan(), false);
+    let mut full = maps.run(&effects.plan());
     let mut rounds = 1;
     while !full.is_empty() {
         let effects = scene.feed(Event::Full(full));
         assert_eq!(effects.names()[0], "program");
         assert!(effects.has("publish"), "missing entries are judged");
-        full = maps.run(&effects.plan(), true);
+        full = maps.run(&effects.plan());
         rounds += 1;
         assert!(rounds < 20, "the plans must converge");
     }
@@ -43,7 +105,7 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
     #[case] missing: [u64; 2],
 ) {
     let mut scene = without_sentinel();
-    let mut maps = Maps::new([frontends, endpoints, usize::MAX]);
+    let mut maps = Maps::new([frontends, endpoints]);
     scene.view(synced_services());
     let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(settle(&mut maps, &mut scene, effects), rounds);
@@ -56,7 +118,7 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
 #[test]
 fn a_service_without_room_for_its_endpoints_is_withheld() {
     let mut scene = without_sentinel();
-    let mut maps = Maps::new([9, 1, usize::MAX]);
+    let mut maps = Maps::new([9, 1]);
     scene.view(synced_services());
     let effects = scene.feed(Event::Installed(Installed::default()));
     settle(&mut maps, &mut scene, effects);
@@ -152,7 +214,7 @@ fn later_changes_program_what_differs() {
 #[test]
 fn maps_that_fit_the_view_are_adopted() {
     let mut before = without_sentinel();
-    let mut maps = Maps::new(UNBOUNDED);
+    let mut maps = Maps::new([usize::MAX; 2]);
     before.view(synced_services());
     let effects = before.feed(Event::Installed(Installed::default()));
     settle(&mut maps, &mut before, effects);

@@ -16,22 +16,22 @@ use crate::{Installed, MapChange, Planner};
 
 /// The maps as a kernel would have them, with limited room.
 #[derive(Debug, Clone)]
-pub struct Maps {
-    pub frontends: BTreeMap<FrontendKey, FrontendValue>,
-    pub endpoints: BTreeMap<EndpointKey, EndpointValue>,
-    pub sources: BTreeMap<SourcePrefix, SourceClass>,
+pub(super) struct Maps {
+    pub(super) frontends: BTreeMap<FrontendKey, FrontendValue>,
+    pub(super) endpoints: BTreeMap<EndpointKey, EndpointValue>,
+    pub(super) sources: BTreeMap<SourcePrefix, SourceClass>,
     /// Room for frontends, endpoints and sources.
-    pub room: [usize; 3],
+    pub(super) room: [usize; 3],
 }
 
-pub const UNBOUNDED: [usize; 3] = [usize::MAX; 3];
+pub(super) const UNBOUNDED: [usize; 3] = [usize::MAX; 3];
 
 fn fits<K: Ord, V>(map: &BTreeMap<K, V>, key: &K, room: usize) -> bool {
     map.len() < room || map.contains_key(key)
 }
 
 impl Maps {
-    pub fn new(room: [usize; 3]) -> Self {
+    pub(super) fn new(room: [usize; 3]) -> Self {
         Self {
             frontends: BTreeMap::new(),
             endpoints: BTreeMap::new(),
@@ -41,7 +41,7 @@ impl Maps {
     }
 
     /// Applies a change; returns false if there is no room.
-    pub fn apply(&mut self, change: &MapChange) -> bool {
+    pub(super) fn apply(&mut self, change: &MapChange) -> bool {
         let [frontends, endpoints, sources] = self.room;
         match *change {
             MapChange::ResetCounts { .. } => {}
@@ -89,7 +89,7 @@ impl Maps {
 
     /// Applies a plan, and returns the changes for which there was no room. The order is checked until the
     /// first such change, and not at all if the plan repairs an earlier one (`mends`).
-    pub fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
+    pub(super) fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
         let mut failed = Vec::new();
         for change in plan {
             if !self.apply(change) {
@@ -119,7 +119,7 @@ impl Maps {
     }
 
     /// Checks that no frontend with expected forwarding is in the map while none of its endpoints is.
-    pub fn assert_order(&self, after: &MapChange) {
+    pub(super) fn assert_order(&self, after: &MapChange) {
         for (key, value) in &self.frontends {
             let forward = !value.is_departed()
                 && value
@@ -136,7 +136,7 @@ impl Maps {
         }
     }
 
-    pub fn current(&self) -> BTreeMap<EndpointKey, EndpointValue> {
+    pub(super) fn current(&self) -> BTreeMap<EndpointKey, EndpointValue> {
         let current = |value: &EndpointValue| value.flags & endpoint_flag::LEFT == 0;
         self.endpoints
             .iter()
@@ -145,7 +145,7 @@ impl Maps {
             .collect()
     }
 
-    pub fn installed(&self) -> Installed {
+    pub(super) fn installed(&self) -> Installed {
         Installed {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
             endpoints: self.endpoints.iter().map(|(k, v)| (*k, *v)).collect(),
@@ -155,19 +155,15 @@ impl Maps {
 }
 
 /// View, planner and maps, wired as in the agent.
-pub struct World {
-    pub view: ClusterView,
-    pub planner: Planner,
-    pub maps: Maps,
-    pub now: Mono,
+pub(super) struct World {
+    pub(super) view: ClusterView,
+    pub(super) planner: Planner,
+    pub(super) maps: Maps,
+    pub(super) now: Mono,
 }
 
-#[expect(
-    clippy::new_without_default,
-    reason = "a default world would say nothing"
-)]
 impl World {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             view: ClusterView::new(),
             planner: Planner::new(),
@@ -176,14 +172,14 @@ impl World {
         }
     }
 
-    pub fn apply(&mut self, batch: Vec<Change>) -> Vec<MapChange> {
+    pub(super) fn apply(&mut self, batch: Vec<Change>) -> Vec<MapChange> {
         let applied = self.view.apply(batch);
         let plan = self.planner.plan(&self.view, &applied, self.now);
         self.run(plan.clone());
         plan
     }
 
-    pub fn run(&mut self, mut plan: Vec<MapChange>) {
+    pub(super) fn run(&mut self, mut plan: Vec<MapChange>) {
         for round in 0..1_000 {
             let failed = self.maps.run(&plan, round > 0);
             if failed.is_empty() {
@@ -194,7 +190,7 @@ impl World {
         panic!("the plans do not converge");
     }
 
-    pub fn expire(&mut self, after: Duration) -> Vec<MapChange> {
+    pub(super) fn expire(&mut self, after: Duration) -> Vec<MapChange> {
         self.now = self.now.plus(after);
         let plan = self.planner.expire(&self.view, self.now);
         self.run(plan.clone());
