@@ -59,16 +59,8 @@ impl ServiceState {
 pub struct Applied {
     /// The changed Services, each in its state before the batch.
     pub before: BTreeMap<ObjectName, ServiceState>,
-    /// Whether this node's object changed in any way.
-    pub node_changed: bool,
     /// Whether the batch completed the first delivery.
     pub synced: bool,
-}
-
-impl Applied {
-    pub fn is_empty(&self) -> bool {
-        self.before.is_empty() && !self.node_changed && !self.synced
-    }
 }
 
 /// The part of the cluster that this node's routing depends on.
@@ -92,8 +84,8 @@ impl ClusterView {
         let mut applied = Applied::default();
         for change in batch {
             match change {
-                Change::Node(facts) => self.put_node(Some(facts), &mut applied),
-                Change::NodeGone => self.put_node(None, &mut applied),
+                Change::Node(facts) => self.node = Some(facts),
+                Change::NodeGone => self.node = None,
                 Change::Service(facts) => self.put_service(facts, &mut applied),
                 Change::ServiceGone(name) => {
                     self.change(name, &mut applied, |state| state.service.take().is_some())
@@ -152,13 +144,6 @@ impl ClusterView {
             .values()
             .filter(|state| state.service.is_some())
             .count()
-    }
-
-    fn put_node(&mut self, facts: Option<Arc<NodeFacts>>, applied: &mut Applied) {
-        if self.node != facts {
-            self.node = facts;
-            applied.node_changed = true;
-        }
     }
 
     fn put_service(&mut self, facts: Arc<ServiceFacts>, applied: &mut Applied) {

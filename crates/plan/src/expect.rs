@@ -67,8 +67,6 @@ pub struct PortExpectation {
 pub struct Expectation {
     /// By port and family, in the order of the Service's ports.
     pub ports: Vec<PortExpectation>,
-    /// Number of ports with other protocols than TCP and UDP, which are not followed.
-    pub not_followed: u32,
 }
 
 /// An endpoint that connections may be sent to.
@@ -117,10 +115,7 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
         match port.protocol {
             Protocol::Udp if node.sentinel.as_ref() == Some(&service.name) => continue,
             Protocol::Tcp | Protocol::Udp => {}
-            Protocol::Sctp => {
-                expectation.not_followed += 1;
-                continue;
-            }
+            Protocol::Sctp => continue,
         }
         // Skip a port if a later one has its name: kube-proxy would serve the last. The API server rejects
         // such Services.

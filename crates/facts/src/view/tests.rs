@@ -39,7 +39,7 @@ fn a_batch_names_what_it_changed_and_how_it_was() {
         slice("b-1", "b", 1),
     ]);
     assert_eq!(names(&applied), ["ns/a", "ns/b"]);
-    assert!(!applied.is_empty() && !applied.synced && !applied.node_changed);
+    assert!(!applied.synced);
     assert!(
         applied
             .before
@@ -63,16 +63,15 @@ fn a_batch_names_what_it_changed_and_how_it_was() {
 fn what_changes_and_changes_back_did_not_change() {
     let mut view = ClusterView::new();
     view.apply(vec![service("a"), slice("a-1", "a", 1)]);
-    let gone = Change::ServiceGone(ObjectName::new("ns", "a"));
-    assert!(view.apply(vec![gone, service("a")]).is_empty());
-    assert!(
-        view.apply(vec![slice("a-1", "a", 2), slice("a-1", "a", 1)])
-            .is_empty()
+    let (gone, nothing) = (
+        Change::ServiceGone(ObjectName::new("ns", "a")),
+        Applied::default(),
     );
-    assert!(
-        view.apply(vec![service("a"), slice("a-1", "a", 1)])
-            .is_empty()
-    );
+    assert_eq!(view.apply(vec![gone, service("a")]), nothing);
+    let there_and_back = vec![slice("a-1", "a", 2), slice("a-1", "a", 1)];
+    assert_eq!(view.apply(there_and_back), nothing);
+    let again = vec![service("a"), slice("a-1", "a", 1)];
+    assert_eq!(view.apply(again), nothing);
 }
 
 #[test]
@@ -89,18 +88,22 @@ fn a_deleted_service_leaves_nothing_behind() {
         gone.clone(),
     ]);
     assert_eq!(view.states().count(), 0);
-    assert!(view.apply(vec![gone]).is_empty());
+    assert_eq!(view.apply(vec![gone]), Applied::default());
 }
 
 #[test]
-fn synced_and_node_changes_are_reported_once() {
+fn the_first_delivery_is_complete_once() {
     let mut view = ClusterView::new();
     assert!(!view.is_synced());
     assert!(view.apply(vec![Change::Synced]).synced);
     assert!(!view.apply(vec![Change::Synced]).synced);
-    let node = Change::Node(Arc::new(NodeFacts::default()));
-    assert!(view.apply(vec![node.clone()]).node_changed);
-    assert!(!view.apply(vec![node]).node_changed);
-    assert!(view.apply(vec![Change::NodeGone]).node_changed);
+}
+
+#[test]
+fn the_node_comes_and_goes() {
+    let mut view = ClusterView::new();
+    view.apply(vec![Change::Node(Arc::new(NodeFacts::default()))]);
+    assert_eq!(view.node(), Some(&NodeFacts::default()));
+    view.apply(vec![Change::NodeGone]);
     assert_eq!(view.node(), None);
 }
