@@ -35,7 +35,7 @@ pub mod sentinel;
 
 pub use answers::{AnswerReport, AnswersReport, FleetSeen};
 pub use conflicts::{CONFLICTS_SHOWN, ConflictOwner, ConflictReport, ConflictsReport};
-pub use peers::{PeerReport, PeersReport};
+pub use peers::PeersReport;
 pub use sentinel::{SentinelCondition, SentinelReport};
 
 pub const SCHEMA: u32 = 1;
