@@ -141,10 +141,7 @@ mod tests {
     #[case::one_service(1, true)]
     #[case::as_many_services_as_the_map_has_room_for(8, true)]
     #[case::not_over_yet(4, false)]
-    fn a_crowded_map_is_relieved_of_those_with_the_most_entries(
-        #[case] floods: u32,
-        #[case] waits: bool,
-    ) {
+    fn a_crowded_map_is_relieved_of_a_flood(#[case] floods: u32, #[case] waits: bool) {
         let mut all = flood(HONEST, 100, 10, false);
         for service in 1..=floods {
             let flooded = flood(service + 20, 1_000, 30 / floods, false);
