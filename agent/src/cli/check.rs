@@ -7,7 +7,6 @@ use std::thread;
 use std::time::Duration;
 
 use pathproof_facts::cause::{State, Why};
-use pathproof_facts::names;
 use pathproof_facts::time::HumanDuration;
 use pathproof_facts::trace::Transport;
 use pathproof_judge::explain::{self, Remedy};
@@ -98,7 +97,6 @@ enum CheckResult {
 /// A path over one transport (TCP or UDP).
 #[derive(Debug, Serialize)]
 struct CheckedPath<'a> {
-    #[serde(with = "names::FamilyName")]
     family: Family,
     /// `pass`, `fail`, or `unsure`: probes are inconclusive, or too few.
     result: &'static str,

@@ -56,7 +56,6 @@ struct Chain<'a> {
 /// A lane that does not pass.
 #[derive(Debug, Serialize)]
 struct LaneStep<'a> {
-    #[serde(with = "names::FamilyName")]
     family: Family,
     #[serde(flatten)]
     view: &'a LaneView,

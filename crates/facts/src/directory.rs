@@ -38,7 +38,6 @@ pub struct ServiceInfo {
     pub name: ObjectName,
     /// Name of the port; empty if the Service has one unnamed port.
     pub port: Arc<str>,
-    #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     pub endpoints: u32,
     /// Whether it is a UDP port. Its counts are reported, but never accuse a node.

@@ -41,7 +41,6 @@ named! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lane {
     pub path: ProbePath,
-    #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     pub transport: Transport,
 }

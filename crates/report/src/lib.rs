@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cause::Failure;
-use pathproof_facts::names;
 use pathproof_facts::switches::Enforcement;
 use pathproof_facts::time::Mono;
 use pathproof_judge::answer::UnknownPolicy;
@@ -152,7 +151,6 @@ pub enum PortWay {
 pub struct ServiceReport {
     /// `namespace/name`, with `:port` if the port has a name; as in `verdict.services`.
     pub service: String,
-    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Number of current endpoints.
     pub endpoints: u32,
@@ -217,7 +215,6 @@ pub struct SightingReport {
     pub at: Mono,
     /// Name as in `verdict.services`; the id if the Service was gone when the failure was seen.
     pub service: String,
-    #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     pub failure: Failure,
     pub client: IpAddr,

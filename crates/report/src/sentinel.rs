@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pathproof_facts::cluster::ObjectName;
-use pathproof_facts::{named, names};
+use pathproof_facts::named;
 use pathproof_node::Condition;
 use pathproof_wire::service::Family;
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,6 @@ pub struct SentinelDevices {
 /// Addresses of the probes of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelAddresses {
-    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Source of the probes from outside the cluster, to node ports and cluster IPs.
     pub client: IpAddr,

@@ -11,9 +11,12 @@ pub type Port = [u8; 2];
 
 /// IP family of a packet, a Service id or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u32)]
 pub enum Family {
+    #[cfg_attr(feature = "serde", serde(rename = "IPv4"))]
     V4 = 0,
+    #[cfg_attr(feature = "serde", serde(rename = "IPv6"))]
     V6 = 1,
 }
 
@@ -41,6 +44,8 @@ pub fn mapped(v4: [u8; 4]) -> Address {
 
 /// Origin of a connection; also the path it takes through the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u8)]
 pub enum SourceClass {
     /// A pod of this node.
@@ -107,6 +112,8 @@ impl ExpectedHandling {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u8)]
 pub enum FrontendKind {
     ClusterIp = 0,

@@ -46,7 +46,6 @@ pub enum DropWatch {
 pub struct Dropped {
     /// `namespace/name`, with `:port` if the port has a name.
     pub service: String,
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
     /// The kernel's name for the reason, without its prefix.
     pub reason: String,

@@ -77,7 +77,6 @@ impl ProgrammingSeen {
 pub struct CountDelta {
     /// Id of the Service port and family.
     pub service: u32,
-    #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
     /// By [`Outcome`].
     pub counts: [u32; OUTCOMES],
@@ -105,7 +104,6 @@ pub struct FailedConnection {
     pub arrived: Mono,
     /// Id of the Service port and family.
     pub service: u32,
-    #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
     pub failure: Failure,
     pub client: IpAddr,

@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
+use pathproof_facts::named;
 use pathproof_facts::owners::{DatapathOwners, Owner, OwnersRead};
 use pathproof_facts::text::is_hidden;
-use pathproof_facts::{named, names};
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
@@ -122,9 +122,7 @@ named! {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathTopology {
-    #[serde(with = "names::FamilyName")]
     pub family: Family,
-    #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     /// Owners that translate the path.
     pub owners: DatapathOwners,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::limits::ACTIVE;
+use pathproof_facts::named;
 use pathproof_facts::owners::DatapathOwners;
 use pathproof_facts::time::{Mono, ns};
 use pathproof_facts::trace::{ProbePath, Transport};
-use pathproof_facts::{named, names};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
 use pathproof_witness::probes::VoidReason;
@@ -21,11 +21,7 @@ pub use super::rule::Rule;
 pub struct Finding {
     pub rule: Rule,
     /// Family that the finding is about; `None` if nothing can be judged.
-    #[serde(
-        with = "names::some_family",
-        skip_serializing_if = "Option::is_none",
-        default
-    )]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub family: Option<Family>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<Cause>,
@@ -190,7 +186,6 @@ pub enum Evidence {
     /// A lane that fails while a real connection of its path succeeds.
     Contradicted {
         lane: FailedLane,
-        #[serde(with = "names::ClassName")]
         path: SourceClass,
         at: Mono,
     },
@@ -214,11 +209,7 @@ pub enum Evidence {
         wanted: Option<u16>,
     },
     /// A connection that succeeded.
-    Connection {
-        #[serde(with = "names::ClassName")]
-        path: SourceClass,
-        at: Mono,
-    },
+    Connection { path: SourceClass, at: Mono },
     /// A probe that passed.
     Pass {
         path: ProbePath,

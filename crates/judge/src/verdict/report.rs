@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Failure, ProbeCause, State, Why};
 use pathproof_facts::limits::Limits;
+use pathproof_facts::named;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{ProbePath, Transport};
-use pathproof_facts::{named, names};
 use pathproof_wire::probe::{STAGES, Stage};
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::conntrack::Conntrack;
@@ -102,7 +102,6 @@ impl LastVerdict {
 /// The verdict on one IP family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyVerdict {
-    #[serde(with = "names::FamilyName")]
     pub family: Family,
     pub state: State,
     /// See [`Verdict::cause`].
@@ -130,7 +129,6 @@ pub struct FamilyVerdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
-    #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     pub state: PathState,
     /// When a connection was last proven.
@@ -156,7 +154,6 @@ pub enum PathState {
 pub struct ServiceTrouble {
     /// `namespace/name`, and `:port` where the port has a name.
     pub service: String,
-    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Whether the trouble is confirmed, rather than a few single failures.
     pub confirmed: bool,

@@ -20,7 +20,6 @@ pub struct LostData {
     pub arrived: Mono,
     /// Id of the Service port and family.
     pub service: u32,
-    #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
     pub client: IpAddr,
 }

@@ -53,7 +53,6 @@ pub struct EndpointRoutes {
 pub struct Client {
     #[serde(rename = "client")]
     pub address: IpAddr,
-    #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
     /// Index of the interface by which its connections enter.
     pub device: u32,

@@ -30,12 +30,9 @@ pub enum Place {
 /// The latest successful connections that needed the same parts of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Success {
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
-    #[serde(with = "pathproof_facts::names::ClassName")]
     pub class: SourceClass,
     /// Kind of the address that they dialled.
-    #[serde(with = "pathproof_facts::names::KindName")]
     pub kind: FrontendKind,
     pub place: Place,
     /// Arrival of the latest one. It was answered, or delivered to a pod of this node by the device that

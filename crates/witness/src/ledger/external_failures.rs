@@ -40,7 +40,6 @@ pub struct ExternalServiceFailures(BTreeMap<u32, PortRun>);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct PortRun {
     service: ObjectName,
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     family: Family,
     first: Mono,
     last: Mono,

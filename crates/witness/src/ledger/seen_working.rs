@@ -40,7 +40,6 @@ pub struct ServicesSeenWorking(BTreeMap<u64, Known>);
 struct Known {
     /// Hash of the namespace's name.
     namespace: u64,
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     family: Family,
     last: Mono,
     /// When it was last dialled without an endpoint, unless it worked since. A proxy may be late with the

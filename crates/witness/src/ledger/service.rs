@@ -23,7 +23,6 @@ const STALE_KEPT: usize = 16;
 pub struct Track {
     /// `namespace/name`, and `:port` where the port has a name.
     pub label: Box<str>,
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
     pub endpoints: u32,
     /// First failure that is remembered.

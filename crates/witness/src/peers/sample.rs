@@ -38,7 +38,6 @@ pub struct PeerSample {
 /// A connection to [`LARGE_TRANSFER_PORT`]. If the client is the pod probe, a large transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LargeTransferFailure {
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
     /// Id of the Service port and family.
     pub service: u32,
@@ -47,7 +46,6 @@ pub struct LargeTransferFailure {
 /// Connections to one range of a node's addresses that left by one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerCount {
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
     /// Number of the node.
     pub peer: u16,
@@ -63,7 +61,6 @@ pub struct PeerCount {
 /// A connection of a pod to another node's endpoint that stayed unanswered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
     pub peer: u16,
     /// Name of the node, once it is known.
@@ -75,7 +72,6 @@ pub struct Silence {
 /// Connections to another node's endpoints that stayed unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
-    #[serde(with = "pathproof_facts::names::FamilyName")]
     pub family: Family,
     pub peer: u16,
     /// The endpoints' range.
