@@ -114,140 +114,105 @@ pub const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 /// frontends: earlier connections and the proxy's rules may follow the state before that.
 pub const CONFLICT_SETTLES: Duration = Duration::from_secs(10);
 
-/// The numbers of the verdict's rules; times are nanoseconds in JSON. The documented detection
-/// times hold for the defaults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Limits {
-    /// Maximum age of a proof, and of a failure that accuses.
-    #[serde(with = "ns")]
-    pub proof_age: Duration,
-    /// Minimum time for which everything must have failed.
-    #[serde(with = "ns")]
-    pub broken_after: Duration,
-    /// Maximum age of the last failure once everything has failed for `broken_after`.
-    #[serde(with = "ns")]
-    pub broken_fresh: Duration,
-    /// Minimum number of failing Services.
-    pub broken_services: usize,
-    /// Minimum number of namespaces of the failing Services, unless the node uses Services in fewer.
-    pub broken_namespaces: usize,
-    /// Minimum number of current endpoints of the failing Services, together.
-    pub broken_endpoints: u32,
-    /// Minimum number of clients that fail: pods of this node, or clients outside.
-    pub broken_sources: usize,
-    /// Failures are suspect once they have lasted for this long, or nothing has got through for this long.
-    #[serde(with = "ns")]
-    pub suspect_after: Duration,
-    /// A cause that affects only part of the traffic accuses once that part has failed for this long.
-    #[serde(with = "ns")]
-    pub partial_after: Duration,
-    /// Connections to a removed endpoint are not reported for this long after its removal.
-    #[serde(with = "ns")]
-    pub left_grace: Duration,
-    /// New connections to an endpoint are stale if it was removed this long ago, or three times the
-    /// node's usual lag if that is longer.
-    #[serde(with = "ns")]
-    pub stale_after: Duration,
-    /// Maximum age of the last stale connection of a stale Service.
-    #[serde(with = "ns")]
-    pub stale_fresh: Duration,
-    /// Once connections of a Service get through, it stops being stale after this long without a stale one.
-    #[serde(with = "ns")]
-    pub stale_quiet: Duration,
-    /// Minimum number of stale connections, or one less if a generation of the sentinel is late too.
-    pub stale_connections: usize,
-    /// A change is late if it is not on the wire this long after its receipt, or after three times the
-    /// node's usual lag if that is longer.
-    #[serde(with = "ns")]
-    pub unmet_after: Duration,
-    /// Minimum number of failures of a broken Service.
-    pub service_failures: u32,
-    /// Minimum time between the first and the last refused or lost connection of a broken Service.
-    #[serde(with = "ns")]
-    pub service_spread: Duration,
-    /// How much longer refused clients outside must be refused before their Service counts as broken. Each
-    /// node has its own, because a policy may begin to reject them on all nodes at once.
-    #[serde(with = "ns", skip_serializing_if = "Duration::is_zero")]
-    pub service_stagger: Duration,
-    /// Once connections get through again, a Service is repaired after this long without a failure.
-    #[serde(with = "ns")]
-    pub service_quiet: Duration,
-    /// Minimum number of clients whose answers were not delivered.
-    pub unheard_sources: usize,
-    /// A longer gap between two samples (a stopped or starved agent, a suspended machine) ends
-    /// every unconfirmed run of failures.
-    #[serde(with = "ns")]
-    pub sample_gap: Duration,
-    /// Minimum number of probes that fail in a row.
-    pub probe_failures: u32,
-    /// A failed probe that was sent this long after it was due is void.
-    #[serde(with = "ns")]
-    pub probe_late: Duration,
-    /// A probe that was abandoned this long after it was sent is void. This is more than its timeout.
-    #[serde(with = "ns")]
-    pub probe_overdue: Duration,
-    /// A longer gap without any result of a probe (a stopped or starved agent) ends every
-    /// unconfirmed run of failed probes. Several probe intervals.
-    #[serde(with = "ns")]
-    pub probe_gap: Duration,
-    /// Failed probes accuse only if the sentinel has not changed, and its devices were not found
-    /// damaged, for this long.
-    #[serde(with = "ns")]
-    pub sentinel_settled: Duration,
-    /// A connection that succeeds within this time after the first failure refutes nothing, because it may
-    /// have been forwarded before the fault.
-    #[serde(with = "ns")]
-    pub proof_overlap: Duration,
-    /// A generation is stale if it was received this long ago and is not on the wire.
-    #[serde(with = "ns")]
-    pub lag_after: Duration,
-    /// With a sentinel, a node that has proven nothing is Starting until this long after boot.
-    #[serde(with = "ns")]
-    pub boot_deadline: Duration,
-    /// Whether a lane counts from its first probe, as if it had worked before. Off by default, because a
-    /// lane that never worked may fail because of how the cluster is built.
-    pub assume_armed: bool,
-    /// The proxy that the operator declared. Then a lane that never worked counts from its first
-    /// unambiguous failure after the boot deadline, unless another proxy was found.
-    pub declared: Option<Declared>,
+/// A struct of numbers, each with its default and, if needed, the module that serialises it.
+macro_rules! defaults {
+    (
+        $(#[$of_struct:meta])*
+        pub struct $struct:ident {
+            $($(#[$attribute:meta])* $name:ident: $type:ty $(as $with:literal)? = $default:expr,)+
+        }
+    ) => {
+        $(#[$of_struct])*
+        pub struct $struct {
+            $($(#[$attribute])* $(#[serde(with = $with)])? pub $name: $type,)+
+        }
+
+        impl Default for $struct {
+            fn default() -> Self {
+                Self { $($name: $default,)+ }
+            }
+        }
+    };
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            proof_age: Duration::from_secs(30),
-            broken_after: Duration::from_secs(3),
-            broken_fresh: Duration::from_secs(2),
-            broken_services: 2,
-            broken_namespaces: 2,
-            broken_endpoints: 3,
-            broken_sources: 2,
-            suspect_after: Duration::from_secs(1),
-            partial_after: Duration::from_secs(9),
-            left_grace: Duration::from_secs(2),
-            stale_after: Duration::from_secs(15),
-            stale_fresh: Duration::from_secs(8),
-            stale_quiet: Duration::from_millis(2_500),
-            stale_connections: 3,
-            unmet_after: Duration::from_secs(4),
-            service_failures: 3,
-            service_spread: Duration::from_secs(1),
-            service_stagger: Duration::ZERO,
-            service_quiet: Duration::from_secs(3),
-            unheard_sources: 2,
-            sample_gap: Duration::from_secs(5),
-            probe_failures: 4,
-            probe_late: Duration::from_millis(200),
-            probe_overdue: Duration::from_millis(500),
-            probe_gap: Duration::from_secs(1),
-            sentinel_settled: Duration::from_secs(10),
-            proof_overlap: Duration::from_secs(1),
-            lag_after: Duration::from_secs(120),
-            boot_deadline: Duration::from_secs(120),
-            assume_armed: false,
-            declared: None,
-        }
+defaults! {
+    /// The numbers of the verdict's rules; times are nanoseconds in JSON. The documented detection
+    /// times hold for the defaults.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Limits {
+        /// Maximum age of a proof, and of a failure that accuses.
+        proof_age: Duration as "ns" = Duration::from_secs(30),
+        /// Minimum time for which everything must have failed.
+        broken_after: Duration as "ns" = Duration::from_secs(3),
+        /// Maximum age of the last failure once everything has failed for `broken_after`.
+        broken_fresh: Duration as "ns" = Duration::from_secs(2),
+        /// Minimum number of failing Services.
+        broken_services: usize = 2,
+        /// Minimum number of namespaces of the failing Services, unless the node uses Services in fewer.
+        broken_namespaces: usize = 2,
+        /// Minimum number of current endpoints of the failing Services, together.
+        broken_endpoints: u32 = 3,
+        /// Minimum number of clients that fail: pods of this node, or clients outside.
+        broken_sources: usize = 2,
+        /// Failures are suspect once they have lasted for this long, or nothing has got through for this long.
+        suspect_after: Duration as "ns" = Duration::from_secs(1),
+        /// A cause that affects only part of the traffic accuses once that part has failed for this long.
+        partial_after: Duration as "ns" = Duration::from_secs(9),
+        /// Connections to a removed endpoint are not reported for this long after its removal.
+        left_grace: Duration as "ns" = Duration::from_secs(2),
+        /// New connections to an endpoint are stale if it was removed this long ago, or three times the
+        /// node's usual lag if that is longer.
+        stale_after: Duration as "ns" = Duration::from_secs(15),
+        /// Maximum age of the last stale connection of a stale Service.
+        stale_fresh: Duration as "ns" = Duration::from_secs(8),
+        /// Once connections of a Service get through, it stops being stale after this long without a stale one.
+        stale_quiet: Duration as "ns" = Duration::from_millis(2_500),
+        /// Minimum number of stale connections, or one less if a generation of the sentinel is late too.
+        stale_connections: usize = 3,
+        /// A change is late if it is not on the wire this long after its receipt, or after three times the
+        /// node's usual lag if that is longer.
+        unmet_after: Duration as "ns" = Duration::from_secs(4),
+        /// Minimum number of failures of a broken Service.
+        service_failures: u32 = 3,
+        /// Minimum time between the first and the last refused or lost connection of a broken Service.
+        service_spread: Duration as "ns" = Duration::from_secs(1),
+        /// How much longer refused clients outside must be refused before their Service counts as broken. Each
+        /// node has its own, because a policy may begin to reject them on all nodes at once.
+        #[serde(skip_serializing_if = "Duration::is_zero")]
+        service_stagger: Duration as "ns" = Duration::ZERO,
+        /// Once connections get through again, a Service is repaired after this long without a failure.
+        service_quiet: Duration as "ns" = Duration::from_secs(3),
+        /// Minimum number of clients whose answers were not delivered.
+        unheard_sources: usize = 2,
+        /// A longer gap between two samples (a stopped or starved agent, a suspended machine) ends
+        /// every unconfirmed run of failures.
+        sample_gap: Duration as "ns" = Duration::from_secs(5),
+        /// Minimum number of probes that fail in a row.
+        probe_failures: u32 = 4,
+        /// A failed probe that was sent this long after it was due is void.
+        probe_late: Duration as "ns" = Duration::from_millis(200),
+        /// A probe that was abandoned this long after it was sent is void. This is more than its timeout.
+        probe_overdue: Duration as "ns" = Duration::from_millis(500),
+        /// A longer gap without any result of a probe (a stopped or starved agent) ends every
+        /// unconfirmed run of failed probes. Several probe intervals.
+        probe_gap: Duration as "ns" = Duration::from_secs(1),
+        /// Failed probes accuse only if the sentinel has not changed, and its devices were not found
+        /// damaged, for this long.
+        sentinel_settled: Duration as "ns" = Duration::from_secs(10),
+        /// A connection that succeeds within this time after the first failure refutes nothing, because it may
+        /// have been forwarded before the fault.
+        proof_overlap: Duration as "ns" = Duration::from_secs(1),
+        /// A generation is stale if it was received this long ago and is not on the wire.
+        lag_after: Duration as "ns" = Duration::from_secs(120),
+        /// With a sentinel, a node that has proven nothing is Starting until this long after boot.
+        boot_deadline: Duration as "ns" = Duration::from_secs(120),
+        /// Whether a lane counts from its first probe, as if it had worked before. Off by default, because a
+        /// lane that never worked may fail because of how the cluster is built.
+        assume_armed: bool = false,
+        /// The proxy that the operator declared. Then a lane that never worked counts from its first
+        /// unambiguous failure after the boot deadline, unless another proxy was found.
+        declared: Option<Declared> = None,
     }
 }
 
