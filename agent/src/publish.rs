@@ -24,8 +24,7 @@ use outcome::Outcomes;
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_report::condition::{
-    Announcer, CONFLICT_REASON, ConditionState, ConflictAnnouncer, Pace, Refusal, Schedule, Status,
-    Written, bounded, condition, message,
+    Announcer, ConditionState, Pace, Refusal, Schedule, Status, Written, condition, message,
 };
 use pathproof_report::{PublishReport, Report};
 use tokio::sync::watch;
@@ -171,12 +170,7 @@ impl Publisher {
         let events = async {
             if settings.events {
                 let announcer = Announcer::new(name, pace, found);
-                self.send_events(
-                    announcer,
-                    ConflictAnnouncer::new(name, pace),
-                    reports.clone(),
-                )
-                .await;
+                self.send_events(announcer, reports.clone()).await;
             }
         };
         tokio::join!(condition, events);
@@ -219,40 +213,26 @@ impl Publisher {
         Some(due)
     }
 
-    async fn send_events(
-        &self,
-        mut announcer: Announcer,
-        mut conflicts: ConflictAnnouncer,
-        mut reports: Reports,
-    ) {
+    async fn send_events(&self, mut announcer: Announcer, mut reports: Reports) {
         let mut due = Some(Mono(0));
         while wait(&mut reports, due.take()).await {
             let report = reports.borrow_and_update().clone();
             if let Some(report) = report.filter(|report| !report.port.succeeded) {
-                due = self
-                    .send_event(&mut announcer, &mut conflicts, &report)
-                    .await;
+                due = self.send_event(&mut announcer, &report).await;
             }
         }
     }
 
     /// Sends an Event if one is due. Returns when one was or will be due.
-    async fn send_event(
-        &self,
-        announcer: &mut Announcer,
-        conflicts: &mut ConflictAnnouncer,
-        report: &Report,
-    ) -> Option<Mono> {
-        let (condition, now) = (state(report), clock::mono());
-        let mut transition = None;
+    async fn send_event(&self, announcer: &mut Announcer, report: &Report) -> Option<Mono> {
         // A starting agent has not seen the Node yet, so it must not announce that the node is not leaving.
-        if report.verdict.eligibility != Eligibility::NeverSeen {
-            announcer.observe(condition, now);
-            transition = announcer.due();
+        if report.verdict.eligibility == Eligibility::NeverSeen {
+            return None;
         }
-        conflicts.observe(report.conflicts.begun, report.conflicts.count() > 0, now);
-        let conflict = conflicts.due();
-        if transition.is_some_and(|due| due <= now) {
+        let (condition, now) = (state(report), clock::mono());
+        announcer.observe(condition, now);
+        let due = announcer.due()?;
+        if due <= now {
             // Recovery and leaving are expected, so they are no warnings.
             let type_ = match condition.status {
                 Status::False => EventType::Warning,
@@ -261,13 +241,8 @@ impl Publisher {
             let (reason, note) = (condition.reason.name(), words(report, condition));
             let result = self.send(report, type_, reason, note).await;
             announcer.sent(condition, result, clock::mono());
-        } else if conflict.is_some_and(|due| due <= now) {
-            let note = bounded(report.conflicts.sentence().unwrap_or_default());
-            let reason = CONFLICT_REASON.to_owned();
-            let result = self.send(report, EventType::Warning, reason, note).await;
-            conflicts.sent(result, clock::mono());
         }
-        transition.into_iter().chain(conflict).min()
+        Some(due)
     }
 
     async fn send(

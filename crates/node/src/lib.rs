@@ -275,11 +275,6 @@ impl Node {
         &self.view_planner.sentinel_conflicts
     }
 
-    /// Number of conflicts over frontends that began since the agent started.
-    pub fn conflicts_begun(&self) -> u64 {
-        self.view_planner.conflicts_begun
-    }
-
     /// The sentinel; `None` if turned off.
     pub fn sentinel(&self) -> Option<SentinelStatus<'_>> {
         self.judge.sentinel()

@@ -68,10 +68,6 @@ pub(super) struct ViewPlanner {
     programming: Programming,
     own_ports: Vec<u16>,
     terminating: TerminatingMarks,
-    /// Number of frontends in conflict.
-    conflicts: usize,
-    /// Number of conflicts that began so far.
-    pub(super) conflicts_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
     /// A successor has maintained the maps since this agent's last plan, so they must be read before the
@@ -109,7 +105,6 @@ impl ViewPlanner {
                 }
                 self.adopting = false;
                 let plan = self.planner.adopt(&self.view, installed, now);
-                self.count_conflicts();
                 effects.push(Effect::Maps(MapEffect::Program(plan)));
             }
             Event::Full(failed) => {
@@ -236,7 +231,6 @@ impl ViewPlanner {
             effects.push(Effect::Maps(MapEffect::Read));
         } else if synced && !self.adopting {
             let plan = self.planner.plan(&self.view, applied, now);
-            self.count_conflicts();
             self.programming.follow(&plan, &self.planner, now);
             effects.push(Effect::Maps(MapEffect::Program(plan)));
             self.read_endpoints(effects);
@@ -246,13 +240,6 @@ impl ViewPlanner {
     fn read_endpoints(&mut self, effects: &mut Effects) {
         let news = self.programming.news();
         effects.extend(news.map(|keys| Effect::Maps(MapEffect::ReadEndpoints(keys))));
-    }
-
-    fn count_conflicts(&mut self) {
-        let conflicts =
-            self.planner.conflicts().count() + self.sentinel_conflicts.frontends().len();
-        self.conflicts_begun += conflicts.saturating_sub(self.conflicts) as u64;
-        self.conflicts = conflicts;
     }
 
     /// Deletes endpoints that were removed long ago, and takes the maps back from a successor that died.

@@ -9,7 +9,7 @@ mod schedule;
 
 use std::iter;
 
-pub use announce::{Announcer, ConflictAnnouncer};
+pub use announce::Announcer;
 use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_facts::named;
 use pathproof_facts::text::visible;
@@ -181,9 +181,6 @@ pub fn message(verdict: &Verdict, condition: ConditionState, lenience: Option<&s
     let also = also.filter(fits).unwrap_or_default();
     bounded(text + &also)
 }
-
-/// The reason of Events about frontend conflicts.
-pub const CONFLICT_REASON: &str = "FrontendsContested";
 
 /// Truncates at a character, with an ellipsis.
 pub fn bounded(mut text: String) -> String {

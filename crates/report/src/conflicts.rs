@@ -19,8 +19,6 @@ pub struct ConflictsReport {
     pub sentinel: u64,
     /// Frontends of any other Services.
     pub services: u64,
-    /// Conflicts that appeared since the agent started.
-    pub begun: u64,
     /// The first conflicts, in the order of the fields above.
     pub first: Vec<ConflictReport>,
 }
@@ -51,7 +49,6 @@ impl ConflictsReport {
         let probed = node.sentinel_conflicts().frontends();
         let mut all = Self {
             sentinel: probed.len() as u64,
-            begun: node.conflicts_begun(),
             ..Self::default()
         };
         let probed = probed.into_iter().take(CONFLICTS_SHOWN);

@@ -23,61 +23,30 @@ fn subject(condition: ConditionState) -> (bool, bool) {
 /// Salt of [`spread`].
 const JITTER: u64 = 0x72;
 
-/// When a node may send Events of one kind: after its own delay, within a budget, and not soon after a failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Pacing {
-    node: String,
-    pace: Pace,
-    budget: Budget,
-    retry: Retry,
-}
-
-impl Pacing {
-    fn new(node: &str, pace: Pace) -> Self {
-        Self {
-            node: node.to_owned(),
-            pace,
-            budget: Budget::new(AT_ONCE, EACH),
-            retry: Retry::default(),
-        }
-    }
-
-    /// Time of an Event about a change at `since`.
-    fn due(&self, since: Mono) -> Mono {
-        let delayed = since.plus(spread(&self.node, JITTER, self.pace.jitter));
-        let allowed = self.budget.free_at().max(self.retry.not_before);
-        delayed.max(allowed)
-    }
-
-    fn sent(&mut self, result: Result<(), Refusal>, now: Mono) {
-        match result {
-            Ok(()) => {
-                self.budget.spend(now);
-                self.retry = Retry::default();
-            }
-            Err(refusal) => self.retry.failed(&self.node, &self.pace, refusal, now),
-        }
-    }
-}
-
 /// Decides when Events about the datapath and the node's removal are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcer {
+    node: String,
+    pace: Pace,
     announced: (bool, bool),
     current: Option<(ConditionState, Mono)>,
-    pacing: Pacing,
+    budget: Budget,
+    retry: Retry,
 }
 
 impl Announcer {
     /// `found` is the condition of a previous agent: its content is not announced again.
     pub fn new(node: &str, pace: Pace, found: Option<Written>) -> Self {
         Self {
+            node: node.to_owned(),
+            pace,
             announced: (
                 found.is_some_and(|found| found.status == Status::False),
                 found.is_some_and(|found| found.reason == Some(Reason::Leaving)),
             ),
             current: None,
-            pacing: Pacing::new(node, pace),
+            budget: Budget::new(AT_ONCE, EACH),
+            retry: Retry::default(),
         }
     }
 
@@ -95,62 +64,25 @@ impl Announcer {
         let (condition, since) = self.current?;
         // Unknown must last for some time: an agent without memory starts with it, which is no recovery.
         let settle = match condition.status {
-            Status::Unknown => self.pacing.pace.settle,
+            Status::Unknown => self.pace.settle,
             Status::True | Status::False => Duration::ZERO,
         };
-        (subject(condition) != self.announced).then(|| self.pacing.due(since.plus(settle)))
+        let jitter = spread(&self.node, JITTER, self.pace.jitter);
+        let allowed = self.budget.free_at().max(self.retry.not_before);
+        let due = since.plus(settle).plus(jitter).max(allowed);
+        (subject(condition) != self.announced).then_some(due)
     }
 
     /// Records the API server's answer to an Event about `condition`.
     pub fn sent(&mut self, condition: ConditionState, result: Result<(), Refusal>, now: Mono) {
-        if result.is_ok() {
-            self.announced = subject(condition);
+        match result {
+            Ok(()) => {
+                self.announced = subject(condition);
+                self.budget.spend(now);
+                self.retry = Retry::default();
+            }
+            Err(refusal) => self.retry.failed(&self.node, &self.pace, refusal, now),
         }
-        self.pacing.sent(result, now);
-    }
-}
-
-/// Decides when an Event about frontend conflicts is due: one for all conflicts since the last Event. Its budget
-/// is its own, so that tenants who cause conflicts cannot use up the budget of [`Announcer`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConflictAnnouncer {
-    announced: u64,
-    begun: u64,
-    since: Option<Mono>,
-    pacing: Pacing,
-}
-
-impl ConflictAnnouncer {
-    pub fn new(node: &str, pace: Pace) -> Self {
-        Self {
-            announced: 0,
-            begun: 0,
-            since: None,
-            pacing: Pacing::new(node, pace),
-        }
-    }
-
-    /// Records how many conflicts began since the agent started, and whether any is left.
-    pub fn observe(&mut self, begun: u64, is_any_left: bool, now: Mono) {
-        self.begun = begun;
-        if !is_any_left {
-            self.announced = begun;
-        }
-        self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
-    }
-
-    /// Time at which an Event is due, if one is.
-    pub fn due(&self) -> Option<Mono> {
-        self.since.map(|since| self.pacing.due(since))
-    }
-
-    /// Records the API server's answer to an Event about all conflicts so far.
-    pub fn sent(&mut self, result: Result<(), Refusal>, now: Mono) {
-        if result.is_ok() {
-            self.announced = self.begun;
-            self.since = None;
-        }
-        self.pacing.sent(result, now);
     }
 }
 
@@ -252,31 +184,6 @@ mod tests {
         announcer.sent(broken(Cause::Leaked), Ok(()), due);
         announcer.observe(sound(), due);
         assert_eq!(announcer.due(), Some(due.plus(jitter())));
-    }
-
-    /// A hundred conflicts in one batch cause one Event; a conflict that ended causes none.
-    #[test]
-    fn conflicts_are_announced_once_and_within_a_budget() {
-        let mut announcer = ConflictAnnouncer::new("node-1", Pace::default());
-        announcer.observe(0, false, at(1));
-        assert_eq!(announcer.due(), None);
-        announcer.observe(100, true, at(10));
-        announcer.observe(101, true, at(11));
-        assert_eq!(announcer.due(), Some(at(10).plus(jitter())));
-        announcer.sent(Ok(()), at(15));
-        announcer.observe(101, true, at(16));
-        assert_eq!(announcer.due(), None, "they are known");
-        announcer.observe(102, true, at(20));
-        announcer.observe(102, false, at(21));
-        assert_eq!(announcer.due(), None, "withdrawn");
-        for number in 1..AT_ONCE {
-            announcer.observe(102 + u64::from(number), true, at(1_000));
-            announcer.sent(Ok(()), at(1_000));
-        }
-        announcer.observe(1_000, true, at(1_000));
-        announcer.sent(Ok(()), at(1_000));
-        announcer.observe(2_000, true, at(1_000));
-        assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
     }
 
     /// A burst at once, and one more each minute.
