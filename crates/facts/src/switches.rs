@@ -1,9 +1,8 @@
 //! Switches that need no rollout: the annotation `pathproof.io/enforcement` of the Node and of the
 //! sentinel's Service. If one of these or `--enforcement` is audit, audit is in force.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// Value of an annotation, if it exists.
 type Text<'a> = Option<&'a str>;
@@ -23,26 +22,16 @@ pub enum Enforcement {
 }
 
 /// The setting that requires audit mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditBy {
+    #[error("--enforcement is audit")]
     Flag,
+    #[error("the Node's annotation {ENFORCEMENT} is audit")]
     Node,
     /// The annotation of the sentinel's Service, for the whole cluster.
+    #[error("the annotation {ENFORCEMENT} of the sentinel's Service is audit")]
     Cluster,
-}
-
-impl fmt::Display for AuditBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag => write!(f, "--enforcement is audit"),
-            Self::Node => write!(f, "the Node's annotation {ENFORCEMENT} is audit"),
-            Self::Cluster => write!(
-                f,
-                "the annotation {ENFORCEMENT} of the sentinel's Service is audit"
-            ),
-        }
-    }
 }
 
 /// The switches as last read: an unreachable API server does not change them.

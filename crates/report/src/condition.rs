@@ -81,22 +81,32 @@ impl Reason {
         all.chain(whys.map(Reason::Unknown)).collect()
     }
 
+    /// The state in lower case, and the cause by its name in metrics.
+    pub fn words(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Reason::Proven => ("proven", None),
+            Reason::Recovering => ("recovering", None),
+            Reason::Leaving => ("leaving", None),
+            Reason::Starting => ("starting", None),
+            Reason::Stale => ("stale", None),
+            Reason::Broken(cause) => ("broken", cause.map(Cause::name)),
+            Reason::Degraded(cause) => ("degraded", cause.map(Cause::name)),
+            Reason::Suspect(cause) => ("suspect", cause.map(Cause::name)),
+            Reason::Unknown(why) => ("unknown", why.map(Why::name)),
+        }
+    }
+
     /// The API's spelling.
     pub fn name(self) -> String {
-        let (name, detail) = match self {
-            Reason::Proven => ("DatapathProven", None),
-            Reason::Recovering => ("DatapathRecovering", None),
-            Reason::Leaving => ("NodeLeaving", None),
-            Reason::Starting => ("DatapathStarting", None),
-            Reason::Stale => ("DatapathStale", None),
-            Reason::Broken(cause) => ("DatapathBroken", cause.map(Cause::name)),
-            Reason::Degraded(cause) => ("DatapathDegraded", cause.map(Cause::name)),
-            Reason::Suspect(cause) => ("DatapathSuspect", cause.map(Cause::name)),
-            Reason::Unknown(why) => ("DatapathUnknown", why.map(Why::name)),
+        let subject = match self {
+            Reason::Leaving => "Node",
+            _ => "Datapath",
         };
+        let (state, detail) = self.words();
+        let detail = detail.iter().flat_map(|detail| detail.split('_'));
         // Example: `no_data` becomes `NoData`.
-        let mut name = name.to_owned();
-        for word in detail.iter().flat_map(|detail| detail.split('_')) {
+        let mut name = subject.to_owned();
+        for word in iter::once(state).chain(detail) {
             let (first, rest) = word.split_at(1);
             name += &first.to_ascii_uppercase();
             name += rest;

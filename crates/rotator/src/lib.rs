@@ -7,7 +7,6 @@ pub mod withdrawal;
 
 use std::time::Duration;
 
-use pathproof_facts::cause::{Cause, Why};
 use pathproof_facts::time::{HumanDuration, Wall};
 use pathproof_judge::eligibility::always_counts;
 use pathproof_judge::explain::label;
@@ -176,19 +175,15 @@ fn group(verdict: &str) -> Group {
 
 /// The verdict for a condition's status and reason, and the cause by its name in metrics.
 fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str) {
-    let of = |cause: Option<Cause>| cause.map_or("", Cause::name);
     match (reason, status) {
-        (Some(Reason::Proven), _) => ("proven", ""),
-        (Some(Reason::Recovering), _) => ("recovering", ""),
-        (Some(Reason::Starting), _) => ("starting", ""),
-        (Some(Reason::Stale), _) => ("stale", "rules too old"),
-        (Some(Reason::Broken(cause)), _) => ("broken", of(cause)),
-        (Some(Reason::Degraded(cause)), _) => ("degraded", of(cause)),
-        (Some(Reason::Suspect(cause)), _) => ("suspect", of(cause)),
-        (Some(Reason::Unknown(why)), _) => ("unknown", why.map_or("", Why::name)),
         (None | Some(Reason::Leaving), Status::True) => ("ready", ""),
         (None | Some(Reason::Leaving), Status::False) => ("not ready", ""),
         (None | Some(Reason::Leaving), Status::Unknown) => ("unknown", ""),
+        (Some(Reason::Stale), _) => ("stale", "rules too old"),
+        (Some(reason), _) => {
+            let (state, cause) = reason.words();
+            (state, cause.unwrap_or_default())
+        }
     }
 }
 
