@@ -1,6 +1,6 @@
 //! Every metric, defined in one table (`definitions`).
 //!
-//! The main loop passes a [`Snapshot`] in each turn, and counts connections with [`Metrics::record_sample`];
+//! The main loop passes its [`Report`] in each turn, and counts connections with [`Metrics::record_sample`];
 //! the listeners count through [`Metrics::http`]. A scrape reads the main loop's values under one lock, so
 //! it never mixes two turns. `cargo xtask gen-docs` writes docs/metrics.md from the same definitions.
 
@@ -51,17 +51,10 @@ struct Counted {
 struct Current {
     /// Which Services get series.
     which: ServiceMetrics,
-    snapshot: Option<Snapshot>,
+    /// That of the last turn.
+    report: Option<Arc<Report>>,
     connections: Connections,
     datagrams: Connections,
-}
-
-/// State at the end of a turn of the main loop, apart from the counters.
-#[derive(Debug, Clone)]
-pub struct Snapshot {
-    pub report: Arc<Report>,
-    /// Links that were found detached and restored since the agent started.
-    pub reattached: u64,
 }
 
 impl Metrics {
@@ -131,9 +124,9 @@ impl Metrics {
         self.current().datagrams.udp_report(directory, shown)
     }
 
-    /// Replaces the snapshot after a turn.
-    pub fn update(&self, snapshot: Snapshot) {
-        self.current().snapshot = Some(snapshot);
+    /// Replaces the report after a turn.
+    pub fn update(&self, report: Arc<Report>) {
+        self.current().report = Some(report);
     }
 
     pub fn http(&self) -> &HttpStats {
@@ -163,7 +156,7 @@ impl Metrics {
 impl Current {
     /// Verdict of the last turn.
     fn verdict(&self) -> Option<&Verdict> {
-        Some(&self.snapshot.as_ref()?.report.verdict)
+        Some(&self.report.as_ref()?.verdict)
     }
 
     /// Time of the last turn.

@@ -35,7 +35,7 @@ use crate::datapath::attach::{Attacher, Attachment};
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::topology::Seen;
 use crate::lifecycle::give_back_memory;
-use crate::metrics::{Metrics, Snapshot};
+use crate::metrics::Metrics;
 use crate::netlink::ways;
 use crate::port::{SteeredServices, Succeeded};
 use crate::publish::Publishing;
@@ -359,7 +359,7 @@ impl Agent {
         self.output.report.send_replace(Some(Arc::clone(&report)));
         let successor = || self.succeeded.ask().exists();
         self.output.episodes.judged(&report, successor);
-        self.output.metrics.update(self.snapshot(report));
+        self.output.metrics.update(report);
         // The answers are never late because of the log.
         for line in lines {
             line.write(&self.config.node_name);
@@ -412,6 +412,7 @@ impl Agent {
             udp: metrics.udp(planner, UDP_SHOWN),
             sightings: sightings.collect(),
             devices: attachments.map(Attachment::report).collect(),
+            reattached: (self.observer.as_ref()).map_or(0, |observer| observer.attacher.repairs),
             datapath: node.judge().topology.clone(),
             expectations: report::ExpectationReport {
                 services: node.view().service_count() as u64,
@@ -428,15 +429,6 @@ impl Agent {
             faults: self.output.faults.iter().flat_map(named).collect(),
             drain: node.drain().clone(),
             verdict,
-        }
-    }
-
-    /// Adds to the report the other data that metrics show.
-    fn snapshot(&self, report: Arc<Report>) -> Snapshot {
-        let observer = self.observer.as_ref();
-        Snapshot {
-            report,
-            reattached: observer.map_or(0, |observer| observer.attacher.repairs),
         }
     }
 

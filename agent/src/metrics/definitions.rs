@@ -9,7 +9,7 @@ use prometheus_client::registry::Unit;
 
 use super::readings::{self as read, unix};
 use super::samples::Samples;
-use super::{Counted, Current, Snapshot};
+use super::{Counted, Current};
 
 pub(super) struct Definition {
     /// Name without unit and without `_total`.
@@ -27,8 +27,8 @@ pub(super) struct Definition {
 pub(super) enum Source {
     /// One value without labels, of the last report; `None` while it is unknown.
     Value(fn(&Report) -> Option<f64>),
-    /// The last turn of the main loop: absent before the first one.
-    Turn(fn(&Snapshot, &mut Samples<'_>)),
+    /// The last report: absent before the first one.
+    Turn(fn(&Report, &mut Samples<'_>)),
     /// Counted connections, or the process.
     Always(fn(&Current, &mut Samples<'_>)),
     /// A metric of the library, which counts events as they occur: absent while it is empty.
@@ -72,10 +72,10 @@ definitions! {
         = Value(|report| Some(unix(report, report.verdict.at))),
         "Time of the last verdict, as Unix time; it stops advancing if the agent hangs";
     Gauge "pathproof_answer_ok" ["check"]
-        = Turn(|turn, to| read::checks(turn, to, |answer| answer.status == 200)),
+        = Turn(|report, to| read::checks(report, to, |answer| answer.status == 200)),
         "1 if this health check answers 200, 0 if it answers 503";
     Gauge "pathproof_would_fail" ["check"]
-        = Turn(|turn, to| read::checks(turn, to, |answer| answer.would_fail)),
+        = Turn(|report, to| read::checks(report, to, |answer| answer.would_fail)),
         "1 if this health check would answer 503 when enforcing";
     Gauge "pathproof_enforcing" []
         = Value(|report| Some(f64::from(report.agent.enforcement == Enforcement::Enforce))),
@@ -137,7 +137,7 @@ definitions! {
     Gauge "pathproof_observer_devices_attached" []
         = Value(|report| Some(f64::from(report.verdict.coverage.attached))),
         "Interfaces that are observed in both directions";
-    Counter "pathproof_observer_reattached" [] = Turn(|turn, to| to.value(Some(turn.reattached as f64))),
+    Counter "pathproof_observer_reattached" [] = Value(|report| Some(report.reattached as f64)),
         "Hooks that the agent attached again after another program detached them or moved before them";
     Gauge "pathproof_coverage_loss" ["loss"] = Turn(read::coverage_losses),
         "1 for each kind of traffic that is not fully observed or judged; absent if there is none";

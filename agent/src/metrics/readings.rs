@@ -1,4 +1,4 @@
-//! Reads the samples of metrics from the last turn of the main loop, and from the process.
+//! Reads the samples of metrics from the last report, and from the process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +15,9 @@ use pathproof_judge::verdict::{FamilyVerdict, LaneView};
 use pathproof_report::{AnswerReport, Report};
 use pathproof_wire::service::Family;
 
+use super::Current;
 use super::samples::Samples;
 use super::series::ServiceMetrics;
-use super::{Current, Snapshot};
 
 /// Converts a monotonic time of a report to Unix seconds.
 pub(super) fn unix(report: &Report, at: Mono) -> f64 {
@@ -26,21 +26,21 @@ pub(super) fn unix(report: &Report, at: Mono) -> f64 {
 }
 
 /// Families of the verdict, with their names.
-fn families(turn: &Snapshot) -> impl Iterator<Item = (&'static str, &FamilyVerdict)> {
-    let families = turn.report.verdict.families.iter();
+fn families(report: &Report) -> impl Iterator<Item = (&'static str, &FamilyVerdict)> {
+    let families = report.verdict.families.iter();
     families.map(|family| (names::of_family(family.family), family))
 }
 
-pub(super) fn states(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (family, verdict) in families(turn) {
+pub(super) fn states(report: &Report, to: &mut Samples<'_>) {
+    for (family, verdict) in families(report) {
         for state in State::ALL {
             to.add(&[family, state.name()], f64::from(state == verdict.state));
         }
     }
 }
 
-pub(super) fn causes(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (family, verdict) in families(turn) {
+pub(super) fn causes(report: &Report, to: &mut Samples<'_>) {
+    for (family, verdict) in families(report) {
         let cause = verdict.cause.map(Cause::name);
         if let Some(cause) = cause.or(verdict.why.map(Why::name)) {
             to.add(&[family, verdict.state.name(), cause], 1.0);
@@ -48,8 +48,8 @@ pub(super) fn causes(turn: &Snapshot, to: &mut Samples<'_>) {
     }
 }
 
-pub(super) fn findings(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (family, verdict) in families(turn) {
+pub(super) fn findings(report: &Report, to: &mut Samples<'_>) {
+    for (family, verdict) in families(report) {
         // A rule may find several things, but a series must be unique.
         let found = verdict.findings.iter();
         let rules: BTreeSet<&str> = found.map(|found| found.rule.name()).collect();
@@ -60,16 +60,16 @@ pub(super) fn findings(turn: &Snapshot, to: &mut Samples<'_>) {
 }
 
 /// One sample for each health check.
-pub(super) fn checks(turn: &Snapshot, to: &mut Samples<'_>, holds: fn(&AnswerReport) -> bool) {
-    let answers = &turn.report.answers;
+pub(super) fn checks(report: &Report, to: &mut Samples<'_>, holds: fn(&AnswerReport) -> bool) {
+    let answers = &report.answers;
     to.by_label([
         ("healthz", f64::from(holds(&answers.healthz))),
         ("livez", f64::from(holds(&answers.livez))),
     ]);
 }
 
-pub(super) fn brake(turn: &Snapshot, to: &mut Samples<'_>) {
-    let held = turn.report.answers.held.map(BrakeReason::name);
+pub(super) fn brake(report: &Report, to: &mut Samples<'_>) {
+    let held = report.answers.held.map(BrakeReason::name);
     to.by_label(BrakeReason::NAMES.map(|name| (name, f64::from(held == Some(name)))));
 }
 
@@ -78,18 +78,18 @@ pub(super) fn eligibility(report: &Report) -> Option<f64> {
     known.map(|known| f64::from(!known.is_leaving()))
 }
 
-pub(super) fn last_proofs(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (family, verdict) in families(turn) {
+pub(super) fn last_proofs(report: &Report, to: &mut Samples<'_>) {
+    for (family, verdict) in families(report) {
         for path in &verdict.paths {
             if let Some(at) = path.last_proof {
-                to.add(&[family, names::of_path(path.path)], unix(&turn.report, at));
+                to.add(&[family, names::of_path(path.path)], unix(report, at));
             }
         }
     }
 }
 
-pub(super) fn services_in_trouble(turn: &Snapshot, to: &mut Samples<'_>) {
-    let verdict = &turn.report.verdict;
+pub(super) fn services_in_trouble(report: &Report, to: &mut Samples<'_>) {
+    let verdict = &report.verdict;
     let all = &verdict.services;
     let confirmed = all.iter().filter(|service| service.confirmed).count();
     // The verdict lists the worst Services first, so those that it omits are not confirmed.
@@ -104,35 +104,35 @@ pub(super) fn services_omitted(current: &Current, to: &mut Samples<'_>) {
     }
 }
 
-pub(super) fn external_connections(turn: &Snapshot, to: &mut Samples<'_>) {
+pub(super) fn external_connections(report: &Report, to: &mut Samples<'_>) {
     let families = Family::ALL.map(names::of_family).into_iter();
-    let counted = families.zip(turn.report.drain.counted);
+    let counted = families.zip(report.drain.counted);
     to.by_label(counted.map(|(family, count)| (family, count as f64)));
 }
 
 /// Labels (family, path, transport) and state of each kind of probe.
-fn lanes(turn: &Snapshot) -> impl Iterator<Item = ([&'static str; 3], &LaneView)> {
-    families(turn).flat_map(|(family, verdict)| {
+fn lanes(report: &Report) -> impl Iterator<Item = ([&'static str; 3], &LaneView)> {
+    families(report).flat_map(|(family, verdict)| {
         let lanes = verdict.lanes.iter();
         lanes.map(move |lane| ([family, lane.path.name(), lane.transport.name()], lane))
     })
 }
 
-pub(super) fn armed_probes(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (labels, lane) in lanes(turn) {
+pub(super) fn armed_probes(report: &Report, to: &mut Samples<'_>) {
+    for (labels, lane) in lanes(report) {
         to.add(&labels, f64::from(lane.armed));
     }
 }
 
-pub(super) fn failing_probes(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (labels, lane) in lanes(turn).filter(|(_, lane)| lane.failures > 0) {
+pub(super) fn failing_probes(report: &Report, to: &mut Samples<'_>) {
+    for (labels, lane) in lanes(report).filter(|(_, lane)| lane.failures > 0) {
         to.add(&labels, lane.failures.into());
     }
 }
 
 /// The lag of a path is that of its slower transport.
-pub(super) fn programming_lags(turn: &Snapshot, to: &mut Samples<'_>) {
-    for (family, verdict) in families(turn) {
+pub(super) fn programming_lags(report: &Report, to: &mut Samples<'_>) {
+    for (family, verdict) in families(report) {
         for path in ProbePath::ALL {
             let lanes = verdict.lanes.iter().filter(|lane| lane.path == path);
             if let Some(lag) = lanes.filter_map(LaneView::programming_lag).max() {
@@ -142,15 +142,15 @@ pub(super) fn programming_lags(turn: &Snapshot, to: &mut Samples<'_>) {
     }
 }
 
-pub(super) fn coverage_losses(turn: &Snapshot, to: &mut Samples<'_>) {
-    let losses = turn.report.verdict.coverage.losses.iter();
+pub(super) fn coverage_losses(report: &Report, to: &mut Samples<'_>) {
+    let losses = report.verdict.coverage.losses.iter();
     // Several devices may share a loss, but a series must be unique.
     let losses: BTreeSet<&str> = losses.map(|loss| loss.name()).collect();
     to.by_label(losses.into_iter().map(|loss| (loss, 1.0)));
 }
 
-pub(super) fn faults(turn: &Snapshot, to: &mut Samples<'_>) {
-    let faults = turn.report.faults.iter().filter(|(_, count)| **count > 0);
+pub(super) fn faults(report: &Report, to: &mut Samples<'_>) {
+    let faults = report.faults.iter().filter(|(_, count)| **count > 0);
     to.by_label(faults.map(|(fault, count)| (fault.as_ref(), *count as f64)));
 }
 
@@ -159,8 +159,8 @@ pub(super) fn conntrack_full_drops(report: &Report) -> Option<f64> {
     conntrack.table.map(|_| conntrack.dropped as f64)
 }
 
-pub(super) fn frontend_conflicts(turn: &Snapshot, to: &mut Samples<'_>) {
-    let conflicts = &turn.report.conflicts;
+pub(super) fn frontend_conflicts(report: &Report, to: &mut Samples<'_>) {
+    let conflicts = &report.conflicts;
     to.by_label([
         ("service", conflicts.services as f64),
         ("sentinel", conflicts.sentinel as f64),
@@ -168,16 +168,16 @@ pub(super) fn frontend_conflicts(turn: &Snapshot, to: &mut Samples<'_>) {
     ]);
 }
 
-pub(super) fn unjudged_services(turn: &Snapshot, to: &mut Samples<'_>) {
-    let unjudged = &turn.report.expectations.unjudged;
+pub(super) fn unjudged_services(report: &Report, to: &mut Samples<'_>) {
+    let unjudged = &report.expectations.unjudged;
     to.by_label([
         ("service", unjudged.service as f64),
         ("namespace", unjudged.namespace as f64),
     ]);
 }
 
-pub(super) fn build(turn: &Snapshot, to: &mut Samples<'_>) {
-    let agent = &turn.report.agent;
+pub(super) fn build(report: &Report, to: &mut Samples<'_>) {
+    let agent = &report.agent;
     to.add(
         &[&agent.version, crate::REVISION, &agent.abi.to_string()],
         1.0,

@@ -16,10 +16,10 @@ pub(super) struct Exposition(pub(super) Arc<Metrics>);
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (current, counted) = (self.0.current(), &self.0.counted);
-        let turn = current.snapshot.as_ref();
+        let report = current.report.as_deref();
         for (_, it) in ALL {
             let is_absent = match it.source {
-                Source::Value(_) | Source::Turn(_) => turn.is_none(),
+                Source::Value(_) | Source::Turn(_) => report.is_none(),
                 Source::Always(_) => false,
                 Source::Library(metric) => metric(counted).is_empty(),
             };
@@ -31,9 +31,9 @@ impl Collector for Exposition {
                 definition: it,
                 encoder,
             };
-            match (it.source, turn) {
-                (Source::Value(read), Some(turn)) => samples.value(read(&turn.report)),
-                (Source::Turn(read), Some(turn)) => read(turn, &mut samples),
+            match (it.source, report) {
+                (Source::Value(read), Some(report)) => samples.value(read(report)),
+                (Source::Turn(read), Some(report)) => read(report, &mut samples),
                 (Source::Always(read), _) => read(&current, &mut samples),
                 (Source::Library(metric), _) => metric(counted).encode(samples.encoder)?,
                 (_, None) => {}

@@ -83,14 +83,12 @@ fn delta(service: u32, outcome: Outcome, count: u32, lost: u32) -> CountDelta {
     }
 }
 
-fn snapshot() -> Snapshot {
+fn report() -> Arc<Report> {
     let mut report = sample::broken();
     report.verdict.coverage.losses = sample::blind().verdict.coverage.losses;
     report.verdict.conntrack = sample::probed::full_table();
-    Snapshot {
-        report: Arc::new(report),
-        reattached: 3,
-    }
+    report.reattached = 3;
+    Arc::new(report)
 }
 
 fn lane() -> Lane {
@@ -109,7 +107,7 @@ fn value(page: &str, series: &str) -> Option<f64> {
 #[test]
 fn every_definition_is_exposed_and_nothing_else() {
     let metrics = Metrics::new();
-    metrics.update(snapshot());
+    metrics.update(report());
     assert!(!metrics.encode().contains("kubeproxy_"));
     metrics.http().as_kube_proxy();
     metrics.publish().want(Published::Condition);
@@ -254,7 +252,7 @@ fn label_values(page: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
 #[test]
 fn values_are_those_of_the_report() {
     let metrics = Metrics::new();
-    metrics.update(snapshot());
+    metrics.update(report());
     let page = metrics.encode();
     for (series, expected) in [
         (r#"pathproof_state{family="IPv4",state="broken"}"#, 1.0),

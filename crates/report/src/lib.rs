@@ -78,6 +78,9 @@ pub struct Report {
     pub sightings: Vec<SightingReport>,
     /// Interfaces that are observed, or should be.
     pub devices: Vec<DeviceReport>,
+    /// Number of hooks that were found detached and restored since the agent started.
+    #[serde(default)]
+    pub reattached: u64,
     /// Which program translates each path, and how much of it the observer sees.
     pub datapath: DatapathTopology,
     /// Numbers of expected Services, frontends and endpoints.
@@ -330,6 +333,7 @@ impl Report {
             udp: UdpReport::default(),
             sightings: Vec::new(),
             devices: Vec::new(),
+            reattached: 0,
             datapath: node.judge().topology.clone(),
             expectations: ExpectationReport::default(),
             conflicts: ConflictsReport::default(),

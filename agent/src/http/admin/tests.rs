@@ -7,7 +7,6 @@ use rstest::rstest;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::metrics::Snapshot;
 
 const NOW: Mono = Mono(60_000_000_000);
 
@@ -155,10 +154,7 @@ async fn a_stalled_main_loop_is_not_alive() {
 #[tokio::test]
 async fn metrics_are_openmetrics() {
     let fixture = fixture();
-    fixture.metrics.update(Snapshot {
-        report: Arc::new(sample::proven()),
-        reattached: 0,
-    });
+    fixture.metrics.update(Arc::new(sample::proven()));
     let (status, kind, body) = ask(&fixture.router, Method::GET, "/metrics").await;
     assert_eq!(
         (status.as_u16(), kind.as_str()),

@@ -10,7 +10,7 @@ use pathproof_wire::evidence::{OUTCOMES, Outcome};
 use pathproof_wire::service::{Family, SourceClass};
 
 use super::super::*;
-use super::{Names, snapshot, value};
+use super::{Names, value};
 
 const WELL: [Outcome; 5] = [
     Outcome::Arrived,
@@ -87,10 +87,7 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
     ]
     .map(|name| (name.to_owned(), 12))
     .into();
-    metrics.update(Snapshot {
-        report: Arc::new(report),
-        ..snapshot()
-    });
+    metrics.update(Arc::new(report));
     for udp in [false, true] {
         let names = names(ports, udp);
         for class in SourceClass::ALL {

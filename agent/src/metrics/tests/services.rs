@@ -8,18 +8,15 @@ use proptest::prelude::*;
 
 use super::super::connections::{MAX_MORE_FAILED, MAX_SERVICES, RECENT};
 use super::super::*;
-use super::{Names, bounds, delta, label_values, snapshot, value};
+use super::{Names, bounds, delta, label_values, report, value};
 
 const CONNECTIONS: &str = "pathproof_service_connections_total";
 
 /// A healthy node at a given time.
-fn sound(at: Mono) -> Snapshot {
+fn sound(at: Mono) -> Arc<Report> {
     let mut report = sample::proven();
     report.verdict.at = at;
-    Snapshot {
-        report: Arc::new(report),
-        ..snapshot()
-    }
+    Arc::new(report)
 }
 
 fn record(metrics: &Arc<Metrics>, names: &Names, delta: CountDelta) {
@@ -43,7 +40,7 @@ fn shown(metrics: &Arc<Metrics>) -> Vec<String> {
 fn the_exposition_keeps_the_bounds() {
     const MOST: u32 = 3 * MAX_SERVICES as u32;
     let metrics = Metrics::with(ServiceMetrics::All);
-    metrics.update(snapshot());
+    metrics.update(report());
     for kind in [Published::Condition, Published::Event] {
         metrics.publish().want(kind);
     }
@@ -155,16 +152,14 @@ fn a_series_continues_when_it_reappears() {
 fn the_worst_are_shown_and_the_rest_is_counted() {
     let metrics = Metrics::new();
     let names = Names::of(200);
-    let mut broken = sound(Mono(0));
-    let mut report = (*broken.report).clone();
+    let mut report = Arc::unwrap_or_clone(sound(Mono(0)));
     let mut named = sample::broken().verdict.services;
     named.truncate(1);
     named[0].service = "shop/s7:http".to_owned();
     named[0].family = Family::V4;
     named[0].confirmed = true;
     report.verdict.services = named;
-    broken.report = Arc::new(report);
-    metrics.update(broken);
+    metrics.update(Arc::new(report));
     for id in 0..200 {
         record(&metrics, &names, delta(id, Outcome::Leaked, 1 + id, 0));
     }
