@@ -225,7 +225,8 @@ impl Agent {
             None => Event::Tick,
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
-                (self.output.metrics).record_sample(&read.sample.counts, self.node.planner());
+                let counts = &read.sample.counts;
+                self.output.metrics.record_sample(counts, self.node.planner());
                 (self.output.episodes.journal).count(counts, self.node.planner());
                 self.output.faults = Some(read.sample.faults);
                 Event::Sample(Box::new(read.sample))

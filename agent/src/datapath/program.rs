@@ -12,7 +12,6 @@ use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError};
 use pathproof_facts::node_context::SourcePrefix;
-use pathproof_facts::time::Mono;
 use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::abi::map;
 use pathproof_wire::evidence::UdpPorts;

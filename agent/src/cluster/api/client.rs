@@ -8,11 +8,11 @@ use std::error::Error;
 use std::io;
 use std::iter::successors;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
+use hyper::http::uri::InvalidUri;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self};
@@ -44,7 +44,7 @@ pub enum ClientError {
     },
     /// Does not happen with the option, which accepts only URLs.
     #[error("--server: {0}")]
-    Url(#[from] <Uri as FromStr>::Err),
+    Url(#[from] InvalidUri),
     #[error(
         "the ServiceAccount's token and certificate cannot be read; mount them (automountServiceAccountToken), or give --kubeconfig"
     )]

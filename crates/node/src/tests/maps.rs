@@ -133,7 +133,7 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
         .clone();
     assert!(losses.misrouted_suspended);
     let endpoints = missing.endpoints;
-    let has = |loss: CoverageLoss| losses.losses.iter().any(|one| one.loss == loss);
+    let has = |loss: CoverageLoss| losses.losses.contains(&loss);
     assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
 }
 

@@ -1,6 +1,7 @@
 //! Connections to other nodes, as a sample reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use pathproof_wire::evidence::{Pending, PendingKey, state};
@@ -8,6 +9,7 @@ use pathproof_wire::service::{Family, NEAR, SourceClass, frontend_flag};
 use serde::{Deserialize, Serialize};
 
 use super::LARGE_TRANSFER_PORT;
+use crate::evidence::ip_of;
 
 /// Maximum length of each list of a [`PeerSample`].
 pub(super) const LISTED: usize = 64;
@@ -41,6 +43,7 @@ pub struct LargeTransferFailure {
     pub family: Family,
     /// Id of the Service port and family.
     pub service: u32,
+    pub client: IpAddr,
 }
 
 /// Connections to one range of a node's addresses that left by one device.
@@ -99,6 +102,7 @@ impl PeerSample {
             self.large_transfer_failures.push(LargeTransferFailure {
                 family,
                 service: pending.service,
+                client: ip_of(&pending.client),
             });
         }
         // An answer counts whatever else was observed of the connection; silence counts only

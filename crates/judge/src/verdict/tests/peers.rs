@@ -235,6 +235,7 @@ fn cut_transfers_name_the_mtu_until_they_cease() {
         let failures = [ECHO, WEB].map(|service| LargeTransferFailure {
             family: Family::V4,
             service,
+            client: [10, 244, 1, 9].into(),
         });
         let sample = PeerSample {
             large_transfer_failures: failures.to_vec(),
