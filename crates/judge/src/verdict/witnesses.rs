@@ -330,7 +330,7 @@ impl<'a> Case<'a> {
         let is_separate = |(_, lane): &Probed<'a>| {
             let since = match self.run(lane) {
                 Some(run) => Some(run.onset()),
-                // A new agent has not probed yet what its predecessor saw fail a moment ago.
+                // A gap, damaged devices or a restart ended the run, but not its reason.
                 None => lane.failed_before(self.now),
             };
             since.is_some_and(|since| {

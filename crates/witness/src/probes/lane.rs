@@ -250,12 +250,11 @@ impl LaneLedger {
         })
     }
 
-    /// Since when a lane that this agent has not probed yet failed for the previous one, until less than
-    /// [`HELD`] ago.
+    /// Since when the lane failed before its run ended without a pass: by a gap in probing, damaged devices or a
+    /// restart of the agent. `None` if its last failure was more than [`HELD`] ago.
     pub fn failed_before(&self, now: Mono) -> Option<Mono> {
-        let is_recent = |at: Mono| now.since(at) <= HELD;
-        let is_new = self.last.is_none() && self.last_failure.is_some_and(is_recent);
-        self.failing_since.filter(|_| is_new)
+        let is_recent = self.last_failure.is_some_and(|at| now.since(at) <= HELD);
+        self.failing_since.filter(|_| is_recent)
     }
 
     /// Whether this agent or the previous one ever probed it.

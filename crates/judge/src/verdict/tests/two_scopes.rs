@@ -124,6 +124,38 @@ fn connections_beside_a_lane_with_a_gap(#[case] dropped_from: u64, #[case] broke
     assert_eq!(state == State::Broken, broken, "{state:?}");
 }
 
+/// Probes of the lane are lost from `filtered` on, and all connections from 20 s on. Damage to the sentinel's
+/// devices ends the run of lost probes at 40 s, but not the reason why they were lost.
+#[rstest]
+#[case::fault(19_750, true)]
+#[case::filter_and_policy(4_250, false)]
+fn connections_beside_a_lane_whose_devices_are_damaged(
+    #[case] filtered: u64,
+    #[case] broken: bool,
+) {
+    let lanes = [ProbePath::OffCluster];
+    let mut world = World::probed(&lanes);
+    for at in (2_250..40_000).step_by(250) {
+        for (service, client) in [(WEB, 1), (API, 2)] {
+            match at < 20_000 {
+                true => drop(world.prove(service, Pod, at - 10)),
+                false => drop(world.fail(service, Pod, client, Failure::Lost, at)),
+            }
+        }
+        let fate = if at < filtered {
+            Fate::Pass
+        } else {
+            Fate::Drop
+        };
+        world.rounds(at, at, &lanes, |_| fate);
+    }
+    let sentence = "pathproof-c0 is down".to_owned();
+    world.ledger.sentinel.damaged(ms(40_000), sentence);
+    world.look(41_000);
+    let state = world.verdict(41_000).state;
+    assert_eq!(state == State::Broken, broken, "{state:?}");
+}
+
 /// Connections are lost from 4.25 s or 49 s on, and none is dialled between 12 and 50 s. Probes of the lane are
 /// lost from 49 s on. A policy that drops connections before the pause is no fault of the node.
 #[rstest]
