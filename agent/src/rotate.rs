@@ -153,7 +153,8 @@ impl Rotator {
             return Ok(());
         }
         let clocks = || (clock::wall(), clock::mono());
-        let follow = || follow_nodes(self.client.clone(), clocks, self.config.addresses());
+        let (ours, by) = (self.config.addresses(), self.config.domains());
+        let follow = || follow_nodes(self.client.clone(), clocks, ours, by);
         self.nodes.get_or_insert_with(follow);
         // Do not return yet if this failed: a node must return to load balancers even if the sentinel has a
         // problem.

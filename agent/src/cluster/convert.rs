@@ -18,7 +18,7 @@ use pathproof_facts::cluster::{
     Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
-use pathproof_facts::fleet_report::FLEET;
+use pathproof_facts::fleet_report::{FLEET, FLEET_LENGTH};
 use pathproof_facts::node_context::address;
 use pathproof_facts::switches::ENFORCEMENT;
 
@@ -236,7 +236,7 @@ impl Converter {
             service: service.into(),
             ports: self.slice_ports(ports)?,
             endpoints,
-            fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, 1_024)),
+            fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, FLEET_LENGTH)),
         }))))
     }
 

@@ -1,6 +1,7 @@
 //! The options of `pathproof rotate`.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser as _;
@@ -9,9 +10,18 @@ use pathproof_facts::cluster::ObjectName;
 use pathproof_wire::service::FAMILIES;
 
 use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
-use super::values::{dns_name, minutes, object_name, pair, percent};
+use super::values::{OrNone, dns_name, label, minutes, object_name, pair, percent};
 
 const WITHDRAWAL: &str = "Withdrawal";
+/// The well-known label of zones, and those of the node pools of GKE, EKS, AKS, DOKS and Karpenter.
+pub(super) const DOMAINS: [&str; 6] = [
+    "topology.kubernetes.io/zone",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "doks.digitalocean.com/node-pool",
+    "karpenter.sh/nodepool",
+];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Withdraw {
@@ -86,6 +96,21 @@ pub struct RotateConfig {
     )]
     pub lease: String,
 
+    /// Label of Nodes by whose values the fleet brake also counts, such as that of your node pools (repeatable);
+    /// "none" counts the cluster only
+    ///
+    /// A load balancer sees one pool, not the cluster. No more than the agents' --fleet-brake of any
+    /// zone or pool may answer 503, but always one node. Of these labels, at most four that Nodes have
+    /// are counted, in alphabetical order.
+    #[arg(
+        long,
+        value_name = "LABEL",
+        default_values = DOMAINS,
+        value_parser = label,
+        help_heading = SENTINEL
+    )]
+    pub brake_by: Vec<OrNone<Arc<str>>>,
+
     /// How failing nodes are withdrawn from load balancers without health checks, such as MetalLB
     ///
     /// label: the leader sets node.kubernetes.io/exclude-from-external-load-balancers=pathproof on
@@ -124,6 +149,11 @@ pub struct RotateConfig {
 }
 
 impl RotateConfig {
+    /// Labels whose values are failure domains.
+    pub fn domains(&self) -> Vec<Arc<str>> {
+        self.brake_by.iter().flatten().cloned().collect()
+    }
+
     /// The addresses that every node routes to the sentinel. Pod addresses are not among them, because each
     /// has to be in the podCIDRs of its Node.
     pub fn addresses(&self) -> Vec<IpAddr> {

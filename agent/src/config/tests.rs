@@ -365,6 +365,22 @@ fn the_rotators_default_addresses_are_the_agents() {
     assert_eq!(line.rotate.echo, sentinel.echo);
 }
 
+#[rstest]
+#[case::default(&[], &crate::config::rotate::DOMAINS)]
+#[case::several(&["--brake-by=pool", "--brake-by=example.com/rack,zone"], &["pool", "example.com/rack", "zone"])]
+#[case::off(&["--brake-by=none"], &[])]
+fn labels_of_failure_domains(#[case] options: &[&str], #[case] expected: &[&str]) {
+    let line = RotatorLine::try_parse_from(["rotate"].iter().chain(options)).unwrap();
+    let domains = line.rotate.domains();
+    assert!(
+        domains
+            .iter()
+            .map(|label| &**label)
+            .eq(expected.iter().copied())
+    );
+    assert!(RotatorLine::try_parse_from(["rotate", "--brake-by=a/b/c"]).is_err());
+}
+
 /// The core's tests, its simulator and docs/sizing.md assume the same interval.
 #[test]
 fn the_default_interval_is_the_cores() {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -10,7 +11,7 @@ use jiff::SignedDuration;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::address;
 use pathproof_facts::time::Wall;
-use pathproof_judge::eligibility::is_dns_name;
+use pathproof_judge::eligibility::{is_dns_name, key_problem};
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing_subscriber::filter::EnvFilter;
@@ -120,6 +121,14 @@ pub(super) fn minutes(
                      250ms"
                 )
             })
+    }
+}
+
+/// Key of a label, or `none`; an empty text, as of an empty environment variable, is none too.
+pub(super) fn label(text: &str) -> Result<OrNone<Arc<str>>, &'static str> {
+    match text.trim() {
+        "" | NONE => Ok(None),
+        text => key_problem(text).map_or_else(|| Ok(Some(text.into())), Err),
     }
 }
 

@@ -126,6 +126,17 @@ async fn a_node_that_uses_the_sentinels_address_is_published(
     server.until_counted(&mut rotator, &expected).await;
 }
 
+/// The first node is one of a pool; the others have no such label.
+#[tokio::test]
+async fn a_failing_node_is_counted_in_its_pool() {
+    let server = Server::start().await;
+    server.store().nodes = 3;
+    server.store().first = json!({ "metadata": { "labels": { "pool": "a", "other": "b" } } });
+    let mut rotator = server.rotator("a", HOUR).await;
+    let sound = r#"{"nodes":3,"unsound":{},"domains":{"pool":{}}}"#;
+    server.until_counted(&mut rotator, sound).await;
+}
+
 /// A node leaves by its agent's condition. One whose machine goes in any case does not count.
 #[rstest]
 #[case::marked(json!({}), "", 1)]

@@ -8,6 +8,10 @@ use thiserror::Error;
 
 /// Annotation of the sentinel's slices that holds a [`FleetReport`].
 pub const FLEET: &str = "pathproof.io/fleet";
+/// Agents read no more bytes of the annotation than this.
+pub const FLEET_LENGTH: usize = 1_024;
+/// Maximum number of labels that make failure domains: groups of nodes with the same value, such as a zone.
+pub const DOMAIN_LABELS: usize = 4;
 
 /// Count of the cluster's nodes, as the rotator publishes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,13 @@ pub struct FleetReport {
     /// does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<u32>,
+    /// Failing and all nodes of the failure domains in which nodes fail, by label and value. Labels without
+    /// such a domain are listed too. An earlier rotator lists none, and then the cluster's count alone limits.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub domains: BTreeMap<String, BTreeMap<String, (u32, u32)>>,
+    /// The fullest of the domains for which the annotation has no room; `None` if it lists them all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest: Option<(u32, u32)>,
     /// When the report was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
     pub written: i64,
@@ -46,11 +57,16 @@ impl FleetReport {
         let report: Self = serde_json::from_str(text)?;
         let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();
         let unsound = unsound.max(report.leaving.unwrap_or_default().into());
-        if unsound > u64::from(report.nodes) {
-            let nodes = report.nodes;
-            return Err(FleetReportError::Absurd { unsound, nodes });
+        let domains = report.domains.values().flat_map(BTreeMap::values);
+        let domains = domains.chain(&report.rest);
+        let domains = domains.map(|(unsound, nodes)| (u64::from(*unsound), *nodes));
+        let absurd = domains
+            .chain([(unsound, report.nodes)])
+            .find(|(unsound, nodes)| *unsound > u64::from(*nodes));
+        match absurd {
+            Some((unsound, nodes)) => Err(FleetReportError::Absurd { unsound, nodes }),
+            None => Ok(report),
         }
-        Ok(report)
     }
 
     pub fn text(&self) -> String {
@@ -78,13 +94,21 @@ impl FleetReport {
         }
     }
 
-    /// The count with its time; `None` if no agent publishes its condition.
-    pub fn published(&self) -> Option<Published> {
-        let (count, leaving, written) = (self.count(), self.leaving, self.written);
+    /// The count with its time, for a node on which `value_of` returns the value of a label; `None` if no
+    /// agent publishes its condition.
+    pub fn published<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> Option<Published> {
+        let mut domains = [Count::default(); DOMAIN_LABELS];
+        for (count, (label, listed)) in domains.iter_mut().zip(&self.domains) {
+            let known = value_of(label).and_then(|value| listed.get(value).or(self.rest.as_ref()));
+            if let Some(&(unsound, nodes)) = known {
+                *count = Count { unsound, nodes };
+            }
+        }
         (self.nodes > 0).then_some(Published {
-            count,
-            leaving,
-            written,
+            count: self.count(),
+            domains,
+            leaving: self.leaving,
+            written: self.written,
         })
     }
 }
@@ -101,6 +125,10 @@ pub struct Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Published {
     pub count: Count,
+    /// Counts of the failure domains of this node, by the label's place; of no nodes where it has none, where
+    /// no node fails, or from an earlier rotator.
+    #[serde(default)]
+    pub domains: [Count; DOMAIN_LABELS],
     /// See [`FleetReport::leaving`].
     #[serde(default)]
     pub leaving: Option<u32>,
@@ -109,10 +137,17 @@ pub struct Published {
 }
 
 impl Published {
-    /// The count of leaving nodes in place of unsound ones.
+    /// The count of leaving nodes in place of unsound ones. They are counted for the whole cluster only.
     pub fn of_leaving(mut self) -> Option<Self> {
         self.count.unsound = self.leaving?;
+        self.domains = [Count::default(); DOMAIN_LABELS];
         Some(self)
+    }
+
+    /// All counts that limit this node: of the cluster, then of its failure domains.
+    pub fn counts(&self) -> [Count; 1 + DOMAIN_LABELS] {
+        let [a, b, c, d] = self.domains;
+        [self.count, a, b, c, d]
     }
 }
 

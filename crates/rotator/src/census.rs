@@ -8,6 +8,7 @@ use pathproof_facts::fleet_report::FleetReport;
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_report::condition::Status;
 
+use super::domains::{self, Labels};
 use super::withdrawal::Excluded;
 use super::{ConditionSeen, OUT_OF_DATE, age};
 
@@ -57,6 +58,7 @@ pub(super) struct Member {
     pub(super) version: Box<str>,
     /// How the node uses the sentinel's addresses, as a sentence.
     in_use: Option<Box<str>>,
+    domains: Labels,
     list: u32,
 }
 
@@ -105,6 +107,7 @@ impl Census {
             excluded: Excluded::No,
             version: "".into(),
             in_use: None,
+            domains: Box::default(),
             list: self.list,
         };
         let before = self.nodes.insert(node.into(), member);
@@ -131,6 +134,12 @@ impl Census {
         }
     }
 
+    pub fn set_domains(&mut self, node: &str, domains: Labels) {
+        if let Some(member) = self.nodes.get_mut(node) {
+            member.domains = domains;
+        }
+    }
+
     pub fn remove(&mut self, node: &str) {
         self.nodes.remove(node);
     }
@@ -151,14 +160,18 @@ impl Census {
             *unsound.entry(reason.to_string()).or_default() += 1;
         }
         let leaving = counted.clone().filter(|member| member.leaving).count();
-        FleetReport {
-            nodes: counted.count() as u32,
+        let mut report = FleetReport {
+            nodes: counted.clone().count() as u32,
             unsound,
             leaving: Some(leaving as u32),
             written: wall.0 / 1_000_000_000,
             // Always the same sentence: a different one would count as a change.
             in_use: in_use.min().map(str::to_owned),
-        }
+            ..FleetReport::default()
+        };
+        let counted = counted.map(|member| (&member.domains, member.failing.is_some()));
+        domains::list(&mut report, &domains::count(counted));
+        report
     }
 
     /// The count that the sentinel's slices should have now. `None` leaves the slices as they are: before
@@ -181,7 +194,11 @@ impl Census {
             let leaving_of = |report: &FleetReport| report.leaving.unwrap_or_default();
             let leaving = leaving_of(&last.report).abs_diff(leaving_of(&counted));
             let (since, pause) = match before.abs_diff(after).max(leaving) {
-                _ if last.report.in_use != counted.in_use => (last.changed, Duration::ZERO),
+                _ if last.report.in_use != counted.in_use
+                    || domains::rise(&last.report, &counted) =>
+                {
+                    (last.changed, Duration::ZERO)
+                }
                 0 if is_same(last) => (last.written, BEAT),
                 0 => (last.changed, OTHER),
                 change if change >= 1.max(counted.nodes / ONE_IN) => (last.changed, Duration::ZERO),

@@ -2,6 +2,7 @@
 //! their order. Nothing here reads a cluster.
 
 pub mod census;
+pub mod domains;
 pub mod rotation;
 pub mod withdrawal;
 

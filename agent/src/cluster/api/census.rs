@@ -13,6 +13,7 @@ use pathproof_judge::eligibility::is_final;
 use pathproof_report::condition::Reason;
 use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
+use pathproof_rotator::domains::Labels;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -46,8 +47,14 @@ impl Known {
 }
 
 /// Follows all Nodes. `clocks` reads the wall clock and the monotonic clock. `ours` has the sentinel's
-/// addresses, which no Node should use. Must be called within a tokio runtime.
-pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono), ours: Vec<IpAddr>) -> Nodes {
+/// addresses, which no Node should use. Values of the labels `by` are failure domains. Must be called within a
+/// tokio runtime.
+pub fn follow_nodes(
+    client: Client,
+    clocks: fn() -> (Wall, Mono),
+    ours: Vec<IpAddr>,
+    by: Vec<Arc<str>>,
+) -> Nodes {
     let known = Arc::new(Known::default());
     let taken = Arc::clone(&known);
     let mut task = JoinSet::new();
@@ -56,7 +63,7 @@ pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono), ours: Vec<IpAd
         let follower = Follower::new(client, Requests::nodes(), Pace::default(), events);
         let take = async {
             while let Some(event) = received.recv().await {
-                if take(&mut taken.lock(), event, clocks(), &ours) {
+                if take(&mut taken.lock(), event, clocks(), &ours, &by) {
                     taken.changed.notify_one();
                 }
             }
@@ -104,6 +111,7 @@ fn take(
     event: Event,
     at: (Wall, Mono),
     ours: &[IpAddr],
+    by: &[Arc<str>],
 ) -> bool {
     match event {
         Event::ListBegins(_) => census.begin_list(),
@@ -115,6 +123,7 @@ fn take(
             let changed = put(census, &node, at);
             let name = node.metadata.name.as_deref().unwrap_or_default();
             census.set_in_use(name, use_of(&node, ours));
+            census.set_domains(name, domains_of(&node, by));
             return changed;
         }
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
@@ -149,6 +158,16 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
         && !conditions.unwrap_or_default().iter().any(shuts_down)
         && condition.is_some_and(|condition| condition.reason == Reason::Leaving.name());
     changed | census.set_leaving(name, counts_as_leaving)
+}
+
+fn domains_of(node: &Node, by: &[Arc<str>]) -> Labels {
+    let labels = node.metadata.labels.as_ref();
+    let value_of = |label: &Arc<str>| labels?.get(&**label);
+    let domains = by.iter().filter_map(|label| {
+        let value = value_of(label)?;
+        Some((Arc::clone(label), Box::from(value.as_str())))
+    });
+    domains.collect()
 }
 
 /// A sentence if the Node uses an address of the sentinel. The Node's name needs no escaping, because it

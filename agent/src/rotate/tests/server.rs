@@ -273,6 +273,7 @@ impl Server {
             lease: "pathproof-rotator".to_owned(),
             host: host.to_owned(),
             interval,
+            brake_by: vec![Some("pool".into()), None],
             withdraw: Withdraw::Off,
             withdraw_after: Duration::from_secs(60),
             withdraw_share: 20,

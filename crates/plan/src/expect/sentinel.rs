@@ -140,7 +140,13 @@ pub fn sentinel(
     let found = routed(service).and_then(|()| families(rule, state, service, node));
     let altered = found.as_ref().err();
     let (newest, fleet_error) = counted(state);
-    let fleet = newest.as_ref().and_then(FleetReport::published);
+    let value_of = |label: &str| {
+        let mark = format!("label {label}");
+        node?.marks.get(mark.as_str()).map(|value| &**value)
+    };
+    let fleet = newest
+        .as_ref()
+        .and_then(|report| report.published(value_of));
     Sentinel {
         exists: true,
         conflicts: Vec::new(),
