@@ -11,7 +11,7 @@ use std::hash::{Hash as _, Hasher as _};
 use std::time::Duration;
 
 use fnv::FnvHasher;
-use pathproof_facts::fleet_report::{Count, Published};
+use pathproof_facts::fleet_report::{Count, DOMAIN_LABELS, Published};
 use pathproof_facts::time::{HumanDuration, Mono, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ const CLEAR: Duration = Duration::from_secs(10);
 /// Maximum delay of a 503 whose cause may be a policy or a filter, so that the count of other nodes arrives
 /// first. Each node's delay depends on a hash of its name.
 const SPREAD: Duration = Duration::from_secs(10);
+/// Without a count that is newer than its failure, a node answers 503 after its delay, multiplied by this: nodes
+/// then fail one after another over ten minutes.
+const TURNS: u32 = 60;
 /// Time within which the count reflects a condition that returned to healthy.
 const RECOUNTED: Duration = Duration::from_secs(30);
 const NANOS: i64 = 1_000_000_000;
@@ -40,23 +43,29 @@ const SILENT: Duration = Duration::from_secs(15 * 60);
 pub enum BrakeReason {
     /// Too many other nodes are unsound.
     Fleet(Count),
+    /// Too many other nodes of a failure domain of this node are unsound.
+    Domain(Count),
     /// Too many other nodes leave because of marks beyond KEP-3836; `unsound` is their number.
     Leaving(Count),
     /// The cause is uncertain, and the count of other nodes may still arrive.
     Waiting,
     /// The cause is uncertain, and no rotator counts.
     Uncounted,
+    /// The cause is certain, no newer count arrives, and it is not this node's turn yet.
+    Turn,
 }
 
 impl BrakeReason {
-    pub const NAMES: [&str; 4] = ["fleet", "leaving", "waiting", "uncounted"];
+    pub const NAMES: [&str; 6] = ["fleet", "domain", "leaving", "waiting", "uncounted", "turn"];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Fleet(_) => "fleet",
+            Self::Domain(_) => "domain",
             Self::Leaving(_) => "leaving",
             Self::Waiting => "waiting",
             Self::Uncounted => "uncounted",
+            Self::Turn => "turn",
         }
     }
 }
@@ -67,6 +76,10 @@ impl fmt::Display for BrakeReason {
             Self::Fleet(Count { unsound, nodes }) => {
                 write!(f, "the fleet brake is on: {unsound} of {nodes} nodes fail")
             }
+            Self::Domain(Count { unsound, nodes }) => write!(
+                f,
+                "the fleet brake is on: {unsound} of {nodes} nodes in a zone or pool of this node fail"
+            ),
             Self::Leaving(Count { unsound, nodes }) => write!(
                 f,
                 "the fleet brake is on: {unsound} of {nodes} nodes are marked as being removed"
@@ -79,6 +92,12 @@ impl fmt::Display for BrakeReason {
                 f,
                 "the cause is not certain, and the rotator has not counted failing nodes for {}",
                 HumanDuration(SILENT)
+            ),
+            Self::Turn => write!(
+                f,
+                "the rotator has not counted failing nodes since this one failed, so such nodes \
+                 answer 503 one after another within {}",
+                HumanDuration(SPREAD * TURNS)
             ),
         }
     }
@@ -117,17 +136,42 @@ struct CurrentFailure {
     certain: bool,
     /// Number of unsound nodes when it began.
     before: u32,
+    /// The same of each failure domain.
+    #[serde(default)]
+    before_in: [u32; DOMAIN_LABELS],
+    /// Whether a count below the limit arrived after it began.
+    #[serde(default)]
+    counted: bool,
     /// Whether the 503 is no longer taken back.
     settled: bool,
 }
 
+/// Numbers of the cluster, then of this node's failure domains.
+type Numbers = [u32; 1 + DOMAIN_LABELS];
+
 impl CurrentFailure {
-    /// Number of unsound nodes besides this one. This node is in the count once the count has grown, or after
+    /// Numbers of unsound nodes besides this one. This node is in a count once the count has grown, or after
     /// [`COUNTED`]: if other nodes recovered in that time, the count does not grow.
-    fn others(&self, count: Count, now: Mono) -> u32 {
-        let counted = count.unsound > self.before || now.since(self.since) > COUNTED;
-        count.unsound.saturating_sub(counted.into())
+    fn others(&self, published: &Published, now: Mono) -> Numbers {
+        let [a, b, c, d] = self.before_in;
+        let before = [self.before, a, b, c, d];
+        let is_late = now.since(self.since) > COUNTED;
+        let mut others = published.counts().map(|count| count.unsound);
+        for (others, before) in others.iter_mut().zip(before) {
+            *others = others.saturating_sub((*others > before || is_late).into());
+        }
+        others
     }
+}
+
+/// The first count that is at its limit, the cluster's before those of domains: any of them holds a 503 back.
+fn at_limit(published: &Published, percent: u32, others: Numbers) -> Option<BrakeReason> {
+    let mut counts = published.counts().into_iter().zip(others).enumerate();
+    let found = counts.find(|(_, (count, others))| count.is_over(percent, *others));
+    found.map(|(place, (count, _))| match place {
+        0 => BrakeReason::Fleet(count),
+        _ => BrakeReason::Domain(count),
+    })
 }
 
 impl Brake {
@@ -177,43 +221,67 @@ impl Brake {
         }
         let failing = self.fail(certain, now);
         // There was never a count: the rotator is missing, or too old to count.
-        let (Published { count, .. }, came) = self.memory.counted?;
+        let (published, came) = self.memory.counted?;
         // A count that holds this node back does so until the next count arrives: an outage of the API server
         // must not release all nodes at once.
-        let heard = came.filter(|at| now.since(*at) <= SILENT);
-        if heard.is_none() && self.memory.over.is_none() {
-            return (!failing.certain).then_some(BrakeReason::Uncounted);
+        let is_heard = came.is_some_and(|at| now.since(at) <= SILENT);
+        if !is_heard && self.memory.over.is_none() {
+            return match failing.certain {
+                true => self.turn(failing, now),
+                false => Some(BrakeReason::Uncounted),
+            };
         }
-        if count.is_over(percent, failing.others(count, now)) {
+        let over = at_limit(&published, percent, failing.others(&published, now));
+        if over.is_some() {
             self.memory.over = Some(now);
         }
         let settled = self.settle(came, now);
         if self.memory.over.is_some() && !settled {
-            return Some(BrakeReason::Fleet(count));
+            return over.or(Some(BrakeReason::Fleet(published.count)));
         }
         // A count that arrived after the failure shows that other nodes are counted too.
-        let counted = came > Some(failing.since) && !self.catches_up(now);
-        let waits = now.since(failing.since) < self.wait || !counted;
-        (waits && !failing.certain && !settled).then_some(BrakeReason::Waiting)
+        let catches_up = self.catches_up(now);
+        let counted = came > Some(failing.since) && !catches_up;
+        if let Some(failing) = &mut self.memory.failing {
+            failing.counted |= counted;
+        }
+        let lasts = now.since(failing.since);
+        match failing.certain {
+            _ if settled => None,
+            false => (lasts < self.wait || !counted).then_some(BrakeReason::Waiting),
+            // The next count is on its way.
+            true if counted || (is_heard && lasts <= COUNTED && !catches_up) => None,
+            true => self.turn(failing, now),
+        }
+    }
+
+    /// Whether a 503 of certain cause waits for this node's turn, because no count shows how many other nodes
+    /// fail.
+    fn turn(&self, failing: CurrentFailure, now: Mono) -> Option<BrakeReason> {
+        let is_due = now.since(failing.since) >= self.wait * TURNS;
+        (!failing.counted && !failing.settled && !is_due).then_some(BrakeReason::Turn)
     }
 
     /// Whether the 503 of a marked node is held back, in a brake that gets
-    /// [counts of leaving nodes](Published::of_leaving). A mark does not wait for a newer count, like a
-    /// failure whose cause is certain.
+    /// [counts of leaving nodes](Published::of_leaving). A mark waits for no newer count and no turn.
     pub fn hold_leaving(&mut self, is_marked: bool, now: Mono) -> Option<BrakeReason> {
         match self.step(is_marked, true, now)? {
             BrakeReason::Fleet(count) => Some(BrakeReason::Leaving(count)),
-            other => Some(other),
+            _ => None,
         }
     }
 
     /// Whether the 503 of Services that fail alone on a healthy node is held back. While too many
     /// other nodes fail, load balancers need this one for every Service.
     pub fn hold_services(&self, fail: bool, now: Mono) -> Option<BrakeReason> {
-        let (Published { count, .. }, came) = self.memory.counted?;
+        let (published, came) = self.memory.counted?;
         let is_known = came.is_some_and(|at| now.since(at) <= SILENT);
-        let is_over = count.is_over(self.percent?, self.unsound_before(count, now));
-        (fail && is_known && is_over).then_some(BrakeReason::Fleet(count))
+        let over = at_limit(
+            &published,
+            self.percent?,
+            self.unsound_before(&published, now),
+        );
+        over.filter(|_| fail && is_known)
     }
 
     /// This node's delay of a 503 whose cause may be a policy, if the brake is on.
@@ -234,20 +302,24 @@ impl Brake {
         self.silent || away.is_some_and(|at| now.since(at) <= CATCH_UP)
     }
 
-    /// Unsound nodes in a count, without this node's last failure, which it may still include.
-    fn unsound_before(&self, count: Count, now: Mono) -> u32 {
+    /// Unsound nodes in each count, without this node's last failure, which it may still include.
+    fn unsound_before(&self, published: &Published, now: Mono) -> Numbers {
         let ended = self.memory.ended;
         let still = ended.is_some_and(|at| now.since(at) <= RECOUNTED);
-        count.unsound.saturating_sub(still.into())
+        let counts = published.counts();
+        counts.map(|count| count.unsound.saturating_sub(still.into()))
     }
 
     fn fail(&mut self, certain: bool, now: Mono) -> CurrentFailure {
         let counted = self.memory.counted;
-        let before = counted.map_or(0, |(last, _)| self.unsound_before(last.count, now));
+        let before = counted.map(|(last, _)| self.unsound_before(&last, now));
+        let [before, before_in @ ..] = before.unwrap_or_default();
         let failing = self.memory.failing.get_or_insert(CurrentFailure {
             since: now,
             certain,
             before,
+            before_in,
+            counted: false,
             settled: false,
         });
         failing.certain |= certain;

@@ -5,6 +5,9 @@ use rstest::rstest;
 
 use super::*;
 
+mod domains;
+mod turns;
+
 fn s(seconds: u64) -> Mono {
     Mono((1_000 + seconds) * 1_000_000_000)
 }
@@ -115,6 +118,7 @@ fn a_503_from_before_the_others_stays(#[case] counts: &[u64], #[case] held: bool
 fn the_first_counts_after_an_outage_settle_nothing() {
     for certain in [true, false] {
         let mut brake = brake(of(0, 200));
+        brake.wait = Duration::ZERO;
         let free = (!certain).then_some(BrakeReason::Waiting);
         brake.source(true, s(1));
         assert_eq!(brake.step(true, certain, s(2)), free);
@@ -146,7 +150,7 @@ fn an_outage_releases_no_held_node() {
     assert_eq!(brake.step(false, false, later), None);
     assert_eq!(
         brake.step(true, true, later),
-        None,
+        Some(BrakeReason::Turn),
         "a failure after the outage"
     );
 }
@@ -173,13 +177,17 @@ fn a_held_503_is_answered_once_the_others_are_sound_for_a_while() {
 
 /// The rotator was killed after a count that lacks this node, which later assumes to be in it.
 #[test]
-fn a_503_that_an_old_count_releases_is_taken_back() {
+fn an_old_count_releases_no_node_before_its_turn() {
     for certain in [true, false] {
         let mut brake = brake(of(1, 3));
+        brake.wait = SPREAD / 2;
         assert!(brake.step(true, certain, s(1)).is_some());
         assert!(brake.step(true, certain, s(16)).is_some());
-        let newer = (!certain).then_some(BrakeReason::Waiting);
-        assert_eq!(brake.step(true, certain, s(27)), newer);
+        let newer = match certain {
+            true => BrakeReason::Turn,
+            false => BrakeReason::Waiting,
+        };
+        assert_eq!(brake.step(true, certain, s(27)), Some(newer));
         count(&mut brake, of(2, 3), s(60));
         assert!(matches!(
             brake.step(true, certain, s(60)),
@@ -231,15 +239,12 @@ fn an_uncertain_cause_waits() {
 
 /// The rotator ended, lost its Lease, or cannot reach the API server.
 #[rstest]
-#[case::certain(true, None)]
-#[case::uncertain(false, Some(BrakeReason::Uncounted))]
-fn an_old_count_no_longer_holds_a_node_back(
-    #[case] certain: bool,
-    #[case] held: Option<BrakeReason>,
-) {
+#[case::certain(true, BrakeReason::Turn)]
+#[case::uncertain(false, BrakeReason::Uncounted)]
+fn an_old_count_no_longer_holds_a_node_back(#[case] certain: bool, #[case] held: BrakeReason) {
     let mut silent = brake(of(100, 200));
     let at = s(SILENT.as_secs() + 1);
-    assert_eq!(silent.step(true, certain, at), held);
+    assert_eq!(silent.step(true, certain, at), Some(held));
     let mut heard = brake(of(100, 200));
     count(&mut heard, of(100, 200), s(600));
     assert!(matches!(
@@ -261,12 +266,12 @@ fn a_count_that_was_known_is_no_sign_of_life() {
     first.record(old, wall(late), late);
     assert_eq!(
         first.step(true, true, late),
-        None,
+        Some(BrakeReason::Turn),
         "the last count is too old"
     );
     let mut again = brake(of(100, 200));
     again.record(old, wall(late), late);
-    assert_eq!(again.step(true, true, late), None);
+    assert_eq!(again.step(true, true, late), Some(BrakeReason::Turn));
     count(&mut again, of(100, 200), late);
     assert!(matches!(
         again.step(true, true, late),
@@ -339,6 +344,12 @@ fn nodes_wait_differently() {
 #[case(r#"{"nodes":3,"unsound":{"a":4294967295,"b":4294967295}}"#, None)]
 #[case(r#"{"nodes":-1,"unsound":{}}"#, None)]
 #[case(r#"{"nodes":3,"unsound":{},"leaving":4}"#, None)]
+#[case(
+    r#"{"nodes":9,"unsound":{"a":1},"domains":{"pool":{"x":[1,3]},"zone":{}},"rest":[1,4]}"#,
+    of(1, 9)
+)]
+#[case(r#"{"nodes":9,"unsound":{},"domains":{"pool":{"x":[4,3]}}}"#, None)]
+#[case(r#"{"nodes":9,"unsound":{},"rest":[5,4]}"#, None)]
 #[case("20 %", None)]
 fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
     let read = FleetReport::parse(text);
@@ -351,7 +362,7 @@ fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
 /// A count without nodes shows nothing about the fleet.
 #[test]
 fn a_count_of_no_nodes_is_none() {
-    let parse = |text| FleetReport::parse(text).unwrap().published();
+    let parse = |text| FleetReport::parse(text).unwrap().published(|_| None);
     assert_eq!(parse(r#"{"nodes":0,"unsound":{},"written":5}"#), None);
     let published = parse(r#"{"nodes":3,"unsound":{"leaked":1},"written":5}"#).unwrap();
     assert_eq!(
