@@ -58,7 +58,7 @@ fn row(scenario: &Scenario, outcome: &Outcome) {
 }
 
 /// Scenarios of the picture, with their labels and colours.
-const LINES: [(&str, &str, &str); 4] = [
+const LINES: [(&str, &str, &str); 5] = [
     (
         "all nodes, certain, brake off",
         "certain cause, brake off",
@@ -70,6 +70,11 @@ const LINES: [(&str, &str, &str); 4] = [
         "#8250df",
     ),
     ("all nodes, certain", "certain cause, brake on", "#0969da"),
+    (
+        "pool of 6, certain",
+        "certain cause, a pool of 6 alone",
+        "#bf8700",
+    ),
     (
         "all nodes, uncertain",
         "uncertain cause, brake on",
@@ -91,7 +96,7 @@ fn y(percent: f64) -> f64 {
     BOTTOM - (BOTTOM - TOP) * percent / 100.0
 }
 
-/// Share of nodes that answer 503 over time, 200 nodes.
+/// Share of nodes that answer 503 over time: of 200 nodes, or of a pool of them.
 fn picture() -> String {
     let mut svg = String::from(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"870\" height=\"390\" viewBox=\"0 0 870 390\" \
@@ -102,7 +107,7 @@ fn picture() -> String {
         (LEFT, 28.0),
         "start",
         "#1f2328",
-        "Bad evidence on all of 200 nodes at one moment",
+        "Bad evidence at one moment on all of 200 nodes, or on one pool of them",
     );
     axes(&mut svg);
     for (place, (name, label, colour)) in LINES.into_iter().enumerate() {

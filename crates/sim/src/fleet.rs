@@ -16,6 +16,7 @@ mod rotator;
 mod scenario;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use agent::{Agent, ReportedCondition, Sent};
@@ -61,7 +62,7 @@ enum Task {
 /// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Nodes of the fleet.
+    /// Nodes of the fleet, or of the pool that the scenario is about.
     pub nodes: u32,
     /// Number of nodes that answer 503.
     pub refusing: Curve,
@@ -114,8 +115,9 @@ pub fn play(scenario: &Scenario, nodes: u32, seed: u64) -> Outcome {
         .first()
         .and_then(|answers| answers.iter().find(|answer| answer.1));
     let since = |from: Option<Mono>| Some(refused?.0.since(from?));
+    let of_pool = run.pool.map(|pool| pool.len().try_into().unwrap_or(nodes));
     Outcome {
-        nodes,
+        nodes: of_pool.unwrap_or(nodes),
         refusing: Curve::of(&answers),
         held: since(first),
         answered: since(first.map(|_| onset)),
@@ -141,6 +143,8 @@ struct Run {
     /// Start and end of the API server's outage.
     away: Option<(Mono, Mono)>,
     agents: Vec<Agent>,
+    /// Nodes of the pool that the scenario is about.
+    pool: Option<Range<usize>>,
     /// Conditions at the API server.
     conditions: Vec<ReportedCondition>,
     slice: Slice,
@@ -164,6 +168,7 @@ impl Run {
             dice: Dice::new(seed),
             away: scenario.away.map(away),
             agents: agents.collect(),
+            pool: scenario.pool.map(|pool| pool.of(nodes as usize)),
             conditions: vec![ReportedCondition::healthy(BEGIN); nodes as usize],
             slice,
             rotators: Vec::new(),

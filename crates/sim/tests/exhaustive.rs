@@ -81,6 +81,29 @@ fn uncertain_causes_keep_the_limit_beside_restarts_and_outages() {
     }
 }
 
+/// Two of three nodes may answer 503, but only one of the two that are a pool. Negative control: a brake that
+/// ignores the pool's count.
+#[test]
+fn nodes_of_a_pool_keep_its_limit_whatever_breaks() {
+    let mut fleet = FleetModel::new(3, 67, NONE);
+    (fleet.pool, fleet.causes) = (Some(2), CERTAIN);
+    fleet.faults = &[
+        Fault::Late,
+        Fault::RotatorDies,
+        Fault::AgentRestarts,
+        Fault::ServerAway,
+    ];
+    fleet.bounds.faults = 1;
+    let explored = explore(&fleet, |state| state.counted_in_pool() > 1);
+    assert!(explored.is_ok(), "{explored:#?}");
+    fleet.permits = |held| matches!(held, None | Some(BrakeReason::Domain(_)));
+    let history = explore(&fleet, |state| state.counted_in_pool() > 1).unwrap_err();
+    assert!(
+        history.contains(&"the rotator counts 2".to_owned()),
+        "{history:?}"
+    );
+}
+
 /// Negative control of the tests above: a brake without its limit.
 #[rstest]
 #[case::all_nodes(FleetState::uncertain)]

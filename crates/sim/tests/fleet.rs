@@ -83,6 +83,33 @@ fn a_rotator_that_is_killed_costs_a_minute(
     assert!(outcome.peak_after(s(65)) <= limit(&outcome), "{name}");
 }
 
+/// Negative control of the scenarios with a pool: a rotator that counts the cluster only.
+#[test]
+fn without_a_count_of_pools_a_whole_pool_answers_503() {
+    let pool = scenario("pool of 6, certain");
+    assert!(play(pool, 200, 1).peak_after(s(10)) <= 1);
+    let pool = Scenario {
+        pool: None,
+        ..*pool
+    };
+    assert_eq!(play(&pool, 200, 1).at(s(60)), 6);
+}
+
+/// No count arrives for 50 s, for 5 min or at all before the fault: nodes then fail one after another.
+#[test]
+fn without_a_count_nodes_take_turns() {
+    let killed = play(scenario("all nodes, rotator killed"), 200, 1);
+    assert_eq!(killed.at(s(10)), 200, "the first count is awaited");
+    assert!(killed.peak_after(s(18)) <= limit(&killed));
+    for minutes in [5, 20] {
+        let name = format!("all nodes, certain, no API for {minutes} min");
+        let outcome = play(scenario(&name), 200, 1);
+        let [soon, late] = [60, 290].map(|at| outcome.at(s(at)));
+        assert!(soon <= limit(&outcome), "{name}: {soon}");
+        assert!((70..=130).contains(&late), "{name}: {late}");
+    }
+}
+
 /// After an outage of the API server, all nodes are counted again within two and a half minutes.
 #[rstest]
 fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {

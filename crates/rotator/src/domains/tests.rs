@@ -25,7 +25,8 @@ fn put(census: &mut Census, node: &str, fails: bool, domains: &[(&str, &str)]) {
     };
     census.put(node, Some(&condition), NOW, s(0));
     let domains = domains.iter();
-    let domains = domains.map(|(label, value)| (Arc::from(*label), Box::from(*value)));
+    let domains =
+        domains.map(|(label, value)| (Arc::<str>::from(*label), Box::<str>::from(*value)));
     census.set_domains(node, domains.collect());
 }
 

@@ -62,7 +62,7 @@ impl Agent {
     pub(super) fn new(number: u32, percent: Option<u32>, slice: &Slice) -> Self {
         let name = format!("node-{number}");
         let mut brake = Brake::restore(percent, &name, BrakeMemory::default());
-        if let Some(published) = slice.count() {
+        if let Some(published) = slice.count(false) {
             brake.record(published, wall(BEGIN), BEGIN);
         }
         let found = Written {
@@ -184,8 +184,9 @@ impl Run {
     /// The watch delivers the sentinel's slice. Events of one watch keep their order.
     pub(super) fn hear(&mut self, node: usize, slice: &Slice) {
         let now = self.now;
+        let in_pool = self.pool.as_ref().is_some_and(|pool| pool.contains(&node));
         let agent = &mut self.agents[node];
-        let Some(published) = slice.count().filter(|_| !agent.is_deaf) else {
+        let Some(published) = slice.count(in_pool).filter(|_| !agent.is_deaf) else {
             return;
         };
         agent.brake.record(published, wall(now), now);

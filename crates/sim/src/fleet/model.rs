@@ -59,6 +59,8 @@ pub type Permits = fn(Option<BrakeReason>) -> bool;
 #[derive(Clone, Debug)]
 pub struct FleetModel {
     pub nodes: u32,
+    /// Number of nodes that are a pool, from the first on; `None` if no domains are counted.
+    pub pool: Option<usize>,
     /// Each node's brake, without memory.
     pub brake: Brake,
     /// Causes of failures: certain (`true`) or not.
@@ -88,6 +90,7 @@ impl FleetModel {
         let brake = (0..).map(named).find(|brake| brake.stagger() == delay);
         Self {
             nodes,
+            pool: None,
             brake: brake.expect("a name with this delay"),
             causes: &[false],
             faults: &[],
@@ -140,7 +143,7 @@ impl FleetModel {
         }
         if known.is_deaf {
             let next = changed(state, |next, now| {
-                next.nodes[node].rejoin(state.slice, self.permits, now);
+                next.nodes[node].rejoin(&state.slice, self.permits, now);
             });
             found.push((Action::Rejoin(node), next));
         }
@@ -150,7 +153,7 @@ impl FleetModel {
         if self.may(state, Fault::AgentRestarts) {
             let next = changed(state, |next, now| {
                 next.left.faults -= 1;
-                next.nodes[node].restart(self.brake.clone(), state.slice, now);
+                next.nodes[node].restart(self.brake.clone(), &state.slice, now);
             });
             found.push((Action::Restart(node), next));
         }
@@ -163,7 +166,7 @@ impl FleetModel {
             && (!is_late || self.may(state, Fault::Late))
         {
             next.left.faults -= u8::from(is_late);
-            found.push((Action::Count(next.slice.count.unsound, is_late), next));
+            found.push((Action::Count(next.slice[0].count.unsound, is_late), next));
         }
         if state.leader.is_some() && self.may(state, Fault::RotatorDies) {
             let next = changed(state, |next, now| {
@@ -236,15 +239,19 @@ impl Model for FleetModel {
 
     fn begin(&self) -> FleetState {
         let (now, nodes) = (BEGIN, self.nodes);
-        let slice = Published {
-            leaving: None,
+        let slice = [Published {
             count: Count { unsound: 0, nodes },
             written: wall(now).0 / 1_000_000_000,
+            ..Published::default()
+        }; 2];
+        let node = |number| {
+            let in_pool = self.pool.is_some_and(|pool| number < pool);
+            Node::new(self.brake.clone(), in_pool, &slice, now)
         };
-        let node = Node::new(self.brake.clone(), slice, now);
         FleetState {
             now,
-            nodes: vec![node; nodes as usize],
+            nodes: (0..nodes as usize).map(node).collect(),
+            pool: self.pool.map(|pool| 0..pool),
             leader: Some(Leader::new(Rotation::new(INTERVAL), true, nodes, now)),
             vacant: None,
             away: None,
@@ -271,7 +278,7 @@ impl Model for FleetModel {
         found
     }
 
-    /// Nodes differ by their letters alone, so their order does not matter.
+    /// Nodes differ by their letters and their pool, so their order does not matter.
     fn fingerprint(&self, state: &FleetState) -> u64 {
         let mut nodes: Vec<u64> = state.nodes.iter().map(hash).collect();
         nodes.sort_unstable();

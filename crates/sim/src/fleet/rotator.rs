@@ -1,6 +1,8 @@
 //! Rotators of a simulated fleet: the real count and the real plan of writes, at the pace of
 //! agent/src/rotate.rs. The scenario decides who leads.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pathproof_facts::cluster::Protocol;
@@ -25,6 +27,10 @@ const EARLY: Duration = Duration::from_secs(1);
 /// Delay until a new leader has listed all nodes.
 const LIST: (Duration, Duration) = (ms(100), ms(1_000));
 
+/// Label of pools, and its values outside and in the one that a scenario is about.
+const POOL: &str = "pool";
+const POOLS: [&str; 2] = ["workers", "ingress"];
+
 const SENTINEL: &str = "sentinel";
 const ECHO: &str = "198.18.0.2";
 
@@ -34,7 +40,8 @@ pub(super) struct Slice {
     version: u32,
     generation: u16,
     fleet: String,
-    read: Option<Published>,
+    /// As read by nodes outside the pool and in it.
+    read: [Option<Published>; 2],
 }
 
 impl Slice {
@@ -50,9 +57,8 @@ impl Slice {
     }
 
     fn with(version: u32, generation: u16, fleet: String) -> Self {
-        let read = FleetReport::parse(&fleet)
-            .ok()
-            .and_then(|report| report.published());
+        let report = FleetReport::parse(&fleet).ok();
+        let read = POOLS.map(|pool| published(report.as_ref()?, pool == POOLS[1]));
         Self {
             version,
             generation,
@@ -61,8 +67,8 @@ impl Slice {
         }
     }
 
-    pub(super) fn count(&self) -> Option<Published> {
-        self.read
+    pub(super) fn count(&self, in_pool: bool) -> Option<Published> {
+        self.read[usize::from(in_pool)]
     }
 
     fn seen(&self) -> SliceSeen {
@@ -140,6 +146,7 @@ impl Run {
         rotator.census.begin_list();
         for (node, reported) in self.conditions.iter().enumerate() {
             put(&mut rotator.census, node, *reported, self.now);
+            assign(&mut rotator.census, node, self.pool.as_ref());
         }
         rotator.census.end_list();
         self.news(number);
@@ -148,7 +155,12 @@ impl Run {
     pub(super) fn report(&mut self, number: usize, node: usize, reported: ReportedCondition) {
         let rotator = &mut self.rotators[number];
         // A rotator with a broken watch gets this condition with its next list.
-        if !rotator.is_deaf && put(&mut rotator.census, node, reported, self.now) {
+        if rotator.is_deaf {
+            return;
+        }
+        let changes = put(&mut rotator.census, node, reported, self.now);
+        assign(&mut rotator.census, node, self.pool.as_ref());
+        if changes {
             self.news(number);
         }
     }
@@ -248,6 +260,20 @@ fn wanted(fleet: Option<String>) -> SliceSpec {
         ports: vec![("tcp".to_owned(), Protocol::Tcp)],
         echo,
         fleet,
+    }
+}
+
+/// The count as a node outside the pool or in it reads it.
+pub(super) fn published(report: &FleetReport, in_pool: bool) -> Option<Published> {
+    report.published(|label| (label == POOL).then_some(POOLS[usize::from(in_pool)]))
+}
+
+/// Gives a node its label, if the fleet has a pool.
+pub(super) fn assign(census: &mut Census, node: usize, pool: Option<&Range<usize>>) {
+    if let Some(pool) = pool {
+        let value = POOLS[usize::from(pool.contains(&node))];
+        let domain = (Arc::<str>::from(POOL), Box::<str>::from(value));
+        census.set_domains(&format!("node-{node}"), Box::new([domain]));
     }
 }
 

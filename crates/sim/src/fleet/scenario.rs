@@ -16,6 +16,8 @@ pub(super) const REPAIR: (Duration, Duration) = (ms(1_000), ms(1_700));
 pub enum Whom {
     /// The first node.
     One,
+    /// This many nodes from the first on.
+    First(usize),
     /// Nodes between two shares in percent.
     Percent(u32, u32),
 }
@@ -24,6 +26,7 @@ impl Whom {
     pub(super) fn of(self, nodes: usize) -> Range<usize> {
         match self {
             Self::One => 0..1,
+            Self::First(number) => 0..number.min(nodes),
             Self::Percent(from, to) => {
                 let at = |percent: u32| (nodes * percent as usize).div_ceil(100);
                 at(from)..at(to)
@@ -97,6 +100,8 @@ pub struct Scenario {
     pub away: Option<(i32, i32)>,
     /// Limit of the brake in percent; `None` turns it off.
     pub percent: Option<u32>,
+    /// A failure domain that the rotator counts, such as a node pool; the other nodes are another one.
+    pub pool: Option<Whom>,
     /// Time before the first fault.
     pub calm: Duration,
     /// Time after the first fault.
@@ -123,6 +128,7 @@ const fn scenario(name: &'static str, waves: &'static [Wave]) -> Scenario {
         rotators: Rotators::One,
         away: None,
         percent: Some(20),
+        pool: None,
         calm: Duration::from_secs(150),
         lasts: Duration::from_secs(240),
     }
@@ -138,6 +144,11 @@ impl Scenario {
         Self { percent, ..self }
     }
 
+    const fn in_pool(self, pool: Whom) -> Self {
+        let pool = Some(pool);
+        Self { pool, ..self }
+    }
+
     const fn lasting(self, seconds: u64) -> Self {
         let lasts = Duration::from_secs(seconds);
         Self { lasts, ..self }
@@ -151,6 +162,10 @@ impl Scenario {
     }
 }
 
+const THREE: Whom = Whom::First(3);
+const SIX: Whom = Whom::First(6);
+const TWENTY: Whom = Whom::First(20);
+const ZONE: Whom = Whom::Percent(0, 33);
 const TENTH: Whom = Whom::Percent(0, 10);
 const ONE_CERTAIN: &[Wave] = &[wave(Whom::One, true)];
 const ONE_UNCERTAIN: &[Wave] = &[wave(Whom::One, false)];
@@ -171,7 +186,7 @@ const MENDED: &[Wave] = &[
 ];
 
 /// All scenarios.
-pub const SCENARIOS: [Scenario; 26] = [
+pub const SCENARIOS: [Scenario; 33] = [
     scenario("one node, certain", ONE_CERTAIN),
     scenario("one node, uncertain", ONE_UNCERTAIN),
     scenario("10 % of the nodes", &[wave(TENTH, true)]),
@@ -185,6 +200,15 @@ pub const SCENARIOS: [Scenario; 26] = [
     scenario("15 %, and all others a minute later", TWO_WAVES),
     scenario("all nodes for 40 s, and again 20 s later", TWICE),
     scenario("all nodes; 90 % are mended after 60 s", MENDED),
+    scenario("pool of 3, certain", &[wave(THREE, true)]).in_pool(THREE),
+    scenario("pool of 6, certain", &[wave(SIX, true)]).in_pool(SIX),
+    scenario("pool of 6, uncertain", &[wave(SIX, false)]).in_pool(SIX),
+    scenario("pool of 6, one node, certain", ONE_CERTAIN).in_pool(SIX),
+    scenario("pool of 20, certain", &[wave(TWENTY, true)]).in_pool(TWENTY),
+    scenario("zone of a third, certain", &[wave(ZONE, true)]).in_pool(ZONE),
+    scenario("pool of 6, certain, rotator killed", &[wave(SIX, true)])
+        .in_pool(SIX)
+        .counted_by(Rotators::Killed),
     scenario("all nodes, rotator killed", ALL_CERTAIN).counted_by(Rotators::Killed),
     scenario(
         "all nodes, rotator killed with its first count",

@@ -1,6 +1,7 @@
 //! The state of a small fleet: nodes with the real [`Brake`], and a leader with the real [`Rotation`] and
 //! [`Census`].
 
+use std::ops::Range;
 use std::time::Duration;
 
 use pathproof_facts::fleet_report::Published;
@@ -12,7 +13,7 @@ use pathproof_rotator::census::Census;
 use pathproof_rotator::rotation::{LEASE, Rotation};
 
 use super::super::agent::ReportedCondition;
-use super::super::rotator::put;
+use super::super::rotator::{assign, published, put};
 use super::super::wall;
 use super::{Bounds, Permits};
 
@@ -40,11 +41,15 @@ pub(super) struct Node {
     is_fresh: bool,
     /// Whether its watch is broken.
     pub(super) is_deaf: bool,
+    in_pool: bool,
 }
+
+/// A count, as read by nodes outside the pool and in it.
+pub(super) type Slice = [Published; 2];
 
 impl Node {
     /// A healthy node with this brake, which received this count.
-    pub(super) fn new(brake: Brake, slice: Published, now: Mono) -> Self {
+    pub(super) fn new(brake: Brake, in_pool: bool, slice: &Slice, now: Mono) -> Self {
         let mut node = Self {
             brake,
             fails: None,
@@ -56,7 +61,9 @@ impl Node {
             counted: false,
             is_fresh: false,
             is_deaf: false,
+            in_pool,
         };
+        let slice = slice[usize::from(in_pool)];
         node.brake.record(slice, wall(now), now);
         node
     }
@@ -75,9 +82,9 @@ impl Node {
     }
 
     /// The agent restarts without its memory and evidence, and reads the slice.
-    pub(super) fn restart(&mut self, brake: Brake, slice: Published, now: Mono) {
+    pub(super) fn restart(&mut self, brake: Brake, slice: &Slice, now: Mono) {
         let reported = self.reported;
-        *self = Self::new(brake, slice, now);
+        *self = Self::new(brake, self.in_pool, slice, now);
         (self.reported, self.is_fresh) = (reported, true);
     }
 
@@ -94,10 +101,11 @@ impl Node {
         self.judge(permits, now.plus(2 * MOMENT));
     }
 
-    pub(super) fn rejoin(&mut self, slice: Published, permits: Permits, now: Mono) {
+    pub(super) fn rejoin(&mut self, slice: &Slice, permits: Permits, now: Mono) {
         self.is_deaf = false;
         let at = self.received(now);
         self.brake.source(false, at);
+        let slice = slice[usize::from(self.in_pool)];
         self.record(slice, self.written, permits, now);
     }
 
@@ -136,7 +144,8 @@ impl Node {
 /// The rotator's last count.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct LastCount {
-    unsound: u32,
+    /// Failing nodes outside the pool and in it.
+    unsound: [u32; 2],
     written: Mono,
     /// When this number was first written.
     changed: Mono,
@@ -154,7 +163,7 @@ impl Leader {
         // The interval to the first rotation starts here.
         rotation.is_due(nodes, now);
         let last = counted.then_some(LastCount {
-            unsound: 0,
+            unsound: [0; 2],
             written: now,
             changed: now,
         });
@@ -162,14 +171,25 @@ impl Leader {
     }
 
     /// Counts nodes by their conditions. Returns the count that the slice should have.
-    pub(super) fn count(&mut self, nodes: &[Node], now: Mono) -> Option<Published> {
+    pub(super) fn count(
+        &mut self,
+        nodes: &[Node],
+        pool: Option<&Range<usize>>,
+        now: Mono,
+    ) -> Option<Slice> {
         let number = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let rotates = self.rotation.is_due(number, now);
-        let mut census = self.census(number);
-        list(&mut census, nodes.iter().map(|node| node.reported), now);
+        let mut census = self.census(nodes.len(), pool);
+        list(
+            &mut census,
+            nodes.iter().map(|node| node.reported),
+            pool,
+            now,
+        );
         let report = census.publish(false, rotates, wall(now), now)?;
-        let slice = report.published()?;
-        let unsound = slice.count.unsound;
+        let slice = [published(report, false)?, published(report, true)?];
+        let [all, of_pool] = [slice[1].count.unsound, slice[1].domains[0].unsound];
+        let unsound = [all - of_pool, of_pool];
         let same = self.last.filter(|last| last.unsound == unsound);
         self.last = Some(LastCount {
             unsound,
@@ -183,11 +203,13 @@ impl Leader {
     }
 
     /// The census as it was after the last count.
-    fn census(&self, nodes: u32) -> Census {
+    fn census(&self, nodes: usize, pool: Option<&Range<usize>>) -> Census {
         let mut census = Census::default();
         if let Some(last) = self.last {
-            let fails = (0..nodes).map(|node| node < last.unsound);
-            list(&mut census, fails, last.changed);
+            let first = pool.map_or(0, |pool| pool.len());
+            let [others, of_pool] = last.unsound.map(|number| number as usize);
+            let fails = |node| node < of_pool || (first..first + others).contains(&node);
+            list(&mut census, (0..nodes).map(fails), pool, last.changed);
             for at in [last.changed, last.written] {
                 census.publish(false, true, wall(at), at);
             }
@@ -197,12 +219,18 @@ impl Leader {
 }
 
 /// Lists all nodes, of which some fail.
-fn list(census: &mut Census, fails: impl Iterator<Item = bool>, now: Mono) {
+fn list(
+    census: &mut Census,
+    fails: impl Iterator<Item = bool>,
+    pool: Option<&Range<usize>>,
+    now: Mono,
+) {
     census.begin_list();
     for (node, fails) in fails.enumerate() {
         let status = if fails { Status::False } else { Status::True };
         let heartbeat = wall(now);
         put(census, node, ReportedCondition { status, heartbeat }, now);
+        assign(census, node, pool);
     }
     census.end_list();
 }
@@ -211,13 +239,14 @@ fn list(census: &mut Census, fails: impl Iterator<Item = bool>, now: Mono) {
 pub struct FleetState {
     pub(super) now: Mono,
     pub(super) nodes: Vec<Node>,
+    pub(super) pool: Option<Range<usize>>,
     pub(super) leader: Option<Leader>,
     /// When the leader died.
     pub(super) vacant: Option<Mono>,
     /// When the API server went away.
     pub(super) away: Option<Mono>,
     /// The count at the API server.
-    pub(super) slice: Published,
+    pub(super) slice: Slice,
     pub(super) left: Bounds,
 }
 
@@ -225,7 +254,7 @@ impl FleetState {
     /// The state after the rotator's check, if the rotator writes a count.
     pub(super) fn after_count(&self) -> Option<Self> {
         let mut leader = self.leader.clone().filter(|_| self.away.is_none())?;
-        let slice = leader.count(&self.nodes, self.now)?;
+        let slice = leader.count(&self.nodes, self.pool.as_ref(), self.now)?;
         if slice == self.slice {
             return None;
         }
@@ -234,7 +263,8 @@ impl FleetState {
         for node in &mut next.nodes {
             node.written = node.reported;
             if !node.is_deaf {
-                node.inbox.push((slice, node.reported));
+                let count = slice[usize::from(node.in_pool)];
+                node.inbox.push((count, node.reported));
             }
         }
         Some(next)
@@ -253,6 +283,11 @@ impl FleetState {
     /// Number of nodes that answer 503 and are included in the count that they received last.
     pub fn counted(&self) -> usize {
         self.refusing(|node| node.counted)
+    }
+
+    /// The same of nodes in the pool.
+    pub fn counted_in_pool(&self) -> usize {
+        self.refusing(|node| node.counted && node.in_pool)
     }
 
     /// Number of nodes that answer 503 and have failed for at least this time.
