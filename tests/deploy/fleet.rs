@@ -9,7 +9,7 @@ const STATES: [&str; 7] = [
     "broken", "stale", "degraded", "suspect", "proven", "starting", "unknown",
 ];
 /// Reasons for which the fleet brake holds a 503 back.
-const BRAKES: [&str; 4] = ["fleet", "leaving", "waiting", "uncounted"];
+const BRAKES: [&str; 6] = ["fleet", "domain", "leaving", "waiting", "uncounted", "turn"];
 /// Values for an hour, one each half minute, in promtool's notation.
 pub(crate) const ALWAYS_0: &str = "0x120";
 pub(crate) const ALWAYS_1: &str = "1x120";

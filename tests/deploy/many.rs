@@ -212,7 +212,9 @@ fn a_cluster_that_is_not_scraped_any_more() {
 /// Cases: reason and alert. A 503 that waits only some seconds for the fleet's count causes no alert.
 #[rstest]
 #[case("fleet", Some("PathproofFleetBraked"))]
+#[case("domain", Some("PathproofFleetBraked"))]
 #[case("uncounted", Some("PathproofFleetNotCounted"))]
+#[case("turn", Some("PathproofFleetNotCounted"))]
 #[case("waiting", None)]
 #[case("leaving", None)]
 fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static str>) {

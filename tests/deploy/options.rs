@@ -167,6 +167,12 @@ fn rendered(values: Value) -> Vec<Value> {
     "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/args/1",
     json!("--log-filter=debug,kube_client=off")
 )]
+#[case::failure_domains(
+    json!({ "rotator": { "brakeBy": ["pool", "example.com/rack"] } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/args/1",
+    json!("--brake-by=pool,example.com/rack")
+)]
+#[case::two_rotators(json!({}), "Deployment/pathproof-rotator", "/spec/replicas", json!(2))]
 #[case::spread(
     json!({ "rotator": { "topologySpreadConstraints": [{ "maxSkew": 1 }] } }),
     "Deployment/pathproof-rotator", "/spec/template/spec/topologySpreadConstraints/0",

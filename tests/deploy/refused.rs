@@ -130,8 +130,8 @@ fn refused(values: Value, words: &[&str]) {
     &["agent.serviceAccount.name", "rotator.serviceAccount.name", "both one", "different"]
 )]
 #[case::a_budget_that_blocks(
-    json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": 1 } } }),
-    &["podDisruptionBudget.minAvailable=1", "rotator.replicas=1", "maxUnavailable"]
+    json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": 2 } } }),
+    &["podDisruptionBudget.minAvailable=2", "rotator.replicas=2", "maxUnavailable"]
 )]
 #[case::a_percentage_that_blocks(
     json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "minAvailable": "51%" } } }),

@@ -214,10 +214,10 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = minutes(5))]
     pub flap_dwell: Duration,
 
-    /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
+    /// Maximum share, in percent, of the cluster's nodes, and of a zone's or pool's (`pathproof rotate
+    /// --brake-by`), that may answer 503 together; 0 turns the fleet brake off
     ///
-    /// The rotator (`pathproof rotate`) counts failing nodes by their conditions, also if they are in
-    /// audit mode. If no count was ever published, the brake is off.
+    /// It is also off if no rotator ever published a count.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent)]
     pub fleet_brake: u32,
 

@@ -13,7 +13,7 @@ use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
 use super::values::{OrNone, dns_name, label, minutes, object_name, pair, percent};
 
 const WITHDRAWAL: &str = "Withdrawal";
-/// The well-known label of zones, and those of the node pools of GKE, EKS, AKS, DOKS and Karpenter.
+/// The well-known label of zones, and those of node pools: GKE, EKS, AKS, DOKS, Karpenter.
 pub(super) const DOMAINS: [&str; 6] = [
     "topology.kubernetes.io/zone",
     "cloud.google.com/gke-nodepool",
@@ -73,10 +73,8 @@ pub struct RotateConfig {
 
     /// Minimum time between two changes of the sentinel's port, in seconds
     ///
-    /// The time is at least nodes / 50 seconds, so that the API server sends at most 200 watch
-    /// events a second for these changes: with the default, 15 s up to 750 nodes, 20 s for 1,000
-    /// and 60 s for 3,000. Each change makes every kube-proxy sync, and list the conntrack entries
-    /// of its node. Increase the time if syncs take seconds; stale rules are then found later.
+    /// At least nodes / 50 seconds: 20 s for 1,000 nodes. Each change makes every kube-proxy sync.
+    /// Increase the time if syncs take seconds; stale rules are then found later.
     #[arg(
         long,
         value_name = "N",
@@ -96,12 +94,10 @@ pub struct RotateConfig {
     )]
     pub lease: String,
 
-    /// Label of Nodes by whose values the fleet brake also counts, such as that of your node pools (repeatable);
-    /// "none" counts the cluster only
+    /// Label of Nodes whose values, such as node pools, have their own limit in the fleet brake
+    /// (repeatable); "none" limits the cluster only
     ///
-    /// A load balancer sees one pool, not the cluster. No more than the agents' --fleet-brake of any
-    /// zone or pool may answer 503, but always one node. Of these labels, at most four that Nodes have
-    /// are counted, in alphabetical order.
+    /// Four labels that Nodes have are counted, in alphabetical order.
     #[arg(
         long,
         value_name = "LABEL",

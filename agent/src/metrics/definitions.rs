@@ -81,7 +81,7 @@ definitions! {
         = Value(|report| Some(f64::from(report.agent.enforcement == Enforcement::Enforce))),
         "1 if a broken datapath is answered 503, 0 in audit mode (set by flag or annotation)";
     Gauge "pathproof_braked" ["reason"] = Turn(read::brake),
-        "1 while the fleet brake holds back a 503: too many nodes fail (fleet), too many are marked as being removed (leaving), the next count of failing nodes is pending (waiting), or the rotator no longer counts (uncounted)";
+        "1 while the fleet brake holds back a 503: too many nodes fail (fleet), or of a zone or pool (domain), too many are marked as being removed (leaving), the next count is pending (waiting), the rotator no longer counts (uncounted), or nodes without a count answer in turns (turn)";
     Gauge "pathproof_node_eligible" [] = Value(read::eligibility),
         "1 if the node is not being removed, 0 if it is; absent until the Node object was received";
     Gauge "pathproof_last_proof_timestamp" in Seconds ["family", "path"] = Turn(read::last_proofs),

@@ -283,6 +283,9 @@ have another default for. */}}
 {{- with include "pathproof.logFilter" .logLevel }}
 - {{ . | quote }}
 {{- end }}
+{{- with .brakeBy }}
+- "--brake-by={{ join `,` . }}"
+{{- end }}
 {{- if ne .withdraw "off" }}
 - "--withdraw={{ .withdraw }}"
 {{- if ne .withdrawAfter "1m" }}

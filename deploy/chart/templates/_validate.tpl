@@ -232,6 +232,7 @@
   "PATHPROOF_SENTINEL_CLIENT_ADDRESS" "sentinel.clientIPv4 and clientIPv6"
   "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS" "sentinel.endpointIPv4 and endpointIPv6"
   "PATHPROOF_INTERVAL" "rotator.interval"
+  "PATHPROOF_BRAKE_BY" "rotator.brakeBy"
   "PATHPROOF_WITHDRAW" "rotator.withdraw"
   "PATHPROOF_WITHDRAW_AFTER" "rotator.withdrawAfter"
   "PATHPROOF_LOG_FILTER" "rotator.logLevel"
