@@ -368,6 +368,7 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> pathproof_node::S
         terminating: config.terminating.clone(),
         unknown_policy: config.healthz.unknown_policy,
         enforcement: config.healthz.enforcement,
+        enforce_nodes: config.healthz.enforce_nodes.clone(),
         families: config.healthz.families,
         flap_dwell: config.healthz.flap_dwell,
         fleet_brake: Some(config.healthz.fleet_brake).filter(|percent| *percent > 0),

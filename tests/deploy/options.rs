@@ -167,6 +167,11 @@ fn rendered(values: Value) -> Vec<Value> {
     "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/args/1",
     json!("--log-filter=debug,kube_client=off")
 )]
+#[case::nodes_that_enforce(
+    json!({ "agent": { "enforcement": "enforce", "enforceNodes": "pool=canary,!old" } }),
+    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/args/2",
+    json!("--enforce-nodes=pool=canary,!old")
+)]
 #[case::failure_domains(
     json!({ "rotator": { "brakeBy": ["pool", "example.com/rack"] } }),
     "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/args/1",

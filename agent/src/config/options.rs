@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, Args as ClapArgs};
 use ipnet::IpNet;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::owners::Declared;
-use pathproof_facts::switches::Enforcement;
+use pathproof_facts::switches::{Enforcement, NodeSelector};
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::verdict::CountedFamilies;
 use pathproof_wire::service::FAMILIES;
@@ -20,7 +20,7 @@ use super::choices::{Attach, PortTakeover, Switch, View};
 use super::terminating::TerminatingArgs;
 use super::values::{
     OrNone, Pattern, PortRange, addresses, bind_address, device_prefix, directory, log_filter,
-    minutes, object_name, pair, pattern, percent, port_range, range, url, word,
+    minutes, object_name, pair, pattern, percent, port_range, range, selector, url, word,
 };
 use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
@@ -104,9 +104,8 @@ pub struct ClusterArgs {
 pub struct ApiArgs {
     /// Kubeconfig of the API server; its current context is used
     ///
-    /// Without --kubeconfig and --server, pathproof uses its pod's ServiceAccount. It then connects
-    /// to the API server's endpoints directly, not through a Service, once it has learned their
-    /// addresses.
+    /// Without --kubeconfig and --server, pathproof uses its pod's ServiceAccount, and connects to the API
+    /// server's endpoints directly once it knows them.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -199,12 +198,17 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "MODE", default_value = "audit", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
 
+    /// Labels of the Nodes that enforce, such as pool=canary; all others audit
+    ///
+    /// KEY, !KEY, KEY=VALUE and KEY!=VALUE, joined by commas: all must hold. A node audits until its
+    /// Node matches. Needs --enforcement=enforce.
+    #[arg(long, value_name = "SELECTOR", value_parser = selector)]
+    pub enforce_nodes: Option<NodeSelector>,
+
     /// IP families whose failure makes the node answer 503: used, any or all
     ///
     /// used: families that pods or clients outside have used within the last hour; all families if none was
-    /// used. A family counts again with its first connection, whether that succeeds or not. any: 503
-    /// only if every family of the node fails. all: 503 if any family fails. The failure of a family that
-    /// does not count is reported as Degraded.
+    /// used. any: 503 only if every family of the node fails. all: 503 if any family fails.
     #[arg(long, value_name = "WHICH", default_value = "used", value_parser = word::<CountedFamilies>)]
     pub families: CountedFamilies,
 
@@ -405,9 +409,8 @@ pub struct SentinelConfig {
     /// Program that translates Service traffic on this node: kube-proxy or cilium
     ///
     /// A node whose rules are missing since boot is Unknown without this option. With it, probes that fail
-    /// with an unambiguous cause, such as missing rules, make the node Broken two minutes after boot. If
-    /// the sentinel or the proxy changes later, the two minutes begin again. The option has no effect if
-    /// the agent finds another program.
+    /// with an unambiguous cause make the node Broken two minutes after boot, or after a later change of the
+    /// sentinel or the proxy. No effect if the agent finds another program.
     #[arg(long, value_name = "NAME", value_parser = word::<Declared>)]
     pub datapath: Option<Declared>,
 }
@@ -446,9 +449,8 @@ pub struct PublishArgs {
 pub struct ProcessArgs {
     /// Drop capabilities, system calls and file access that are not needed after start-up
     ///
-    /// Restrictions that the kernel does not support are skipped and reported: by `pathproof
-    /// status`, and in the log of a rotator. Turn this off only to find out whether it causes a fault, and report that to the
-    /// maintainers.
+    /// Restrictions that the kernel does not support are skipped and reported. Turn this off only to find out
+    /// whether it causes a fault, and report that.
     #[arg(long, value_name = "MODE", default_value = "on")]
     pub hardening: Switch,
 

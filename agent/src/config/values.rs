@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::address;
+use pathproof_facts::switches::{LabelTerm, NodeSelector};
 use pathproof_facts::time::Wall;
 use pathproof_judge::eligibility::{is_dns_name, key_problem};
 use pathproof_wire::service::{FAMILIES, Family};
@@ -130,6 +131,30 @@ pub(super) fn label(text: &str) -> Result<OrNone<Arc<str>>, &'static str> {
         "" | NONE => Ok(None),
         text => key_problem(text).map_or_else(|| Ok(Some(text.into())), Err),
     }
+}
+
+/// Parses terms of a selector of Nodes; an empty text selects all.
+pub(super) fn selector(text: &str) -> Result<NodeSelector, &'static str> {
+    let terms = text.split(',').map(str::trim);
+    let terms = terms.filter(|term| !term.is_empty()).map(|term| {
+        let (key, value, wanted) = match (term.split_once("!="), term.split_once('=')) {
+            (Some((key, value)), _) => (key, Some(value), false),
+            (None, Some((key, value))) => (key, Some(value.trim_start_matches('=')), true),
+            (None, None) => match term.strip_prefix('!') {
+                Some(key) => (key, None, false),
+                None => (term, None, true),
+            },
+        };
+        match key_problem(key.trim()) {
+            Some(problem) => Err(problem),
+            None => Ok(LabelTerm {
+                mark: format!("label {}", key.trim()),
+                value: value.map(|value| value.trim().to_owned()),
+                wanted,
+            }),
+        }
+    });
+    terms.collect::<Result<_, _>>().map(NodeSelector)
 }
 
 /// An absolute path, or `none`.
@@ -327,6 +352,33 @@ mod tests {
     #[case("30000-32767-")]
     fn no_ranges_of_ports(#[case] text: &str) {
         assert!(port_range(text).is_err());
+    }
+
+    #[rstest]
+    #[case("", &[])]
+    #[case("pool=canary", &[("label pool", Some("canary"), true)])]
+    #[case(
+        " a.example/b == c, !d ,e!=f,g",
+        &[
+            ("label a.example/b", Some("c"), true),
+            ("label d", None, false),
+            ("label e", Some("f"), false),
+            ("label g", None, true),
+        ]
+    )]
+    fn selectors_of_nodes(#[case] text: &str, #[case] expected: &[(&str, Option<&str>, bool)]) {
+        let NodeSelector(terms) = selector(text).unwrap();
+        let terms = terms.iter();
+        let found = terms.map(|term| (&*term.mark, term.value.as_deref(), term.wanted));
+        assert!(found.eq(expected.iter().copied()));
+    }
+
+    #[rstest]
+    #[case("pool in (a, b)")]
+    #[case("=canary")]
+    #[case("a/b/c=d")]
+    fn no_selectors_of_nodes(#[case] text: &str) {
+        assert!(selector(text).is_err());
     }
 
     #[rstest]

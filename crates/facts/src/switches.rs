@@ -1,8 +1,13 @@
 //! Switches that need no rollout: the annotation `pathproof.io/enforcement` of the Node and of the
-//! sentinel's Service. If one of these or `--enforcement` is audit, audit is in force.
+//! sentinel's Service, and labels that `--enforce-nodes` selects. If one of these or `--enforcement` is audit,
+//! audit is in force.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+mod selector;
+
+pub use selector::{LabelTerm, NodeSelector};
 
 /// Value of an annotation, if it exists.
 type Text<'a> = Option<&'a str>;
@@ -27,6 +32,9 @@ pub enum Enforcement {
 pub enum AuditBy {
     #[error("--enforcement is audit")]
     Flag,
+    /// The Node does not match `--enforce-nodes`, or was never read.
+    #[error("the Node does not match --enforce-nodes")]
+    Selector,
     #[error("the Node's annotation {ENFORCEMENT} is audit")]
     Node,
     /// The annotation of the sentinel's Service, for the whole cluster.
@@ -39,6 +47,9 @@ pub enum AuditBy {
 pub struct Switches {
     node: Option<Enforcement>,
     cluster: Option<Enforcement>,
+    /// Whether `--enforce-nodes` selects the Node; `None` without this option.
+    #[serde(default)]
+    selected: Option<bool>,
     /// Invalid annotations, a sentence each.
     pub ignored: Vec<String>,
 }
@@ -62,14 +73,32 @@ impl Switches {
     /// The same without the Node's switch, for a node that was renamed.
     #[must_use]
     pub fn without_node(self) -> Self {
-        Self { node: None, ..self }
+        Self {
+            node: None,
+            selected: None,
+            ..self
+        }
+    }
+
+    /// The same for an agent with or without `--enforce-nodes`. A Node that was never read is not selected.
+    #[must_use]
+    pub fn selecting(self, selects: bool) -> Self {
+        let selected = selects.then_some(self.selected.unwrap_or_default());
+        Self { selected, ..self }
+    }
+
+    /// Records whether `--enforce-nodes` selects the Node.
+    pub fn select(&mut self, selected: bool) {
+        self.selected = Some(selected);
     }
 
     /// The setting that makes the node audit, if any.
     pub fn audit(&self, flag: Enforcement) -> Option<AuditBy> {
         let audit = Some(Enforcement::Audit);
+        let unselected = audit.filter(|_| self.selected == Some(false));
         let asks = [
             (AuditBy::Flag, Some(flag)),
+            (AuditBy::Selector, unselected),
             (AuditBy::Cluster, self.cluster),
             (AuditBy::Node, self.node),
         ];

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use pathproof_facts::cluster::NodeFacts;
+use pathproof_facts::switches::NodeSelector;
 use serde::{Deserialize, Serialize};
 
 /// Whether the node is being removed.
@@ -201,10 +202,11 @@ impl TerminatingMarks {
         self
     }
 
-    /// The Node without other marks, which would only fill the view and recordings.
-    pub fn relevant(&self, mut node: NodeFacts) -> NodeFacts {
+    /// The Node without marks that neither this nor the selector names, and that would only fill recordings.
+    pub fn relevant(&self, mut node: NodeFacts, selector: Option<&NodeSelector>) -> NodeFacts {
         let counts = |key: &str| self.marks.iter().any(|(counts, _)| counts == key);
-        node.marks.retain(|key, _| counts(key));
+        let selects = |key: &str| selector.is_some_and(|selector| selector.names(key));
+        node.marks.retain(|key, _| counts(key) || selects(key));
         node
     }
 }

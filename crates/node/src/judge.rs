@@ -142,7 +142,7 @@ impl Judge {
             damping,
             brake,
             leaving_brake,
-            switches: switches.unwrap_or_default(),
+            switches: (switches.unwrap_or_default()).selecting(settings.enforce_nodes.is_some()),
             last,
             served,
             waits,
@@ -221,6 +221,9 @@ impl Judge {
         let before = std::mem::replace(&mut self.facts, facts);
         if let Some(node) = &self.facts.node {
             self.eligibility = eligibility(Some(node), &self.settings.terminating);
+            if let Some(selector) = &self.settings.enforce_nodes {
+                self.switches.select(selector.matches(&node.marks));
+            }
         }
         let node = self.facts.node.as_ref();
         let node = node.map(|node| node.enforcement.as_deref());

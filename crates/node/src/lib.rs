@@ -30,7 +30,7 @@ use std::time::Duration;
 pub use judge::Judge;
 use pathproof_facts::directory::{Directory, ServiceInfo};
 use pathproof_facts::limits::Limits;
-use pathproof_facts::switches::Enforcement;
+use pathproof_facts::switches::{Enforcement, NodeSelector};
 use pathproof_facts::time::{Mono, Wall};
 use pathproof_facts::view::ClusterView;
 use pathproof_judge::answer::UnknownPolicy;
@@ -63,6 +63,9 @@ pub struct Settings {
     pub unknown_policy: UnknownPolicy,
     /// Whether a broken datapath changes the answers.
     pub enforcement: Enforcement,
+    /// The Nodes that enforce, while all others audit; `None` for all.
+    #[serde(default)]
+    pub enforce_nodes: Option<NodeSelector>,
     /// Families that count for the answers.
     pub families: CountedFamilies,
     /// The first hold-down of a flapping node.

@@ -20,6 +20,7 @@ mod replay;
 mod restart;
 mod samples;
 mod scene;
+mod selected;
 mod sentinel;
 mod start;
 mod successor;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pathproof_facts::cluster::{Change, EndpointFacts, NodeFacts, ObjectName};
 use pathproof_facts::node_context::ECHO_SERVICE;
+use pathproof_facts::switches::NodeSelector;
 use pathproof_facts::time::Mono;
 use pathproof_facts::view::{Applied, ClusterView};
 use pathproof_judge::eligibility::TerminatingMarks;
@@ -68,6 +69,7 @@ pub(super) struct ViewPlanner {
     programming: Programming,
     own_ports: Vec<u16>,
     terminating: TerminatingMarks,
+    enforce_nodes: Option<NodeSelector>,
     pub(super) state: ViewState,
     successor: Successor,
     /// A successor has maintained the maps since this agent's last plan, so they must be read before the
@@ -91,6 +93,7 @@ impl ViewPlanner {
             rule: settings.sentinel.clone(),
             own_ports: settings.own_ports.clone(),
             terminating: settings.terminating.clone(),
+            enforce_nodes: settings.enforce_nodes.clone(),
             ..Self::default()
         }
     }
@@ -173,7 +176,7 @@ impl ViewPlanner {
         self.facts().map(Event::Facts)
     }
 
-    fn follow(&mut self, mut update: ViewUpdate, now: Mono, effects: &mut Effects) {
+    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Effects) {
         let known = std::mem::replace(&mut self.state.problems, update.problems);
         let new = self.state.problems.iter();
         let new = new.filter(|problem| !known.contains(problem));
@@ -190,11 +193,6 @@ impl ViewPlanner {
         }
         self.state.changes += update.changes.len() as u64;
         self.state.changed = Some(now);
-        for change in &mut update.changes {
-            if let Change::Node(node) = change {
-                *node = Arc::new(self.terminating.relevant(NodeFacts::clone(node)));
-            }
-        }
         let applied = self.view.apply(update.changes);
         if let Some(rule) = &self.rule {
             let sentinel = self.sentinel_in(&self.view, rule);
@@ -382,10 +380,12 @@ impl ViewPlanner {
         let (searched, sentinel) = (self.searched.as_ref(), self.sentinel());
         let taken = searched.and_then(|searched| searched.taken.clone());
         let in_use = sentinel.in_use.as_ref();
+        let selector = self.enforce_nodes.as_ref();
+        let relevant = |node: &NodeFacts| self.terminating.relevant(node.clone(), selector);
         Some(Box::new(ViewFacts {
             synced: self.view.is_synced(),
             silent: self.silent_since.is_some(),
-            node: self.view.node().cloned(),
+            node: self.view.node().map(relevant),
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),
             unknown_frontends: self.state.unknown_frontends.clone(),

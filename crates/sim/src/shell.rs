@@ -63,6 +63,7 @@ impl SimNode {
             terminating: TerminatingMarks::default(),
             unknown_policy: UnknownPolicy::Open,
             enforcement: Enforcement::Enforce,
+            enforce_nodes: None,
             families: CountedFamilies::default(),
             flap_dwell: DWELL_DEFAULT,
             fleet_brake: None,

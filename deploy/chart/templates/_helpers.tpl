@@ -211,6 +211,9 @@ have another default for. */}}
 - run
 {{- with .Values.agent }}
 - "--enforcement={{ .enforcement }}"
+{{- with .enforceNodes }}
+- "--enforce-nodes={{ . }}"
+{{- end }}
 {{- with include "pathproof.datapath" $ }}
 - "--datapath={{ . }}"
 {{- end }}

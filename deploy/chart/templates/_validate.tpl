@@ -188,6 +188,7 @@
   "--datapath" "agent.datapath"
   "--port-takeover" "agent.portTakeover"
   "--enforcement" "agent.enforcement"
+  "--enforce-nodes" "agent.enforceNodes"
   "--unknown-policy" "agent.unknownPolicy"
   "--families" "agent.families"
   "--view" "agent.view"

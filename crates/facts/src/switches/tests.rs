@@ -1,5 +1,7 @@
 //! Which switch is in force, and what invalid values do.
 
+use std::collections::BTreeMap;
+
 use rstest::rstest;
 
 use super::*;
@@ -23,6 +25,48 @@ fn the_most_lenient_wins(
     switches.read(Some(node), Some(cluster));
     let flag = said("", Some(flag), &mut Vec::new()).unwrap();
     assert_eq!(switches.audit(flag), expected);
+}
+
+fn term(key: &str, value: Option<&str>, wanted: bool) -> LabelTerm {
+    LabelTerm {
+        mark: format!("label {key}"),
+        value: value.map(str::to_owned),
+        wanted,
+    }
+}
+
+#[rstest]
+#[case::none(&[], true)]
+#[case::value(&[term("pool", Some("canary"), true)], true)]
+#[case::another_value(&[term("pool", Some("can"), true)], false)]
+#[case::any_value(&[term("pool", None, true)], true)]
+#[case::no_label(&[term("zone", None, true)], false)]
+#[case::not_that_value(&[term("pool", Some("workers"), false)], true)]
+#[case::absent_is_not_that_value(&[term("zone", Some("a"), false)], true)]
+#[case::without_the_label(&[term("pool", None, false)], false)]
+#[case::one_of_two(&[term("pool", None, true), term("zone", None, true)], false)]
+fn nodes_are_selected_by_their_labels(#[case] terms: &[LabelTerm], #[case] expected: bool) {
+    let marks = BTreeMap::from([("label pool".into(), "canary".into())]);
+    assert_eq!(NodeSelector(terms.to_vec()).matches(&marks), expected);
+}
+
+/// A node that joins audits, and one that was selected stays so while its Node is not read.
+#[test]
+fn nodes_audit_until_they_are_selected() {
+    let mut switches = Switches::default().selecting(true);
+    assert_eq!(
+        switches.audit(Enforcement::Enforce),
+        Some(AuditBy::Selector)
+    );
+    switches.select(true);
+    assert_eq!(switches.audit(Enforcement::Enforce), None);
+    let heir = switches.clone().selecting(true);
+    assert_eq!(heir.audit(Enforcement::Enforce), None);
+    let renamed = heir.without_node().selecting(true);
+    assert_eq!(renamed.audit(Enforcement::Enforce), Some(AuditBy::Selector));
+    switches.select(false);
+    let everywhere = switches.selecting(false);
+    assert_eq!(everywhere.audit(Enforcement::Enforce), None);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Node objects and their eligibility; taints and their errors.
 
+use pathproof_facts::switches::LabelTerm;
 use rstest::rstest;
 
 use super::*;
@@ -160,9 +161,21 @@ fn recordings_get_no_other_marks() {
         ("condition Ready", "True"),
     ]);
     assert_eq!(
-        terminating().relevant(facts),
+        terminating().relevant(facts, None),
         marked(&[("label kured", "x")])
     );
+}
+
+#[test]
+fn recordings_get_the_labels_of_the_selector() {
+    let selector = NodeSelector(vec![LabelTerm {
+        mark: "label owner".to_owned(),
+        value: None,
+        wanted: true,
+    }]);
+    let facts = marked(&[("label owner", "me"), ("label pool", "x")]);
+    let relevant = terminating().relevant(facts, Some(&selector));
+    assert_eq!(relevant, marked(&[("label owner", "me")]));
 }
 
 #[test]

@@ -39,6 +39,7 @@ fn settings() -> Settings {
         terminating: TerminatingMarks::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
+        enforce_nodes: None,
         families: CountedFamilies::default(),
         flap_dwell: Duration::from_secs(10),
         fleet_brake: None,

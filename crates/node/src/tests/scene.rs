@@ -56,6 +56,7 @@ pub(super) fn settings() -> Settings {
         terminating: Default::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
+        enforce_nodes: None,
         families: CountedFamilies::default(),
         flap_dwell: Duration::from_secs(10),
         fleet_brake: None,

@@ -47,6 +47,7 @@ pub(crate) fn settings() -> Settings {
         terminating: TerminatingMarks::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
+        enforce_nodes: None,
         families: CountedFamilies::default(),
         flap_dwell: DWELL_DEFAULT,
         fleet_brake: Some(20),
