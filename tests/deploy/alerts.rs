@@ -9,7 +9,7 @@ use node_tests::prelude::*;
 use tempfile::TempDir;
 
 use crate::find::of_kind;
-use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, UNTIL_MINUTE_10};
+use crate::fleet::{ALWAYS_0, ALWAYS_1, FROM_MINUTE_10, Firing, Fleet, UNTIL_MINUTE_10};
 
 const BROKEN: &str = "PathproofDatapathBroken";
 const STAYS_BROKEN: &str = "PathproofDatapathStaysBroken";
@@ -358,6 +358,58 @@ fn an_endpoint_that_does_not_move() {
     // Without probes, no agent can notice that the endpoint moves, so there is no alert.
     fleet.set("pathproof_probe_armed", &all, ALWAYS_0);
     expect(&fleet, &[("45m", &[])]);
+}
+
+/// A node that audits stays in service, so it is a page. Negative control: a node that enforces.
+#[rstest]
+#[case::audits(ALWAYS_0, true)]
+#[case::enforces(ALWAYS_1, false)]
+fn a_broken_node_in_audit(#[case] enforcing: &str, #[case] pages: bool) {
+    let mut fleet = Fleet::healthy(10);
+    fleet.broken("node-2", "IPv4", "leaked", FROM_MINUTE_10);
+    let agent = "job=\"pathproof\",node=\"node-2\",pod=\"agent-node-2\"";
+    fleet.put("pathproof_enforcing", agent, enforcing);
+    let page = pages.then(|| firing("PathproofBrokenInAudit", CRITICAL));
+    let expected = [broken([2]), page.unwrap_or_default()].concat();
+    expect(&fleet, &[("11m30s", &[]), ("12m30s", &expected)]);
+}
+
+/// One Service fails on the first nodes, and the last node is degraded for another cause.
+#[rstest]
+#[case::on_two_nodes(2, false)]
+#[case::on_three_nodes(3, true)]
+fn a_service_that_fails_on_nodes(#[case] nodes: usize, #[case] many: bool) {
+    const DEGRADED: &str = "PathproofDatapathDegraded";
+    let mut fleet = Fleet::healthy(10);
+    let failing: Vec<String> = (1..=nodes).map(|node| format!("node-{node}")).collect();
+    for node in &failing {
+        fleet.state(node, "IPv4", "degraded", FROM_MINUTE_10);
+        let series = format!(
+            "job=\"pathproof\",node=\"{node}\",service_namespace=\"shop\",service_name=\"web\",outcome=\"lost\""
+        );
+        fleet.put(
+            "pathproof_service_connections_total",
+            &series,
+            "0x19 0+5x100",
+        );
+    }
+    fleet.state("node-9", "IPv4", "degraded", FROM_MINUTE_10);
+    let mut expected = vec![Firing::on(DEGRADED, WARNING, "node-9")];
+    match many {
+        true => expected.push(Firing::of_fleet(
+            "PathproofServiceFailsOnManyNodes",
+            WARNING,
+        )),
+        false => expected.extend(
+            failing
+                .iter()
+                .map(|node| Firing::on(DEGRADED, WARNING, node)),
+        ),
+    }
+    expect(
+        &fleet,
+        &[("13m", &[]), ("16m", &expected), ("40m", &expected)],
+    );
 }
 
 /// In summary and description the node is filled in, and no label is empty.

@@ -79,7 +79,7 @@ definitions! {
         "1 if this health check would answer 503 when enforcing";
     Gauge "pathproof_enforcing" []
         = Value(|report| Some(f64::from(report.agent.enforcement == Enforcement::Enforce))),
-        "1 if a broken datapath is answered 503, 0 in audit mode (set by flag or annotation)";
+        "1 if a broken datapath is answered 503, 0 in audit mode (set by flag, annotation or label)";
     Gauge "pathproof_braked" ["reason"] = Turn(read::brake),
         "1 while the fleet brake holds back a 503: too many nodes fail (fleet), or of a zone or pool (domain), too many are marked as being removed (leaving), the next count is pending (waiting), the rotator no longer counts (uncounted), or nodes without a count answer in turns (turn)";
     Gauge "pathproof_node_eligible" [] = Value(read::eligibility),
