@@ -76,8 +76,8 @@ pub struct RunArgs {
 pub struct ClusterArgs {
     /// Folder of Kubernetes YAML (Node, Service, EndpointSlice) that replaces the API server
     ///
-    /// Any number of files and documents; other kinds are ignored and counted. Changes take effect
-    /// at once. A broken file is reported, and its last good content stays in use.
+    /// Any number of files and documents; other kinds are ignored and counted. A broken file is
+    /// reported, and its last good content stays in use.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "server"])]
     pub manifests: Option<PathBuf>,
 
@@ -112,7 +112,7 @@ pub struct ApiArgs {
     /// URL of the API server; overrides the one in --kubeconfig
     ///
     /// Authenticates with the pod's ServiceAccount, if one is mounted and the URL is https. Give an
-    /// address that needs no Service: the cluster IP works only while the datapath does.
+    /// address that needs no Service.
     #[arg(long, value_name = "URL", value_parser = url)]
     pub server: Option<String>,
 }
@@ -395,8 +395,7 @@ pub struct SentinelConfig {
     /// podCIDRs
     ///
     /// Give only addresses that the CNI's IPAM never assigns: the agent routes them to the
-    /// sentinel, which would cut off a pod with such an address. Without this option the path of
-    /// pods is judged by real traffic.
+    /// sentinel, which would cut off a pod with such an address.
     #[arg(
         long = "sentinel-pod-address",
         value_name = "IPv4,IPv6",
