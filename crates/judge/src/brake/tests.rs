@@ -302,6 +302,7 @@ fn one_node_in_five_may_be_marked(#[case] others: u32, #[case] held: bool) {
         count: of(7, 200).unwrap(),
         leaving: Some(leaving),
         written: wall(at).0 / NANOS,
+        ..Published::default()
     };
     let mut brake = Brake::restore(Some(20), "node", BrakeMemory::default());
     assert_eq!(brake.hold_leaving(true, s(0)), None, "nobody counts");

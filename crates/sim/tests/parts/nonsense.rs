@@ -359,6 +359,7 @@ prop_compose! {
     ) -> ViewFacts {
         let fleet = fleet.map(|(unsound, nodes)| Published {
             count: Count { unsound, nodes },
+            domains: [Count { unsound: nodes / 3, nodes }; 4],
             leaving: Some(nodes / 2),
             written: i64::from(unsound),
         });
