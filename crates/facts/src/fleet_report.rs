@@ -125,8 +125,8 @@ pub struct Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Published {
     pub count: Count,
-    /// Counts of the failure domains of this node, by the label's place; of no nodes where it has none, where
-    /// no node fails, or from an earlier rotator.
+    /// Counts of the failure domains of this node, by the label's place. They are zero without such a label,
+    /// while no node of the domain fails, and from an earlier rotator.
     #[serde(default)]
     pub domains: [Count; DOMAIN_LABELS],
     /// See [`FleetReport::leaving`].

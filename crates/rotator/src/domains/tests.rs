@@ -30,7 +30,7 @@ fn put(census: &mut Census, node: &str, fails: bool, domains: &[(&str, &str)]) {
     census.set_domains(node, domains.collect());
 }
 
-/// 29 nodes in three zones; the first six are a pool, of which so many fail.
+/// 29 nodes in three zones. The first six are a pool, and `failing` of these fail.
 fn ingress(failing: u32) -> Census {
     let mut census = Census::default();
     census.begin_list();
@@ -97,7 +97,7 @@ fn a_failing_pool_is_written_at_once() {
     assert_eq!(of_pool(&mut census, s(3)), Some(3), "fewer are not urgent");
 }
 
-/// Agents read 1,024 bytes. Beyond them, the fullest domain that is left out stands for all others.
+/// Agents read 1,024 bytes. The fullest domain for which there is no room stands for all others.
 #[test]
 fn the_fullest_domains_are_listed_while_there_is_room() {
     let mut census = Census::default();

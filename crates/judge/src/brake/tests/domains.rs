@@ -1,4 +1,4 @@
-//! Failure domains: a node is also limited by the counts of its own zone and pool.
+//! Failure domains: the counts of a node's zone and pool limit it as well.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn healthy() -> Brake {
     brake
 }
 
-/// Pools of each size, in which so many other nodes fail before this one. A fifth may, and always one.
+/// Size of the pool, and number of its nodes that fail before this one. A fifth may fail, and always one.
 #[rstest]
 #[case(1, 0, false)]
 #[case(2, 0, false)]
