@@ -12,6 +12,7 @@ mod black_hole;
 mod brake;
 mod calm;
 mod checkers;
+mod compare;
 mod controls;
 mod declared;
 mod faults;

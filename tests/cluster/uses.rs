@@ -3,10 +3,9 @@
 
 use std::fmt;
 
-use node_tests::cluster::{Process, base, create};
-use node_tests::manifests::{managed, slice};
+use node_tests::cluster::{Process, base};
 use node_tests::outage::Users;
-use node_tests::pod_probe::{ECHO_PORT, LARGE_TRANSFER_PORT, Probes};
+use node_tests::pod_probe::{self, Probes};
 use node_tests::prelude::*;
 
 use crate::scene::Scene;
@@ -81,48 +80,13 @@ pub(crate) fn outside(scene: &Scene, sources: std::ops::Range<u8>) -> Vec<Plan> 
     plans
 }
 
-/// Starts the pod probe as the chart installs it. Its Service is in deploy/base, but its slices are written
-/// here, because no controller does it.
+/// Starts the pod probe on both nodes.
 fn pod_probe(scene: &mut Scene) -> Probes {
     for (pod, place, _) in PROBES {
         scene.world.add_pod(pod, place).expect("a pod");
     }
-    let port = |(name, port)| json!({ "name": name, "port": port, "protocol": "TCP" });
-    let ports: Vec<Value> = [("echo", ECHO_PORT), ("cut", LARGE_TRANSFER_PORT)]
-        .map(port)
-        .into();
-    for family in Family::ALL {
-        let endpoint = |(pod, _, node): (&str, Place, &str)| {
-            json!({
-                "addresses": [scene.world.pod(pod).address(family)],
-                "conditions": { "ready": true, "serving": true, "terminating": false },
-                "nodeName": node,
-                "targetRef": { "kind": "Pod", "name": pod, "namespace": base::NAMESPACE },
-            })
-        };
-        let endpoints = PROBES.map(endpoint);
-        let slice = slice(
-            base::NAMESPACE,
-            "pathproof-echo",
-            family,
-            &ports,
-            &endpoints,
-        );
-        create(&scene.api, managed(slice)).expect("a slice of the pod probe");
-    }
-    let path = format!(
-        "/api/v1/namespaces/{}/services/pathproof-echo",
-        base::NAMESPACE
-    );
-    let service = scene.api.get(&path).expect("the Service of the pod probe");
-    let ips = service["spec"]["clusterIPs"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let ips: Vec<&str> = ips.filter_map(Value::as_str).collect();
-    let agent = agent_binary().expect("the agent's binary");
-    let pods = PROBES.map(|(pod, ..)| pod);
-    Probes::start_with(&scene.world, &agent, &ips.join(","), pods).expect("the pod probe")
+    let pods = PROBES.map(|(pod, _, node)| (pod, node));
+    pod_probe::start_in(scene, &pods).expect("the pod probe")
 }
 
 /// Starts the rotator as shipped, so it moves the sentinel at the interval of its manifest.

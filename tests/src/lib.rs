@@ -13,6 +13,7 @@ pub mod built;
 pub mod capture;
 pub mod cgroup;
 pub mod cluster;
+pub mod compare;
 pub mod dashboard;
 pub mod demo;
 pub mod deploy;

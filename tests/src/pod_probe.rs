@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
-use crate::manifests::{Endpoint, Service};
+use crate::cluster::{Scene, base, create};
+use crate::manifests::{Endpoint, Service, managed, slice};
 use crate::process::Process;
-use crate::world::{Family, World};
+use crate::world::{Family, World, agent_binary};
+
+/// Name of its Service in deploy/base.
+const SERVICE: &str = "pathproof-echo";
 
 /// Port at which pods answer, and port to which a pod connects to report a large transfer that failed.
 pub const ECHO_PORT: u16 = 19257;
@@ -17,7 +22,7 @@ pub type Placed = (&'static str, Option<&'static str>);
 
 /// The pod probe's Service with this index in the address plan.
 pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
-    let mut service = Service::new("pathproof-echo", index, []);
+    let mut service = Service::new(SERVICE, index, []);
     service.namespace = "pathproof";
     (service.port, service.target_port) = (ECHO_PORT, ECHO_PORT);
     service.second = Some(("cut", LARGE_TRANSFER_PORT));
@@ -27,6 +32,42 @@ pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
         service.endpoints.push(endpoint);
     }
     service
+}
+
+/// Starts a pod probe in each of these pods, as the chart installs it. Its Service is in deploy/base, but its
+/// slices are written here, because no controller does it. Each pod has the name of its node.
+pub fn start_in(scene: &Scene, pods: &[(&str, &str)]) -> Result<Probes> {
+    let port = |(name, port)| json!({ "name": name, "port": port, "protocol": "TCP" });
+    let ports: Vec<Value> = [("echo", ECHO_PORT), ("cut", LARGE_TRANSFER_PORT)]
+        .map(port)
+        .into();
+    for family in Family::ALL {
+        let endpoint = |(pod, node): &(&str, &str)| {
+            json!({
+                "addresses": [scene.world.pod(pod).address(family)],
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "nodeName": node,
+                "targetRef": { "kind": "Pod", "name": pod, "namespace": base::NAMESPACE },
+            })
+        };
+        let endpoints: Vec<Value> = pods.iter().map(endpoint).collect();
+        let slice = slice(base::NAMESPACE, SERVICE, family, &ports, &endpoints);
+        create(&scene.api, managed(slice))?;
+    }
+    let path = format!("/api/v1/namespaces/{}/services/{SERVICE}", base::NAMESPACE);
+    let service = scene.api.get(&path)?;
+    let ips = service["spec"]["clusterIPs"].as_array();
+    let ips = ips.context("the Service of the pod probe")?.iter();
+    let ips: Vec<&str> = ips.filter_map(Value::as_str).collect();
+    let pods = pods.iter().map(|(pod, _)| *pod);
+    Probes::start_with(&scene.world, &agent_binary()?, &ips.join(","), pods)
+}
+
+/// Deletes the slices of [`start_in`].
+pub fn withdraw(scene: &Scene) -> Result<()> {
+    let slices = Family::ALL.map(|family| slice(base::NAMESPACE, SERVICE, family, &[], &[]));
+    let mut slices = slices.iter();
+    slices.try_for_each(|slice| scene.api.delete_object(slice))
 }
 
 /// Running pod probes; killed when dropped.

@@ -16,4 +16,5 @@ mod soak;
 mod tenants;
 mod worlds;
 
+pub(crate) use plan::seed_of_the_day;
 pub use run::{Settings, storm};

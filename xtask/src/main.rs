@@ -58,6 +58,9 @@ enum Task {
     Storm(run::Rest),
     /// Play hours of simulated nodes with random events, and fail at a false 503 or a missed fault
     Sim(sim::Args),
+    /// Play cases of the simulator with a real kube-proxy in network namespaces too, and fail if the
+    /// verdicts differ (needs root)
+    Compare(run::Rest),
     /// Run a benchmark, such as the cost per packet
     Bench(bench::Args),
     /// Fuzz the parsers of untrusted input (libFuzzer; needs g++)
@@ -125,6 +128,7 @@ fn run_task(task: Task) -> Result<()> {
         Task::Test(args) => test::run(&args),
         Task::Storm(args) => storm::run(&args),
         Task::Sim(args) => sim::run(&args),
+        Task::Compare(args) => storm::compare(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Miri(args) => miri::run(&args),

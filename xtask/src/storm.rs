@@ -1,6 +1,5 @@
-//! `cargo xtask storm`: builds the agent and the storm, and plays it as root.
-//!
-//! The program `storm` of package node-tests defines the events of a storm, its judgement, and the options.
+//! `cargo xtask storm` and `cargo xtask compare`: build the agent and a program of package node-tests, and run it
+//! as root. The programs `storm` and `compare` define what is played and judged, and the options.
 
 use std::path::PathBuf;
 
@@ -11,7 +10,11 @@ use crate::tally::{Counted, Tally};
 use crate::{ebpf, host, run, setup_cluster};
 
 pub(crate) fn run(rest: &Rest) -> Result<()> {
-    play("release", &rest.arguments)
+    play("storm", "release", &rest.arguments)
+}
+
+pub(crate) fn compare(rest: &Rest) -> Result<()> {
+    play("compare", "release", &rest.arguments)
 }
 
 /// Options of CI's storm. `--draws` makes it fail if the seed no longer draws these events.
@@ -27,28 +30,28 @@ pub(crate) fn for_ci() -> Result<Counted> {
         return Ok(Counted::skip("storm", why));
     }
     let options: Vec<String> = FIXED.split(' ').map(str::to_owned).collect();
-    play("dev", &options)?;
+    play("storm", "dev", &options)?;
     Ok(Tally::PASSED.into())
 }
 
 pub(crate) fn build_for_ci() -> Result<()> {
     match host::no_world() {
         Some(_) => Ok(()),
-        None => build("dev").map(drop),
+        None => build("storm", "dev").map(drop),
     }
 }
 
-fn build(profile: &str) -> Result<(PathBuf, PathBuf)> {
-    host::install_world("the storm")?;
+fn build(program: &str, profile: &str) -> Result<(PathBuf, PathBuf)> {
+    host::install_world(program)?;
     let agent = ebpf::agent(profile)?;
-    Ok((agent, run::build_program("node-tests", "storm", profile)?))
+    Ok((agent, run::build_program("node-tests", program, profile)?))
 }
 
-fn play(profile: &str, options: &[String]) -> Result<()> {
-    let (agent, storm) = build(profile)?;
-    if options.iter().any(|option| option == "--api") {
+fn play(program: &str, profile: &str, options: &[String]) -> Result<()> {
+    let (agent, built) = build(program, profile)?;
+    if program == "compare" || options.iter().any(|option| option == "--api") {
         setup_cluster::ready()?;
     }
-    let mut command = host::as_root_with(storm, &[("PATHPROOF_AGENT", agent.as_os_str())])?;
+    let mut command = host::as_root_with(built, &[("PATHPROOF_AGENT", agent.as_os_str())])?;
     run::run_through_interrupts(command.args(options))
 }

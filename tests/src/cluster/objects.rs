@@ -65,6 +65,7 @@ pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     install_node(api, &manifests.dir().join(NODE_FILE), NODE_NAME)?;
     namespace(api, "demo")?;
     for service in manifests.services() {
+        namespace(api, service.namespace)?;
         let file = Manifests::service_file(&service.name);
         put_file(api, &manifests.dir().join(file))?;
     }

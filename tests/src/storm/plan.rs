@@ -156,7 +156,7 @@ impl Step {
 }
 
 /// The seed for a day in UTC, such as 20261123.
-pub(super) fn seed_of_the_day(now: Timestamp) -> u64 {
+pub(crate) fn seed_of_the_day(now: Timestamp) -> u64 {
     let date = now.strftime("%Y%m%d").to_string();
     date.parse().expect("eight digits")
 }

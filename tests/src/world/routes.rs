@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{World, layout};
+use super::World;
+use super::layout::{self, Family, UPLINK};
 
 impl World {
     /// Removes every route of the node to pods of both nodes, and returns them as `ip` prints them.
@@ -10,6 +11,21 @@ impl World {
     pub fn cut_pod_routes(&self) -> Result<Vec<String>> {
         let shown = self.node.ip("route show")? + &self.node.ip("-6 route show")?;
         let routes: Vec<String> = to_pods(&shown).map(str::to_owned).collect();
+        self.node.ip_batch(&batch("del", &routes))?;
+        Ok(routes)
+    }
+
+    /// Like [`World::cut_pod_routes`], for pods of this node (`local`) or of the other one, in one family.
+    pub fn cut_some_pod_routes(&self, local: bool, family: Family) -> Result<Vec<String>> {
+        let shown = self.node.ip(match family {
+            Family::V4 => "route show",
+            Family::V6 => "-6 route show",
+        })?;
+        let is_meant = |route: &&str| is_local(route) == local;
+        let routes: Vec<String> = to_pods(&shown)
+            .filter(is_meant)
+            .map(str::to_owned)
+            .collect();
         self.node.ip_batch(&batch("del", &routes))?;
         Ok(routes)
     }
@@ -35,6 +51,11 @@ fn to_pods(shown: &str) -> impl Iterator<Item = &str> {
         let to = route.split([' ', '/']).next().unwrap_or_default();
         to.parse().is_ok_and(layout::is_pod)
     })
+}
+
+/// Whether a route to pods leads to pods of this node.
+fn is_local(route: &str) -> bool {
+    device(route) != Some(UPLINK)
 }
 
 fn device(route: &str) -> Option<&str> {
@@ -80,5 +101,7 @@ default via 2001:db8:0:1::1 dev eth0 metric 1024 pref medium
             devices,
             ["veth-web-1", "cni0", "eth0", "veth-web-1", "cni0"]
         );
+        let local: Vec<bool> = routes.iter().map(|route| is_local(route)).collect();
+        assert_eq!(local, [true, true, false, true, true]);
     }
 }

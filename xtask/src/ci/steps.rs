@@ -122,6 +122,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("mutants", Task("mutants")),
     step("judgement", One(judgement)),
     step("sim", Task("sim --hours 20000")),
+    step("compare", Task("compare --cases 200")),
     step("sanitize", Task("test --sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),

@@ -74,7 +74,7 @@ impl FaultRow {
     }
 
     /// Adds the fault to a world.
-    pub(super) fn begin(&self, mut world: World, at: Duration, only: Option<Family>) -> World {
+    pub fn begin(&self, mut world: World, at: Duration, only: Option<Family>) -> World {
         let faults = match self.breaks {
             Breaks::By(faults) => faults,
             Breaks::BesideIptables(faults) => {

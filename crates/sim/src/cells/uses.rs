@@ -119,7 +119,7 @@ impl Use {
     }
 
     /// World with this use and without events.
-    pub(super) fn world(&self, stack: Stack) -> World {
+    pub fn world(&self, stack: Stack) -> World {
         let named = self.services.iter();
         let mut services: Vec<_> = named
             .map(|namespace| ServiceSpec::new(namespace, LOCAL, REMOTE))

@@ -99,13 +99,13 @@ impl WorldRow {
     /// Whether it affects this use. Some rows need pods or outside clients. Without them, policies deny
     /// nothing (a default deny spares the pod probe). No users' data shows that an inline filter drops only
     /// the sentinel's data. And no family counts as unused.
-    pub(super) fn touches(&self, used: &Use) -> bool {
+    pub fn touches(&self, used: &Use) -> bool {
         let needs_users = [POLICY, BOTH, INSPECTED, UNUSED].contains(&self.covered_by);
         !needs_users || used.has_pods() || used.has_outsiders()
     }
 
     /// Adds the event to a world.
-    pub(super) fn begin(&self, world: World, at: Duration) -> World {
+    pub fn begin(&self, world: World, at: Duration) -> World {
         (self.begin)(world, at)
     }
 }
