@@ -12,7 +12,8 @@ const PARTS: [Part; 2] = [
     Part {
         what: "pathproof-wire, which the kernel runs",
         package: "--package pathproof-wire --all-features",
-        left_out: "sources_are_spread one_connection_one_outcome dns_at_the_full_rate",
+        left_out: "sources_are_spread one_connection_one_outcome dns_at_the_full_rate \
+                   each_byte_and_each_length rates_of_any_content marks_of_every_turn",
     },
     Part {
         what: "the core",
