@@ -6,7 +6,7 @@ use node_tests::compare::{Case, Difference, Stage, compare};
 use node_tests::prelude::*;
 
 #[test]
-fn the_simulator_knows_what_the_kernel_does() {
+fn a_case_has_the_same_verdicts_in_the_simulator_and_in_the_kernel() {
     needs!(skip::root());
     needs!(skip::tool(Mode::Nftables.tool()));
     needs!(skip::tool("conntrack"));

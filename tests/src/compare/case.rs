@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// What has no pair is listed in docs/internal/simulation.md.
+    /// docs/internal/simulation.md lists the faults and worlds that are not played.
     #[test]
     fn most_faults_and_worlds_without_new_objects_are_played() {
         let rows: BTreeSet<usize> = Case::all().iter().map(|case| case.row).collect();

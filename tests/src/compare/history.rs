@@ -1,5 +1,5 @@
-//! The course of a node's verdict after an event, and whether the simulator knows the course that the kernel
-//! showed. Nothing here plays a case.
+//! The course of a node's verdict after an event, and whether a simulated course equals the kernel's. Nothing here
+//! plays a case.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ pub fn compare(simulated: &[History], kernel: &History) -> Option<Difference> {
     if alike.is_empty() {
         return Some(Difference::Answer);
     }
-    // The simulator has no routes and neighbours to look up, so it never names such a cause.
+    // The simulator models neither routes nor neighbours, so it never names these causes.
     let is_looked_up = kernel.cause.is_some_and(Cause::is_looked_up);
     alike.retain(|one| is_looked_up || one.cause == kernel.cause);
     if alike.is_empty() {

@@ -23,7 +23,7 @@ const SENTINEL: (&str, &str) = ("198.18.0.0/15", "2001:2::/48");
 /// Part of the names of the sentinel's chains in kube-proxy's tables.
 const SENTINEL_CHAIN: &str = "pathproof/pathproof-sentinel/";
 
-/// What an act is in namespaces; `None` if it has no pair.
+/// The injection that corresponds to an act; `None` if the act has no pair.
 pub(super) fn paired(act: &Act) -> Option<Inject> {
     let both = Family::ALL.to_vec();
     Some(match act.clone() {

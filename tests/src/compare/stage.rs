@@ -170,7 +170,7 @@ fn wait_proven(scene: &Scene, clients: &[Client]) -> Result<()> {
     proven.with_context(|| format!("not proven: {:#?}\n{}", agent.verdict(), agent.log()))
 }
 
-/// The verdicts from a moment on, by the agent's own recording: polls would miss short states.
+/// The verdicts from a moment on. They are read from the agent's recording, because polls would miss short states.
 fn recorded(scene: &Scene, since: Wall) -> Result<Played> {
     let file = scene.world.dir().join("case.pathproof");
     let path = file.to_string_lossy();
