@@ -397,8 +397,8 @@ impl Group {
 
 fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
-    let keepalived = [("keepalived", "keepalived")];
-    found(CHECKERS, host::install_programs(CHECKERS, &keepalived));
+    let keepalived = &[("keepalived", "keepalived")];
+    found(CHECKERS, host::install_programs(CHECKERS, keepalived));
     found(CHECKERS, setup_cluster::NGINX.ready());
     // A real kube-proxy follows within a second, but later on a busy machine.
     command.env(SETTLED, "5000").env(BOOT, "30000");
@@ -408,10 +408,8 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Name, in messages, of the test with nginx and keepalived.
+/// Names, in messages, of the test with nginx and keepalived, and of the tests with helm and kubectl.
 const CHECKERS: &str = "the test of checkers";
-
-/// Name, in messages, of the tests that need helm and kubectl.
 const CHART: &str = "the tests of chart and kustomize";
 
 /// Reports why a tool of some tests could not be built.

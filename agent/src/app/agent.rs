@@ -226,7 +226,9 @@ impl Agent {
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
                 let counts = &read.sample.counts;
-                self.output.metrics.record_sample(counts, self.node.planner());
+                self.output
+                    .metrics
+                    .record_sample(counts, self.node.planner());
                 (self.output.episodes.journal).count(counts, self.node.planner());
                 self.output.faults = Some(read.sample.faults);
                 Event::Sample(Box::new(read.sample))

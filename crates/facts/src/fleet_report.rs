@@ -76,15 +76,12 @@ impl FleetReport {
 
     /// Whether both reports have the same content, apart from the time of writing.
     pub fn is_same(&self, other: &FleetReport) -> bool {
-        let Self {
-            nodes,
-            unsound,
-            leaving,
-            written: _,
-            in_use,
-        } = self;
-        (nodes, unsound, leaving, in_use)
-            == (&other.nodes, &other.unsound, &other.leaving, &other.in_use)
+        let written = other.written;
+        let same = Self {
+            written,
+            ..self.clone()
+        };
+        same == *other
     }
 
     pub fn count(&self) -> Count {

@@ -158,12 +158,9 @@ impl<'a> Case<'a> {
     /// what it does not recognize, such as the sentinel's bytes, so the next user decides.
     fn is_data_of_users_untried(&self, run: &Run, proof: Option<(SourceClass, Mono)>) -> bool {
         let is_used = proof.is_some_and(|(_, at)| self.now.since(at) <= FORGOTTEN);
-        let lost = |class: &SourceClass| self.evidence.data.lost(*class);
-        let is_lost = || {
-            let mut lost = SourceClass::ALL.iter().filter_map(lost);
-            lost.any(|lost| lost.last >= run.since)
-        };
-        run.cause() == ProbeCause::NoData && is_used && !is_lost()
+        let lost = SourceClass::ALL.map(|class| self.evidence.data.lost(class));
+        let is_lost = lost.iter().flatten().any(|lost| lost.last >= run.since);
+        run.cause() == ProbeCause::NoData && is_used && !is_lost
     }
 
     /// Requires that pathproof's devices were checked and found sound after the failures began.

@@ -1,4 +1,5 @@
-//! Events of all kinds with arbitrary contents, sensible or not.
+//! Events of all kinds with arbitrary contents, sensible or not. Length: one generator for each kind, of parts
+//! that the kinds share.
 
 mod view;
 
