@@ -3,7 +3,7 @@
 
 /// Version of all layouts in this crate. The directory of pinned maps is named after it, so an agent of
 /// another version never reads maps with an unknown layout.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 
 /// Names of the maps in the object file.
 pub mod map {

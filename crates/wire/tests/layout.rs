@@ -17,7 +17,7 @@ fn a_layout_that_changes_has_a_new_version() {
     });
     assert_eq!(
         (ABI_VERSION, format!("{hash:016x}").as_str()),
-        (8, "27ac884b4fa57f69"),
+        (9, "9a6efcf57f4489df"),
         "a layout changed: raise ABI_VERSION, and write both here"
     );
 }

@@ -78,6 +78,13 @@ fn objects_of_a_file(#[case] text: &str, #[case] expected: &[&str]) {
     assert_eq!(told(text), expected);
 }
 
+#[test]
+fn a_document_without_keys_is_found_at_its_start() {
+    assert!(told("- just\n- words\n")[0].starts_with("1: cannot be parsed"));
+    let second = told("kind: Pod\n---\n- just\n- words\n");
+    assert!(second[1].starts_with("2: cannot be parsed"), "{second:?}");
+}
+
 #[rstest]
 #[case::tab("apiVersion: v1\nkind: Service\nmetadata:\n\tname: a\n", "4:")]
 #[case::unclosed("apiVersion: v1\nkind: Service\nmetadata: {name: a\nspec: {}\n", "4:")]
@@ -89,7 +96,6 @@ fn objects_of_a_file(#[case] text: &str, #[case] expected: &[&str]) {
     "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n  name: b\n",
     "5:3"
 )]
-#[case::not_a_mapping("- just\n- words\n", "1:")]
 fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] position: &str) {
     let good = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
     assert!(told(text)[0].starts_with(position), "{:?}", told(text));
