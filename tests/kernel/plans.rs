@@ -1,4 +1,5 @@
-//! A plan is written to the maps, even when one of them is full.
+//! A plan is written to the maps in batches. The result is the same as with single writes, even when a map is
+//! full.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -13,7 +14,7 @@ use pathproof_wire::service::{
 };
 use rstest::rstest;
 
-/// Number of changes of a kind.
+/// Number of changes: more than one call takes, and no multiple of what it takes.
 const MANY: u32 = 2_500;
 
 fn endpoint(index: u32) -> EndpointKey {
@@ -94,10 +95,11 @@ fn a_plan_of_all_kinds() {
     assert!(programmer.installed().endpoints.is_empty());
 }
 
-/// Exactly the changes that did not fit are returned.
+/// Exactly the changes that did not fit are returned, at whatever change of a call the map became full.
 #[rstest]
 #[case::at_once(1)]
-#[case::near_the_end(2_300)]
+#[case::within_the_first_call(700)]
+#[case::within_the_last_call(2_300)]
 fn a_full_map(#[case] room: u32) {
     let capacities = [(map::ENDPOINTS, room), (map::FRONTENDS, room)];
     let mut programmer = programmer(&capacities);

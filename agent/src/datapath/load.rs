@@ -108,14 +108,6 @@ pub(super) fn refused<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     }
 }
 
-/// The kernel's error number.
-pub(super) fn errno(error: &MapError) -> Option<i32> {
-    match error {
-        MapError::SyscallError(error) => error.io_error.raw_os_error(),
-        _ => None,
-    }
-}
-
 /// Takes a map out of the object, converted to its type.
 pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,

@@ -1,4 +1,5 @@
-//! Applies plans to the maps, in order, and reads back their content.
+//! Applies plans to the maps, in order, and reads back their content. Consecutive changes of one kind that
+//! write endpoints or frontends share a system call. If that call fails, each change is tried by itself.
 //!
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.
@@ -7,10 +8,13 @@
 //! removed: without its Service it only costs the lookup of a datagram.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::mem::discriminant;
+use std::os::fd::AsFd;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, MapData, MapError};
+use aya::maps::{Array, HashMap, IterableMap as _, MapData, MapError};
 use pathproof_facts::node_context::SourcePrefix;
 use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::abi::map;
@@ -19,7 +23,11 @@ use pathproof_wire::service::{
     EndpointEntry, EndpointKey, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
 };
 
-use super::load::{MapsError, errno, read, refused, take, write};
+use super::load::{MapsError, read, refused, take, write};
+use super::syscall;
+
+/// Entries per batch call: more are not faster, and need more memory.
+const BATCH: usize = 1024;
 
 pub struct Programmer {
     frontends: HashMap<MapData, FrontendKey, FrontendValue>,
@@ -35,22 +43,6 @@ pub struct Outcome {
     pub full: Vec<MapChange>,
     /// The first other error, as text.
     pub error: Option<String>,
-}
-
-impl Outcome {
-    fn note(&mut self, change: &MapChange, error: &MapError) {
-        match errno(error) {
-            // A full hash map returns E2BIG, a full trie ENOSPC, and a map without
-            // preallocation may return ENOMEM.
-            Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => self.full.push(*change),
-            // The entry is already gone.
-            Some(libc::ENOENT) => {}
-            _ => {
-                let first = || format!("{change:?}: {error}");
-                self.error.get_or_insert_with(first);
-            }
-        }
-    }
 }
 
 impl Programmer {
@@ -70,9 +62,13 @@ impl Programmer {
             error: self.mark_ports(plan).err().map(|error| error.to_string()),
             ..Outcome::default()
         };
-        for change in plan {
-            if let Err(error) = self.change(change) {
-                outcome.note(change, &error);
+        for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
+            for changes in run.chunks(BATCH) {
+                // The map may be full, or the kernel may lack the batch call. Single updates then show which
+                // changes fit; repeating one that is installed changes nothing.
+                if self.change_together(changes).is_err() {
+                    self.change_each(changes, &mut outcome);
+                }
             }
         }
         outcome
@@ -94,6 +90,40 @@ impl Programmer {
 
     pub fn marked_ports(&self) -> Result<UdpPorts, MapsError> {
         read(&self.udp_ports, map::UDP_PORTS, 0)
+    }
+
+    /// Applies many changes of one kind in one call, at a fifth of the cost per change.
+    fn change_together(&self, changes: &[MapChange]) -> io::Result<()> {
+        let endpoints: Vec<_> = changes.iter().filter_map(endpoint).collect();
+        let frontends: Vec<_> = changes.iter().filter_map(frontend).collect();
+        match (&endpoints[..], &frontends[..]) {
+            ([], []) => Err(io::ErrorKind::Unsupported.into()),
+            ([], frontends) => syscall::update(self.frontends.map().fd().as_fd(), frontends),
+            (endpoints, _) => syscall::update(self.endpoints.map().fd().as_fd(), endpoints),
+        }
+    }
+
+    fn change_each(&mut self, changes: &[MapChange], outcome: &mut Outcome) {
+        for change in changes {
+            let Err(error) = self.change(change) else {
+                continue;
+            };
+            let code = match &error {
+                MapError::SyscallError(error) => error.io_error.raw_os_error(),
+                _ => None,
+            };
+            match code {
+                // A full hash map returns E2BIG, a full trie ENOSPC, and a map without
+                // preallocation may return ENOMEM.
+                Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => outcome.full.push(*change),
+                // The entry is already gone.
+                Some(libc::ENOENT) => {}
+                _ => {
+                    let first = || format!("{change:?}: {error}");
+                    outcome.error.get_or_insert_with(first);
+                }
+            }
+        }
     }
 
     fn change(&mut self, change: &MapChange) -> Result<(), MapError> {
@@ -153,6 +183,22 @@ impl Programmer {
             }
         }
         result
+    }
+}
+
+fn endpoint(change: &MapChange) -> Option<(EndpointKey, EndpointEntry)> {
+    match change {
+        MapChange::PutEndpoint { key, value }
+        | MapChange::UpdateEndpoint { key, value }
+        | MapChange::RetireEndpoint { key, value } => Some((*key, EndpointEntry::from(*value))),
+        _ => None,
+    }
+}
+
+fn frontend(change: &MapChange) -> Option<(FrontendKey, FrontendValue)> {
+    match change {
+        MapChange::PutFrontend { key, value } => Some((*key, *value)),
+        _ => None,
     }
 }
 

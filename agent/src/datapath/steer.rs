@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, SockMap};
+use aya::maps::{Array, HashMap, MapData, MapError, SockMap};
 use aya::programs::sk_lookup::SkLookupLink;
 use aya::programs::{ProgramError, SkLookup};
 use pathproof_facts::time::Mono;
@@ -247,7 +247,10 @@ impl Owners {
             self.map.insert(address, 1, 0).map_err(io::Error::other)?;
         }
         for address in self.known.difference(&found) {
-            self.map.remove(address).map_err(io::Error::other)?;
+            match self.map.remove(address) {
+                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(io::Error::other(error)),
+            }
         }
         self.known = found;
         self.assumed = false;

@@ -26,7 +26,7 @@ use pathproof_wire::transition::{Failed, failed};
 use pathproof_wire::udp::is_flow;
 use pathproof_witness::evidence::{LostData, Successes, came_back};
 
-use super::load::{MapsError, errno, refused, take};
+use super::load::{MapsError, refused, take};
 use super::syscall;
 
 mod bounds;
@@ -138,15 +138,7 @@ impl Sweeper {
         evict.extend(surplus(candidates));
         let over = forget.len();
         forget.extend(evict);
-        for key in &forget {
-            match self.map.remove(key) {
-                Err(error) if errno(&error) != Some(libc::ENOENT) => {
-                    return Err(refused("sweep", self.name)(error));
-                }
-                // If it is missing, another agent removed it.
-                _ => {}
-            }
-        }
+        syscall::delete(self.fd(), &forget).map_err(refused("sweep", self.name))?;
         if is_bounded {
             let evicted = &forget[over..];
             evicted.iter().for_each(|key| self.evicted.note(key));

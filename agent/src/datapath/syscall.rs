@@ -1,4 +1,4 @@
-//! `bpf(2)` commands that aya lacks: reading a map in batches, and lists of the programs at a hook by
+//! `bpf(2)` commands that aya lacks: batches of map elements, and lists of the programs at a hook by
 //! id. Program descriptors would need CAP_SYS_ADMIN, which the agent does not have (finding 20).
 
 use std::io;
@@ -10,6 +10,8 @@ use pathproof_wire::service::FAMILIES;
 
 const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
+const BPF_MAP_UPDATE_BATCH: libc::c_int = 26;
+const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
 /// Attach type of TCX ingress (linux/bpf.h).
 pub(super) const BPF_TCX_INGRESS: u32 = 46;
 /// Attach type of programs that select the listener of a connection.
@@ -21,7 +23,7 @@ pub(super) const BPF_CGROUP_POST_BIND: [u32; FAMILIES] = [12, 13];
 /// Includes programs of the parent cgroups.
 const BPF_F_QUERY_EFFECTIVE: u32 = 1;
 
-/// `union bpf_attr` for BPF_MAP_LOOKUP_BATCH.
+/// `union bpf_attr` for the batch commands.
 #[repr(C)]
 #[derive(Default)]
 struct BatchAttr {
@@ -111,6 +113,42 @@ pub(super) fn for_each<K: Pod, V: Pod>(
         }
         position = Some(next);
     }
+}
+
+/// Inserts or replaces elements. After an error only some of them may be in the map.
+pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, elements: &[(K, V)]) -> io::Result<()> {
+    let (keys, values): (Vec<K>, Vec<V>) = elements.iter().copied().unzip();
+    let mut attr = BatchAttr {
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: elements.len() as u32,
+        map_fd: map.as_raw_fd() as u32,
+        ..BatchAttr::default()
+    };
+    bpf(BPF_MAP_UPDATE_BATCH, &mut attr)
+}
+
+/// Deletes the elements of `keys`, ignoring missing ones.
+pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
+    let mut done = 0;
+    while done < keys.len() {
+        let rest = &keys[done..];
+        let mut attr = BatchAttr {
+            keys: rest.as_ptr() as u64,
+            count: rest.len() as u32,
+            map_fd: map.as_raw_fd() as u32,
+            ..BatchAttr::default()
+        };
+        match bpf(BPF_MAP_DELETE_BATCH, &mut attr) {
+            Ok(()) => return Ok(()),
+            // The kernel stops at a missing key: skip it and those before it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                done += attr.count as usize + 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Ids of the programs at a TCX hook, first one first. Needs CAP_NET_ADMIN.
