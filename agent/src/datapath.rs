@@ -200,10 +200,13 @@ impl Observer {
     }
 
     /// Checks that every hook is still first, and repairs those that are not. If `has_successor` returns true,
-    /// the remaining hooks are left to that agent.
+    /// the remaining hooks are left to that agent. Also unmarks the ports of removed UDP Services.
     pub fn check(&mut self, now: Mono, has_successor: impl Fn() -> bool) {
         self.attacher.check(&mut self.ebpf, now, has_successor);
         self.flag_devices();
+        if let Err(error) = self.programmer.unmark_ports(now) {
+            tracing::warn!(%error, "the ports of removed UDP Services could not be unmarked");
+        }
         self.sweep_other_versions();
     }
 

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 
 use node_tests::observer::Observer;
 use pathproof::datapath::program::Programmer;
+use pathproof_facts::time::Mono;
 use pathproof_plan::MapChange;
 use pathproof_wire::abi::map;
 use pathproof_wire::service::{
@@ -124,40 +125,71 @@ fn a_full_map(#[case] room: u32) {
     assert_eq!(frontends, (0..MANY).map(frontend).collect());
 }
 
-/// Answers to followed datagrams may come after the Service went.
+/// The port of a UDP Service stays marked while the maps use it, and one minute longer.
 #[test]
-fn ports_of_udp_services_are_marked_and_stay_so() {
+fn ports_of_udp_services_are_unmarked_when_they_went() {
     let mut programmer = programmer(&[]);
-    let frontend = FrontendKey {
-        port: 53_u16.to_be_bytes(),
-        protocol: UDP,
-        ..frontend(53)
-    };
-    let key = EndpointKey {
-        port: 5_053_u16.to_be_bytes(),
-        ..endpoint(53)
-    };
     let value = EndpointValue {
         flags: endpoint_flag::UDP,
     };
-    let marked = |programmer: &Programmer| {
-        let marked = programmer.marked_ports().expect("the map");
-        [53_u16, 5_053, 80].map(|port| marked.has(port.to_be_bytes()))
+    let of = |port: u16| {
+        let key = FrontendKey {
+            port: port.to_be_bytes(),
+            protocol: UDP,
+            ..frontend(u32::from(port))
+        };
+        let end = EndpointKey {
+            port: (port + 5_000).to_be_bytes(),
+            ..endpoint(u32::from(port))
+        };
+        (key, end)
     };
-    assert_eq!(marked(&programmer), [false; 3]);
-    let put = [
-        MapChange::PutEndpoint { key, value },
-        MapChange::PutFrontend {
-            key: frontend,
-            value: FrontendValue::default(),
-        },
-    ];
-    let delete = [
-        MapChange::DeleteFrontend { key: frontend },
-        MapChange::DeleteEndpoint { key },
-    ];
-    for plan in [put, delete] {
-        assert_eq!(programmer.apply(&plan).error, None);
-        assert_eq!(marked(&programmer), [true, true, false]);
+    let put = |port| {
+        let (frontend, key) = of(port);
+        [
+            MapChange::PutEndpoint { key, value },
+            MapChange::PutFrontend {
+                key: frontend,
+                value: FrontendValue::default(),
+            },
+        ]
+    };
+    let marked = |programmer: &Programmer, ports: [u16; 4]| {
+        let marked = programmer.marked_ports().expect("the map");
+        ports.map(|port| marked.has(port.to_be_bytes()))
+    };
+    let minutes = |minutes: u64| Mono(minutes * 60_000_000_000);
+    let ports = [53, 5_053, 80, 5_080];
+    // Make the first call before the plan: it also checks the ports that an earlier agent marked.
+    programmer.unmark_ports(minutes(0)).expect("the maps");
+    let plan = [put(53), put(80)].concat();
+    assert_eq!(programmer.apply(&plan).error, None);
+    programmer.unmark_ports(minutes(1)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [true; 4], "all are in the maps");
+
+    let (key, end) = of(53);
+    programmer.apply(&[MapChange::DeleteFrontend { key }]);
+    programmer.unmark_ports(minutes(2)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [true; 4], "answers may come");
+    programmer.unmark_ports(minutes(3)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [false, true, true, true]);
+    programmer.apply(&[MapChange::DeleteEndpoint { key: end }]);
+    programmer.unmark_ports(minutes(4)).expect("the maps");
+    // A port that is used again within the minute must stay marked.
+    programmer.apply(&put(53));
+    programmer.unmark_ports(minutes(5)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [true; 4]);
+
+    let other = EndpointKey {
+        service: 9_999,
+        ..end
+    };
+    programmer.apply(&[
+        MapChange::PutEndpoint { key: other, value },
+        MapChange::DeleteEndpoint { key: end },
+    ]);
+    for minute in 6..9 {
+        programmer.unmark_ports(minutes(minute)).expect("the maps");
     }
+    assert_eq!(marked(&programmer, ports), [true; 4]);
 }

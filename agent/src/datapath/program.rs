@@ -4,18 +4,22 @@
 //! A full map is no error: the change is returned, so that the planner counts it as missing and
 //! retries when there is room.
 //!
-//! The agent marks the ports of UDP Services in a map before it installs entries with them. A mark is never
-//! removed: without its Service it only costs the lookup of a datagram.
+//! The agent marks the ports of UDP Services in a map. It marks a port before it installs entries with that
+//! port, and unmarks it long after the last such entry was removed from the maps. Another agent may mark and
+//! unmark at the same time. So an agent that installs entries marks their ports again afterwards, and an
+//! agent that unmarks reads the maps again afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::discriminant;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, IterableMap as _, MapData, MapError};
 use pathproof_facts::node_context::SourcePrefix;
+use pathproof_facts::time::Mono;
 use pathproof_plan::{Installed, MapChange};
 use pathproof_wire::abi::map;
 use pathproof_wire::evidence::UdpPorts;
@@ -29,12 +33,20 @@ use super::syscall;
 /// Entries per batch call: more are not faster, and need more memory.
 const BATCH: usize = 1024;
 
+/// Minimum time from the removal of a port's last entry to its unmarking: answers to followed datagrams have
+/// arrived by then.
+const UNMARK_AFTER: Duration = Duration::from_secs(60);
+
 pub struct Programmer {
     frontends: HashMap<MapData, FrontendKey, FrontendValue>,
     endpoints: HashMap<MapData, EndpointKey, EndpointEntry>,
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
+    /// Whether marked ports may belong to no Service: entries were removed, or a previous agent marked them.
+    has_leftovers: bool,
+    /// Time at which ports of no Service are unmarked.
+    unmark_at: Option<Mono>,
 }
 
 #[derive(Debug, Default)]
@@ -53,15 +65,15 @@ impl Programmer {
             sources: take(ebpf, map::SOURCES)?,
             devices: take(ebpf, map::DEVICES)?,
             udp_ports: take(ebpf, map::UDP_PORTS)?,
+            has_leftovers: true,
+            unmark_at: None,
         })
     }
 
     /// Applies a plan in order. Every change is attempted, even if earlier ones failed.
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        let mut outcome = Outcome {
-            error: self.mark_ports(plan).err().map(|error| error.to_string()),
-            ..Outcome::default()
-        };
+        let mut outcome = Outcome::default();
+        self.mark_ports(plan, &mut outcome);
         for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
             for changes in run.chunks(BATCH) {
                 // The map may be full, or the kernel may lack the batch call. Single updates then show which
@@ -71,17 +83,32 @@ impl Programmer {
                 }
             }
         }
+        self.mark_ports(plan, &mut outcome);
         outcome
     }
 
-    fn mark_ports(&mut self, plan: &[MapChange]) -> Result<(), MapsError> {
-        let mut ports = plan.iter().filter_map(udp_port).peekable();
-        if ports.peek().is_none() {
-            return Ok(());
+    fn mark_ports(&mut self, plan: &[MapChange], outcome: &mut Outcome) {
+        let ports: Vec<Port> = plan.iter().filter_map(udp_port).collect();
+        let gone: Vec<Port> = plan.iter().filter_map(gone_port).collect();
+        if ports.is_empty() && gone.is_empty() {
+            return;
         }
-        let before = self.marked_ports()?;
-        let mut marked = before;
-        ports.for_each(|port| marked.mark(port));
+        let marked = self.marked_ports().and_then(|marked| {
+            self.has_leftovers |= gone.iter().any(|port| marked.has(*port));
+            self.mark(marked, ports)
+        });
+        if let Err(error) = marked {
+            outcome.error.get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    fn mark(
+        &mut self,
+        mut marked: UdpPorts,
+        ports: impl IntoIterator<Item = Port>,
+    ) -> Result<(), MapsError> {
+        let before = marked;
+        ports.into_iter().for_each(|port| marked.mark(port));
         if marked == before {
             return Ok(());
         }
@@ -90,6 +117,40 @@ impl Programmer {
 
     pub fn marked_ports(&self) -> Result<UdpPorts, MapsError> {
         read(&self.udp_ports, map::UDP_PORTS, 0)
+    }
+
+    /// Unmarks ports that have belonged to no Service for `UNMARK_AFTER`. Call it periodically.
+    pub fn unmark_ports(&mut self, now: Mono) -> Result<(), MapsError> {
+        if self.unmark_at.is_none() && std::mem::take(&mut self.has_leftovers) {
+            self.unmark_at = Some(now.plus(UNMARK_AFTER));
+        }
+        if self.unmark_at.take_if(|at| now >= *at).is_none() {
+            return Ok(());
+        }
+        let mut standing = UdpPorts::default();
+        (self.standing_ports()?.into_iter()).for_each(|port| standing.mark(port));
+        if standing == self.marked_ports()? {
+            return Ok(());
+        }
+        write(&mut self.udp_ports, map::UDP_PORTS, 0, standing)?;
+        let ports = self.standing_ports()?;
+        self.mark(standing, ports)
+    }
+
+    /// Ports of the UDP frontends and endpoints in the maps.
+    fn standing_ports(&self) -> Result<BTreeSet<Port>, MapsError> {
+        let mut ports = BTreeSet::new();
+        let fd = self.frontends.map().fd().as_fd();
+        syscall::for_each(fd, |key: FrontendKey, _: FrontendValue| {
+            ports.extend((key.protocol == UDP).then_some(key.port));
+        })
+        .map_err(refused("read", map::FRONTENDS))?;
+        let fd = self.endpoints.map().fd().as_fd();
+        syscall::for_each(fd, |key: EndpointKey, entry: EndpointEntry| {
+            ports.extend((entry.value.flags & endpoint_flag::UDP != 0).then_some(key.port));
+        })
+        .map_err(refused("read", map::ENDPOINTS))?;
+        Ok(ports)
     }
 
     /// Applies many changes of one kind in one call, at a fifth of the cost per change.
@@ -208,6 +269,15 @@ fn udp_port(change: &MapChange) -> Option<Port> {
         MapChange::PutEndpoint { key, value } | MapChange::UpdateEndpoint { key, value } => {
             (value.flags & endpoint_flag::UDP != 0).then_some(key.port)
         }
+        _ => None,
+    }
+}
+
+/// The port of a removed entry, which may belong to a UDP Service.
+fn gone_port(change: &MapChange) -> Option<Port> {
+    match change {
+        MapChange::DeleteFrontend { key } => (key.protocol == UDP).then_some(key.port),
+        MapChange::DeleteEndpoint { key } => Some(key.port),
         _ => None,
     }
 }
