@@ -123,7 +123,11 @@ pub struct BrakeMemory {
     counted: Option<(Published, Option<Mono>)>,
     /// The current failure, if the answer would be 503.
     failing: Option<CurrentFailure>,
+    /// When the last failure ended, and whether a count included it.
     ended: Option<Mono>,
+    #[serde(default)]
+    ended_counted: bool,
+    /// When a count was last at its limit during this failure.
     over: Option<Mono>,
     /// When the API server was last unreachable.
     away: Option<Mono>,
@@ -134,12 +138,15 @@ struct CurrentFailure {
     since: Mono,
     /// Whether the sentinel named a cause that only a faulty datapath has.
     certain: bool,
+    /// When it became certain: this node's turn is counted from then on.
+    #[serde(default)]
+    certain_since: Mono,
     /// Number of unsound nodes when it began.
     before: u32,
     /// The same of each failure domain.
     #[serde(default)]
     before_in: [u32; DOMAIN_LABELS],
-    /// Whether a count below the limit arrived after it began.
+    /// Whether a count included it.
     #[serde(default)]
     counted: bool,
     /// Whether the 503 is no longer taken back.
@@ -198,8 +205,13 @@ impl Brake {
     /// of the first recorded count is computed from its time and the wall clock.
     pub fn record(&mut self, published: Published, wall: Wall, now: Mono) {
         let memory = &mut self.memory;
+        let same = |before: &Published| {
+            let key = |one: &Published| (one.count, one.leaving, one.written);
+            key(before) == key(&published)
+        };
         let came = match memory.counted {
-            Some((before, _)) if before == published => return,
+            // Other domains in the same count: this node has another label now.
+            Some((before, came)) if same(&before) => came,
             Some(_) => Some(now),
             None => {
                 let age = (wall.0 / NANOS).saturating_sub(published.written);
@@ -215,7 +227,9 @@ impl Brake {
         let percent = self.percent?;
         if !fails {
             let memory = &mut self.memory;
-            memory.ended = memory.failing.map(|_| now).or(memory.ended);
+            if let Some(failing) = memory.failing {
+                (memory.ended, memory.ended_counted) = (Some(now), failing.counted);
+            }
             (memory.failing, memory.over) = (None, None);
             return None;
         }
@@ -231,6 +245,16 @@ impl Brake {
                 false => Some(BrakeReason::Uncounted),
             };
         }
+        // A count that arrived after the failure shows that other nodes are counted too.
+        let catches_up = self.catches_up(now);
+        let is_newer = came > Some(failing.since) && !catches_up;
+        // A rotation soon after the failure may publish a count that was taken before it.
+        let has_grown = published.count.unsound > failing.before;
+        let is_late = came.is_some_and(|at| at.since(failing.since) > COUNTED);
+        let counted = failing.counted || (is_newer && (has_grown || is_late));
+        if let Some(failing) = &mut self.memory.failing {
+            failing.counted = counted;
+        }
         let over = at_limit(&published, percent, failing.others(&published, now));
         if over.is_some() {
             self.memory.over = Some(now);
@@ -239,16 +263,10 @@ impl Brake {
         if self.memory.over.is_some() && !settled {
             return over.or(Some(BrakeReason::Fleet(published.count)));
         }
-        // A count that arrived after the failure shows that other nodes are counted too.
-        let catches_up = self.catches_up(now);
-        let counted = came > Some(failing.since) && !catches_up;
-        if let Some(failing) = &mut self.memory.failing {
-            failing.counted |= counted;
-        }
         let lasts = now.since(failing.since);
         match failing.certain {
             _ if settled => None,
-            false => (lasts < self.wait || !counted).then_some(BrakeReason::Waiting),
+            false => (lasts < self.wait || !is_newer).then_some(BrakeReason::Waiting),
             // The next count is on its way.
             true if counted || (is_heard && lasts <= COUNTED && !catches_up) => None,
             true => self.turn(failing, now),
@@ -258,7 +276,7 @@ impl Brake {
     /// Whether a 503 of certain cause waits for this node's turn, because no count shows how many other nodes
     /// fail.
     fn turn(&self, failing: CurrentFailure, now: Mono) -> Option<BrakeReason> {
-        let is_due = now.since(failing.since) >= self.wait * TURNS;
+        let is_due = now.since(failing.certain_since) >= self.wait * TURNS;
         (!failing.counted && !failing.settled && !is_due).then_some(BrakeReason::Turn)
     }
 
@@ -314,15 +332,21 @@ impl Brake {
         let counted = self.memory.counted;
         let before = counted.map(|(last, _)| self.unsound_before(&last, now));
         let [before, before_in @ ..] = before.unwrap_or_default();
+        // A failure that comes back at once may change no count.
+        let was_counted = self.memory.ended_counted;
+        let goes_on = (self.memory.ended).is_some_and(|at| now.since(at) <= RECOUNTED);
         let failing = self.memory.failing.get_or_insert(CurrentFailure {
             since: now,
             certain,
+            certain_since: now,
             before,
             before_in,
-            counted: false,
+            counted: was_counted && goes_on,
             settled: false,
         });
-        failing.certain |= certain;
+        if certain && !failing.certain {
+            (failing.certain, failing.certain_since) = (true, now);
+        }
         *failing
     }
 

@@ -50,7 +50,8 @@ pub(super) fn list(report: &mut FleetReport, counted: &Domains<'_>) {
             *unsound > 0 && *nodes > 1 && report.domains.contains_key(*label)
         })
         .collect();
-    let share = |(unsound, nodes): (u32, u32)| u64::from(unsound) * 10_000 / u64::from(nodes);
+    // Each agent leaves its own node out, so the first failing node of a domain limits nobody.
+    let share = |(unsound, nodes): (u32, u32)| u64::from(unsound - 1) * 10_000 / u64::from(nodes);
     failing.sort_by_key(|(label, value, count)| (u64::MAX - share(*count), *label, *value));
     for (label, value, count) in failing {
         let Some(listed) = report.domains.get_mut(label) else {
@@ -73,7 +74,10 @@ pub(super) fn rise(before: &FleetReport, after: &FleetReport) -> bool {
     after.domains.iter().any(|(label, domains)| {
         let known = before.domains.get(label);
         domains.iter().any(|(value, (unsound, nodes))| {
-            let before = known.and_then(|known| known.get(value));
+            // A domain without a place in the list had at most the count of the fullest one left out.
+            let before = known
+                .and_then(|known| known.get(value))
+                .or(before.rest.as_ref());
             let more = unsound.saturating_sub(before.map_or(0, |count| count.0));
             *unsound > 1 && more >= (nodes / 10).max(1)
         })

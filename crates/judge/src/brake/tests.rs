@@ -202,6 +202,7 @@ fn the_last_that_fails_is_answered() {
     let mut brake = brake(of(2, 5));
     assert!(brake.step(true, true, s(1)).is_some());
     count(&mut brake, of(3, 5), s(2));
+    assert!(brake.step(true, true, s(2)).is_some());
     count(&mut brake, of(1, 5), s(3));
     assert!(
         brake.step(true, true, s(3)).is_some(),

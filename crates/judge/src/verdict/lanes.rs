@@ -132,8 +132,10 @@ impl<'a> Case<'a> {
         if let Some(judgement) = self.fails_alone(lane, run) {
             return judgement;
         }
-        let clear = run.is_unambiguous(self.ledger.observer.misrouted_suspended);
-        if clear && !self.is_data_of_users_untried(run, proof) {
+        if self.is_data_of_users_untried(run, proof) {
+            return self.looked_at(run, LaneJudgement::NeedsWitness);
+        }
+        if run.is_unambiguous(self.ledger.observer.misrouted_suspended) {
             return self.looked_at(run, LaneJudgement::Accuses);
         }
         let (_, pod) = self.tcp(ProbePath::Pod);

@@ -239,8 +239,7 @@ impl LaneLedger {
             frontend: self.frontend,
             in_conflict: self.in_conflict,
             last_pass: self.last_pass,
-            last_failure: (run.as_ref().map(|run| run.last))
-                .or(self.failing_since.and(self.last_failure)),
+            last_failure: run.as_ref().map(|run| run.last),
             last_counted: self.last_counted,
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness.clone(),
@@ -251,9 +250,9 @@ impl LaneLedger {
     }
 
     /// Since when the lane failed before its run ended without a pass: by a gap in probing, damaged devices or a
-    /// restart of the agent. `None` if its last failure was more than [`HELD`] ago.
+    /// restart of the agent. `None` if its last failure that counted was more than [`HELD`] ago.
     pub fn failed_before(&self, now: Mono) -> Option<Mono> {
-        let is_recent = self.last_failure.is_some_and(|at| now.since(at) <= HELD);
+        let is_recent = self.last_counted.is_some_and(|at| now.since(at) <= HELD);
         self.failing_since.filter(|_| is_recent)
     }
 

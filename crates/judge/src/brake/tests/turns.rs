@@ -61,3 +61,36 @@ fn turns_are_spread_over_ten_minutes() {
     assert!((150..=250).contains(&early.count()));
     assert!((0..1_000).all(|number| turn(number) < Duration::from_secs(600)));
 }
+
+/// A rotation publishes a count that was taken before all nodes failed. Then the API server is away.
+#[test]
+fn a_count_from_before_the_failure_replaces_no_turn() {
+    let mut brake = turn();
+    assert_eq!(brake.step(true, true, s(1)), None);
+    count(&mut brake, of(0, 200), s(2));
+    assert_eq!(brake.step(true, true, s(2)), None, "a count is awaited");
+    brake.source(true, s(4));
+    assert_eq!(brake.step(true, true, s(5)), Some(BrakeReason::Turn));
+}
+
+/// A node recovers and fails again before its recovery is counted, so that no count changes.
+#[test]
+fn a_counted_failure_that_comes_back_at_once_waits_for_no_turn() {
+    let mut brake = turn();
+    brake.step(true, true, s(1));
+    count(&mut brake, of(1, 200), s(3));
+    brake.step(true, true, s(3));
+    assert_eq!(brake.step(false, false, s(30)), None);
+    for at in [33, 60] {
+        assert_eq!(brake.step(true, true, s(at)), None, "{at} s");
+    }
+}
+
+#[test]
+fn a_turn_is_counted_from_when_the_cause_became_certain() {
+    let mut brake = turn();
+    brake.source(true, s(1));
+    assert_eq!(brake.step(true, false, s(2)), Some(BrakeReason::Waiting));
+    assert_eq!(brake.step(true, true, s(700)), Some(BrakeReason::Turn));
+    assert_eq!(brake.step(true, true, s(800)), None);
+}
