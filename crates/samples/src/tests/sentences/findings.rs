@@ -168,9 +168,8 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             };
             vec![routes(&[Scope::Pods, Scope::Outside]), routes(&[])]
         }
-        Rule::StaleByConnections | Rule::SuspectByStale => {
-            vec![left(Some("10.244.3.9:8080")), left(None)]
-        }
+        Rule::StaleByConnections => vec![left(Some("10.244.3.9:8080")), left(None)],
+        Rule::SuspectByStale => vec![connections(web(), None)],
         Rule::StaleByProbes | Rule::DegradedByLag => vec![
             late(kube_proxy, Some(20_001), Some(20_004)),
             late(&[], None, None),
