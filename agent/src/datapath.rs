@@ -123,7 +123,8 @@ impl Observer {
         let flagged = devices.map(|attachment| (attachment.device.index, flags(attachment)));
         let flagged = flagged.filter(|(_, flags)| *flags != 0).collect();
         if let Err(error) = self.programmer.set_devices(&flagged) {
-            tracing::warn!(%error, "an interface could not be marked as the agent's own");
+            tracing::warn!(%error, "an interface could not be flagged as an uplink, as \
+                                     a pod's or as shared with other programs");
         }
     }
 
