@@ -115,7 +115,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     };
     // Parsing the object took more memory than all that follows.
     give_back_memory();
-    let (mut listeners, takeover, succeeded, health_ports) =
+    let (mut listeners, takeover, successor, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
     let probing = config.sentinel.clone().map(|sentinel| {
         let scope = Scope::Sentinel(sentinel.service.clone());
@@ -127,7 +127,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let limits = limits(&config);
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
-    agent.succeeded = succeeded;
+    agent.successor = successor;
     agent.health_ports = health_ports;
     // Publish answers before a client can connect.
     agent.feed(Event::Tick);
@@ -186,8 +186,8 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         _ => Duration::ZERO,
     };
     heartbeat.rest();
-    let succeeded = takeover.close(grace, shutdown.requested()).await;
-    agent.end(succeeded).await;
+    let has_successor = takeover.close(grace, shutdown.requested()).await;
+    agent.end(has_successor).await;
     drop(ending);
     // Requests in progress are answered; a client that does not read must not delay the end.
     let _ = tokio::time::timeout(Duration::from_secs(2), serving.end()).await;

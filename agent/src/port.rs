@@ -62,7 +62,7 @@ pub(crate) fn take_over(
     config: &Config,
     observer: Option<&mut Observer>,
     readiness: Readiness,
-) -> Result<(Listeners, Takeover, Succeeded, Option<SteeredServices>), BindError> {
+) -> Result<(Listeners, Takeover, SuccessorWatch, Option<SteeredServices>), BindError> {
     let option = match config.drop_in {
         true => "--metrics-bind-address",
         false => "--admin-bind-address",
@@ -122,7 +122,7 @@ pub(crate) fn take_over(
     let report = watch::Sender::new(report);
     let succession = steered.as_ref();
     let succession = succession.map(|(steering, _)| Arc::clone(&steering.succession));
-    let succeeded = Succeeded {
+    let successor = SuccessorWatch {
         planners: (succession.as_ref()).map_or_else(BTreeSet::new, |known| known.planners()),
         succession,
         port: report.clone(),
@@ -145,12 +145,12 @@ pub(crate) fn take_over(
     let (ready, readied) = watch::channel(false);
     let steering = tokio::spawn(steering.keep(readied));
     let takeover = Takeover { ready, steering };
-    Ok((listeners, takeover, succeeded, services))
+    Ok((listeners, takeover, successor, services))
 }
 
 /// Detects whether another agent has taken over, and remembers the last result.
 #[derive(Default)]
-pub(crate) struct Succeeded {
+pub(crate) struct SuccessorWatch {
     /// The kernel's record of a successor, if connections are steered.
     succession: Option<Arc<Succession>>,
     /// How connections to the healthz port reach the agent.
@@ -160,7 +160,7 @@ pub(crate) struct Succeeded {
     planners: BTreeSet<u32>,
 }
 
-impl Succeeded {
+impl SuccessorWatch {
     /// The current successor. If connections are steered, the kernel's record shows it. Steering is a
     /// successor's first step, before it changes anything else of this agent.
     pub(crate) fn ask(&self) -> Successor {
@@ -359,7 +359,7 @@ impl PortSteering {
     /// do so: an unknown program cannot be queried.
     fn look(&mut self) -> bool {
         let waits = self.waits();
-        let (owner, succeeded, answers) = match &mut self.steered {
+        let (owner, has_successor, answers) = match &mut self.steered {
             Some((steering, owners)) => {
                 let owner = owners.look().ok();
                 let behind = steering.succession.ask();
@@ -386,10 +386,10 @@ impl PortSteering {
             }
         };
         self.report.send_modify(|report| {
-            if succeeded && !report.succeeded {
+            if has_successor && !report.succeeded {
                 tracing::info!("another agent has taken over");
             }
-            (report.owner, report.succeeded, report.waits) = (owner, succeeded, waits);
+            (report.owner, report.succeeded, report.waits) = (owner, has_successor, waits);
         });
         answers
     }
@@ -415,13 +415,13 @@ impl PortSteering {
         let Some((steering, _)) = &self.steered else {
             return self.report.borrow().succeeded;
         };
-        let succeeded = matches!(steering.succession.ask(), Behind::Agent { .. });
+        let has_successor = matches!(steering.succession.ask(), Behind::Agent { .. });
         self.steered = None;
         let services = self.service_ports.as_ref();
         let is_ours =
             |port| port == self.port || services.is_some_and(|ports| ports.contains(&port));
         finish_handshakes(|| is_opening(is_ours).unwrap_or(true)).await;
-        succeeded
+        has_successor
     }
 }
 

@@ -37,7 +37,7 @@ use crate::datapath::topology::Seen;
 use crate::lifecycle::give_back_memory;
 use crate::metrics::Metrics;
 use crate::netlink::ways;
-use crate::port::{SteeredServices, Succeeded};
+use crate::port::{SteeredServices, SuccessorWatch};
 use crate::publish::Publishing;
 use crate::sentinel::kernel::{conntrack, owners};
 use crate::state::Memory;
@@ -51,15 +51,16 @@ pub(super) struct Agent {
     pub(super) observer: Option<Observer>,
     /// The sentinel's parts, unless it is turned off.
     pub(super) probing: Option<Probing>,
-    pub(super) succeeded: Succeeded,
+    pub(super) successor: SuccessorWatch,
     /// `None` if Services' health check node ports are left to another program.
     pub(super) health_ports: Option<SteeredServices>,
     pub(super) output: Output,
     interfaces: Interfaces,
     /// Whether interfaces changed since their hooks were last updated.
-    unfollowed: bool,
-    /// Time of the last sample, and from it until the next one.
+    interfaces_changed: bool,
+    /// When the last sample was taken.
     sampled: Mono,
+    /// Time from the last sample until the next one.
     next_sample: Duration,
 }
 
@@ -101,7 +102,7 @@ impl Agent {
             config,
             observer,
             probing,
-            succeeded: Succeeded::default(),
+            successor: SuccessorWatch::default(),
             health_ports: None,
             output: Output {
                 metrics,
@@ -116,7 +117,7 @@ impl Agent {
                 episodes,
             },
             interfaces: Interfaces::default(),
-            unfollowed: false,
+            interfaces_changed: false,
             sampled: started,
             next_sample: SAMPLE_INTERVAL,
         }
@@ -145,7 +146,7 @@ impl Agent {
     /// Feeds a change of interfaces. If there is a successor, that agent maintains their hooks.
     pub(super) fn follow_interfaces(&mut self, interfaces: Interfaces) {
         self.interfaces = interfaces;
-        self.unfollowed = true;
+        self.interfaces_changed = true;
         if let Some(topology) = self.read_topology(None) {
             self.feed(topology);
         }
@@ -158,13 +159,13 @@ impl Agent {
     /// hooks instead: two agents that both require the first place would replace each other's hooks.
     pub(super) fn check(&mut self) {
         // Before the check, because a successor takes over some of its work.
-        let succeeded = self.follow_successor();
+        let has_successor = self.follow_successor();
         self.feed(Event::Check);
         let wall = clock::wall();
         if self.node.judge().anchor.is_off(clock::mono(), wall) {
             self.feed(Event::ClockSet(wall));
         }
-        if succeeded {
+        if has_successor {
             return;
         }
         self.follow_hooks(true);
@@ -186,7 +187,7 @@ impl Agent {
             .partition(|device| self.config.observer.watches(&device.name));
         let left_out = others.len() + self.interfaces.unfollowed;
         let now = clock::mono();
-        if std::mem::take(&mut self.unfollowed) {
+        if std::mem::take(&mut self.interfaces_changed) {
             tracing::debug!(devices = wanted.len(), left_out, "observing interfaces");
             let mut wanted: Vec<Device> = wanted.into_iter().cloned().collect();
             if let Some(near) = self.probing.as_ref().map(Probing::near_ends) {
@@ -197,7 +198,7 @@ impl Agent {
         }
         let before = observer.attacher.repairs;
         if checks {
-            observer.check(now, || self.succeeded.ask().exists());
+            observer.check(now, || self.successor.ask().exists());
         }
         let repaired = observer.attacher.repairs != before;
         let attacher = &observer.attacher;
@@ -269,7 +270,7 @@ impl Agent {
             Effect::Maps(effect) => self.perform_on_maps(effect, events),
             // A successor checks the devices and writes the state instead.
             Effect::Sentinel(SentinelEffect::Check) | Effect::Write(WriteEffect::State(_))
-                if self.succeeded.ask().exists() => {}
+                if self.successor.ask().exists() => {}
             Effect::Sentinel(effect) => {
                 if let Some(probing) = &mut self.probing {
                     events.extend(probing.perform(effect, self.observer.as_mut(), &self.node));
@@ -296,7 +297,7 @@ impl Agent {
         match effect {
             MapEffect::Program(plan) => self.program(&plan, events),
             MapEffect::Read => {
-                self.succeeded.plan();
+                self.successor.plan();
                 let observer = self.observer.as_ref();
                 let installed = observer.map(|observer| observer.programmer.installed());
                 events.push_back(Event::Installed(installed.unwrap_or_default()));
@@ -360,7 +361,7 @@ impl Agent {
         let report = Arc::new(report);
         self.output.answers.send_replace(Arc::new(answers));
         self.output.report.send_replace(Some(Arc::clone(&report)));
-        let successor = || self.succeeded.ask().exists();
+        let successor = || self.successor.ask().exists();
         self.output.episodes.judged(&report, successor);
         self.output.metrics.update(report);
         // The answers are never late because of the log.
@@ -405,7 +406,7 @@ impl Agent {
             },
             fleet: report::FleetSeen::of(node.judge()),
             peers: report::PeersReport::of(node),
-            port: self.succeeded.port.borrow().clone(),
+            port: self.successor.port.borrow().clone(),
             sentinel: (self.probing.as_ref())
                 .map_or_else(report::SentinelReport::disabled, |probing| {
                     probing.report(node)
@@ -468,20 +469,20 @@ impl Agent {
 
     /// Informs the node if a successor appeared or ended. Returns whether there is one.
     fn follow_successor(&mut self) -> bool {
-        for successor in self.succeeded.news() {
+        for successor in self.successor.news() {
             self.feed(Event::Successor(successor));
         }
-        self.succeeded.exists()
+        self.successor.exists()
     }
 
     /// Runs last before the process ends. Pinned links stay for the next agent, as do the
     /// sentinel's devices if a successor uses them already.
-    pub(super) async fn end(&mut self, succeeded: bool) {
+    pub(super) async fn end(&mut self, has_successor: bool) {
         if let Some(probing) = self.probing.take() {
-            probing.end(succeeded).await;
+            probing.end(has_successor).await;
         }
         if let Some(observer) = &mut self.observer {
-            observer.release(succeeded);
+            observer.release(has_successor);
         }
     }
 }

@@ -186,12 +186,12 @@ impl Probing {
     }
 
     /// Stops everything, and removes the devices unless a successor uses them.
-    pub(super) async fn end(mut self, succeeded: bool) {
+    pub(super) async fn end(mut self, has_successor: bool) {
         self.stop();
         let Self {
             desired, keeper, ..
         } = self;
-        if succeeded {
+        if has_successor {
             keeper.abort();
             return;
         }

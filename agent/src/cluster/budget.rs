@@ -53,9 +53,9 @@ impl Budget {
         }
     }
 
-    /// Records that an object is left out. If it is a Service with external IPs, the addresses that it uses
-    /// stay unknown until the agent restarts.
-    pub(super) fn hide(&mut self, facts: &ObjectFacts) {
+    /// Remembers the first Service with external IPs that is left out: the addresses that it uses stay
+    /// unknown until the agent restarts.
+    pub(super) fn note_left_out(&mut self, facts: &ObjectFacts) {
         if let ObjectFacts::Service(service) = facts
             && !service.external_ips.is_empty()
         {
@@ -107,7 +107,7 @@ impl Budget {
     }
 
     /// If the total exceeds its limit, returns the heaviest namespace and the number of bytes that it must
-    /// free.
+    /// free: an eighth of its own, so that the next objects fit.
     pub(super) fn relief(&self) -> Option<(Arc<str>, usize)> {
         if self.total <= self.all {
             return None;

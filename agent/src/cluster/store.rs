@@ -112,6 +112,7 @@ pub(super) struct Store {
     pub(super) problems: Vec<Problem>,
     /// Objects of other kinds.
     pub(super) ignored: u64,
+    /// Whether an update has reported the view as complete.
     is_synced: bool,
     /// The last update, without its changes.
     last: Update,
@@ -218,11 +219,13 @@ impl Store {
         Some(Update { changes, ..now })
     }
 
-    /// Stores an object, unless its namespace exceeds its budget.
+    /// Stores the facts of an object; `None` removes it. If its namespace would exceed its budget, the object
+    /// and its Service are left out instead. If the total becomes too large, Services of the heaviest namespace
+    /// are dropped.
     fn set(&mut self, resource: usize, key: Key, mut facts: Option<ObjectFacts>) {
         let before = self.resources[resource].objects.get(&key);
         if let Some(refused) = facts.take_if(|now| !self.budget.admits(before, now)) {
-            self.budget.hide(&refused);
+            self.budget.note_left_out(&refused);
             self.leave_out(&refused);
         }
         self.resources[resource].set(key, facts, &mut self.budget);
@@ -239,7 +242,7 @@ impl Store {
             let key = self.hasher.hash_one(identity);
             let services = &mut self.resources[Kind::Service as usize];
             if let Some(service) = services.objects.get(&key) {
-                self.budget.hide(service);
+                self.budget.note_left_out(service);
             }
             services.set(key, None, &mut self.budget);
         }
@@ -265,7 +268,7 @@ impl Store {
             for (resource, key) in objects {
                 if let Some(facts) = self.resources[resource].objects.get(&key) {
                     freed += facts.weight();
-                    self.budget.hide(facts);
+                    self.budget.note_left_out(facts);
                 }
                 self.resources[resource].set(key, None, &mut self.budget);
             }
@@ -289,6 +292,7 @@ impl Store {
         self.hasher.hash_one(kind.identity(metadata))
     }
 
+    /// Whether every kind of object was listed completely at least once.
     fn is_whole(&self) -> bool {
         self.resources.iter().all(|resource| resource.is_listed)
     }

@@ -1,4 +1,4 @@
-//! Adds to connections that went to removed endpoints when these endpoints left their slices.
+//! Notes, for each connection to a removed endpoint, when that endpoint left its slice.
 
 use pathproof_facts::cause::Failure;
 use pathproof_facts::node_context::address;
@@ -6,10 +6,11 @@ use pathproof_plan::Planner;
 
 use crate::event::KernelSample;
 
-/// Dates connections to removed endpoints. The kernel does not know an endpoint that is no longer in its map,
-/// so it calls such a connection misrouted. It stays misrouted, because old rules that were restored also
-/// lead to removed endpoints. But it may also be a client that reuses the port of an old connection.
-pub(crate) fn date(sample: &mut KernelSample, planner: &Planner) {
+/// Sets `left_since` of connections to removed endpoints. The kernel does not know an endpoint that is no
+/// longer in its map, so it calls such a connection misrouted. It stays misrouted, because old rules that
+/// were restored also lead to removed endpoints. But it may also be a client that reuses the port of an old
+/// connection.
+pub(crate) fn set_left_since(sample: &mut KernelSample, planner: &Planner) {
     for sighting in &mut sample.sightings {
         let (None, Some(to)) = (sighting.left_since, sighting.destination) else {
             continue;

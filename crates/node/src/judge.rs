@@ -184,13 +184,13 @@ impl Judge {
                 if self.coverage.unread(&why) {
                     effects.push(Effect::Log(Notice::Unreadable(why)));
                 }
-                return self.wait(true, effects);
+                return self.judge_and_schedule(true, effects);
             }
             Event::ClockSet(wall) => {
                 let mono = self.now;
                 return self.anchor = Anchor { mono, wall };
             }
-            Event::Tick => return self.wait(true, effects),
+            Event::Tick => return self.judge_and_schedule(true, effects),
             Event::Check => {
                 self.follow_table(TABLE_INTERVAL, effects);
                 let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
@@ -213,7 +213,7 @@ impl Judge {
             | Event::Reread(..)
             | Event::Services(_) => return,
         }
-        self.publish(effects);
+        self.judge_and_publish(effects);
     }
 
     /// Replaces the facts of the cluster view.
@@ -311,7 +311,7 @@ impl Judge {
         self.ledger.absorb(&sample, directory);
         self.ledger.absorb_peers(&peers, directory);
         self.look_up(effects);
-        self.wait(calm, effects);
+        self.judge_and_schedule(calm, effects);
         if loses || unanswered {
             self.watch_drops(effects);
         }
@@ -323,9 +323,9 @@ impl Judge {
         }
     }
 
-    /// Judges, and schedules the next sample.
-    fn wait(&mut self, calm: bool, effects: &mut Effects) {
-        self.publish(effects);
+    /// The next sample is later if the last one was `calm` and all is well.
+    fn judge_and_schedule(&mut self, calm: bool, effects: &mut Effects) {
+        self.judge_and_publish(effects);
         let pause = match calm && self.is_well() {
             true => IDLE_INTERVAL,
             false => SAMPLE_INTERVAL,
@@ -350,8 +350,8 @@ impl Judge {
         self.last.is_some_and(|last| last.state.fails())
     }
 
-    /// Judges, and adds the resulting effects.
-    pub(super) fn publish(&mut self, effects: &mut Effects) {
+    /// Judges the node, and adds the verdict, the answers and the state to remember to the effects.
+    pub(super) fn judge_and_publish(&mut self, effects: &mut Effects) {
         if self.coverage.blindness().is_some() {
             // Without an observer no sample arrives. An empty one records that nothing is observed.
             let sample = Sample {

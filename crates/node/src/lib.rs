@@ -144,7 +144,7 @@ impl Node {
         match self.view_planner.take(event, now, &mut effects) {
             None => {}
             Some(Event::Services(services)) => self.learn(services),
-            // The answer of most checks; not recorded.
+            // Most checks read the routes that are known already, so they are not recorded.
             Some(Event::EndpointRoutes(read)) if self.judge.knows_routes(&read) => {}
             Some(event) => {
                 let is_check = matches!(event, Event::Check);
@@ -157,7 +157,8 @@ impl Node {
                 }
                 self.pass(event, now, &mut effects);
                 if is_check {
-                    let all = (self.judge.facts.synced).then(|| self.view_planner.all_here());
+                    let all = (self.judge.facts.synced)
+                        .then(|| self.view_planner.cached_endpoints_here());
                     self.judge.follow_routes(all, self.checks, &mut effects);
                     self.checks = self.checks.wrapping_add(1);
                 }

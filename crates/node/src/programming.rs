@@ -15,12 +15,12 @@ use pathproof_wire::service::{Address, EndpointKey, endpoint_flag};
 use pathproof_witness::evidence::{CountDelta, ProgrammingSeen};
 
 /// Maximum number of added endpoints that are followed at a time. Further ones are not followed.
-const WAITED_FOR: usize = 1_024;
+const MAX_ADDED: usize = 1_024;
 /// Maximum time to wait for the first connection to an added endpoint.
 const WITHIN: Duration = Duration::from_secs(60);
 /// If a Service had this many connections per endpoint and an endpoint got none, the rules lack
 /// that endpoint. By chance alone this happens once in a thousand times.
-const MISSED_BY: u64 = 7;
+const MISSED_CONNECTIONS: u64 = 7;
 
 #[derive(Clone, Copy, Debug)]
 struct Added {
@@ -33,7 +33,8 @@ struct Added {
 #[derive(Debug, Default)]
 pub(crate) struct Programming {
     added: BTreeMap<EndpointKey, Added>,
-    moved: bool,
+    /// Whether endpoints were added or removed here since the last [`Self::news`].
+    changed: bool,
     /// Receipt of the newest added endpoint that got a connection.
     followed: Option<Mono>,
 }
@@ -48,13 +49,13 @@ impl Programming {
                     let service = directory.service(key.service);
                     let measured_by_probes = service.is_some_and(|service| service.sentinel);
                     let is_followed = value.flags & endpoint_flag::UDP == 0 && !measured_by_probes;
-                    if is_followed && self.added.len() < WAITED_FOR {
+                    if is_followed && self.added.len() < MAX_ADDED {
                         let added = Added {
                             received: now,
                             connections: 0,
                         };
                         self.added.insert(*key, added);
-                        self.moved = true;
+                        self.changed = true;
                     }
                 }
                 MapChange::RetireEndpoint { key, .. } | MapChange::DeleteEndpoint { key } => {
@@ -81,7 +82,7 @@ impl Programming {
         let met = met.iter().filter_map(|key| self.added.remove(key));
         self.followed = self.followed.max(met.map(|added| added.received).max());
         (self.added).retain(|_, added| now.since(added.received) < WITHIN);
-        self.moved |= self.added.len() != before;
+        self.changed |= self.added.len() != before;
     }
 
     pub(crate) fn seen(&self, directory: &dyn Directory) -> ProgrammingSeen {
@@ -89,7 +90,7 @@ impl Programming {
             let endpoints = directory
                 .service(key.service)
                 .map_or(0, |service| service.endpoints);
-            added.connections >= u64::from(endpoints.max(1)) * MISSED_BY
+            added.connections >= u64::from(endpoints.max(1)) * MISSED_CONNECTIONS
         };
         let missed = self.added.iter().filter(is_missed);
         ProgrammingSeen {
@@ -100,11 +101,11 @@ impl Programming {
 
     /// The endpoints to read, if they changed since the last call.
     pub(crate) fn news(&mut self) -> Option<Vec<EndpointKey>> {
-        std::mem::take(&mut self.moved).then(|| self.added.keys().copied().collect())
+        std::mem::take(&mut self.changed).then(|| self.added.keys().copied().collect())
     }
 
     fn abandon(&mut self, key: &EndpointKey) {
-        self.moved |= self.added.remove(key).is_some();
+        self.changed |= self.added.remove(key).is_some();
     }
 }
 

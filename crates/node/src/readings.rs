@@ -89,7 +89,7 @@ impl Judge {
         let before = conntrack.is_full(self.now);
         conntrack.take(table, self.now);
         if conntrack.is_full(self.now) != before {
-            self.publish(effects);
+            self.judge_and_publish(effects);
         }
     }
 
@@ -182,7 +182,7 @@ impl Judge {
             }
         }
         self.note_obstacles();
-        self.publish(effects);
+        self.judge_and_publish(effects);
     }
 
     /// Replaces the hooks and forgets endpoints behind new uplinks. If interfaces changed, requests at once

@@ -314,7 +314,7 @@ impl Judge {
             }
             SentinelEvent::Kernel(state) => return self.read_kernel(state, effects),
         }
-        self.publish(effects);
+        self.judge_and_publish(effects);
     }
 
     /// Starts programs and prober, unless the devices are about to be removed. If the prober is off, it
@@ -436,7 +436,7 @@ impl Judge {
         // than one that works.
         if before != after && after <= SOON {
             effects.push(Effect::Log(Notice::Lane(outcome.name())));
-            self.publish(effects);
+            self.judge_and_publish(effects);
         }
     }
 

@@ -19,7 +19,7 @@ use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 use pathproof_witness::evidence::ip_of;
 
 use crate::Settings;
-use crate::departures::date;
+use crate::departures::set_left_since;
 use crate::effect::{Answers, Effect, Effects, MapEffect, Notice};
 use crate::event::{Event, Successor, ViewFacts, ViewUpdate};
 use crate::programming::Programming;
@@ -78,8 +78,8 @@ pub(super) struct ViewPlanner {
     /// The maps are being read; after that the whole view is planned.
     adopting: bool,
     searched: Option<Searched>,
-    /// This node's endpoints with their namespaces, and the number of view changes at that time.
-    here: Option<(u64, EndpointsHere)>,
+    /// Result of [`Self::endpoints_here`], with the number of view changes when it was collected.
+    cached_endpoints_here: Option<(u64, EndpointsHere)>,
     /// Whether Cilium may translate pods' sockets.
     sockets: bool,
     /// When a pod's connection to a frontend was last proven, by family.
@@ -129,7 +129,7 @@ impl ViewPlanner {
                     sample.programming = Some(self.programming.seen(&self.planner));
                 }
                 self.read_endpoints(effects);
-                date(&mut sample, &self.planner);
+                set_left_since(&mut sample, &self.planner);
                 // Any pod may dial the port of large transfers, so only failures of the pod probe count. A
                 // replay has no view, but recorded failures are already filtered.
                 if !sample.peers.large_transfer_failures.is_empty() && self.rule.is_some() {
@@ -317,18 +317,20 @@ impl ViewPlanner {
             .filter(move |(_, ip)| !own.contains(ip))
     }
 
-    /// The same, collected again after a change of the view only, because that visits the whole cluster.
-    pub(super) fn all_here(&mut self) -> &EndpointsHere {
+    /// Result of [`Self::endpoints_here`]. It is collected again only after a change of the view, because that
+    /// visits the whole cluster.
+    pub(super) fn cached_endpoints_here(&mut self) -> &EndpointsHere {
         let changes = self.state.changes;
-        if self.here.as_ref().is_none_or(|(at, _)| *at != changes) {
+        if (self.cached_endpoints_here.as_ref()).is_none_or(|(at, _)| *at != changes) {
             let here = self.endpoints_here();
             let here = here.map(|(namespace, endpoint)| (Arc::clone(namespace), endpoint));
-            self.here = Some((changes, here.collect()));
+            self.cached_endpoints_here = Some((changes, here.collect()));
         }
-        &self.here.get_or_insert_default().1
+        &self.cached_endpoints_here.get_or_insert_default().1
     }
 
-    /// Connections to a frontend in conflict are not followed, so nothing would end the wait for them.
+    /// Families in which this node's pod probe has a ready pod of another node to connect to. Connections to a
+    /// frontend in conflict are not followed, so nothing would end the wait for them.
     fn pods_expected(&self) -> [bool; FAMILIES] {
         let echo = self.echo();
         let is_contested =

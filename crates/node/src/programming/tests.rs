@@ -125,7 +125,7 @@ fn an_endpoint_that_goes_is_not_followed(#[case] change: MapChange) {
 
 #[test]
 fn no_more_than_so_many_are_waited_for() {
-    let keys = (0..=u16::MAX).take(WAITED_FOR + 3);
+    let keys = (0..=u16::MAX).take(MAX_ADDED + 3);
     let plan: Vec<MapChange> = keys
         .map(|number| {
             let mut key = key(1);
@@ -137,7 +137,7 @@ fn no_more_than_so_many_are_waited_for() {
         })
         .collect();
     let mut web = begun(&plan);
-    assert_eq!(web.news().map(|keys| keys.len()), Some(WAITED_FOR));
+    assert_eq!(web.news().map(|keys| keys.len()), Some(MAX_ADDED));
 }
 
 /// Probes show the changes of the sentinel's endpoint, which moves regularly; UDP has no first connection.
