@@ -193,6 +193,8 @@ impl ApiServer {
         let slices = self.follower(Kind::Slice, events).list_once();
         let gather = async {
             let mut store = Store::new(&self.node_name);
+            // The Node is not read. An empty list of Nodes completes the view, so that there is an update even
+            // if nothing else was found.
             store.take(Event::ListBegins(Kind::Node));
             store.take(Event::ListEnds(Kind::Node));
             while let Some(event) = received.recv().await {

@@ -76,8 +76,8 @@ impl Programmer {
         self.mark_ports(plan, &mut outcome);
         for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
             for changes in run.chunks(BATCH) {
-                // The map may be full, or the kernel may lack the batch call. Single updates then show which
-                // changes fit; repeating one that is installed changes nothing.
+                // The batch fails if the map is full or the kernel lacks the call, perhaps after a part of it was
+                // written. Single updates then show which changes fit; repeating a written one changes nothing.
                 if self.change_together(changes).is_err() {
                     self.change_each(changes, &mut outcome);
                 }

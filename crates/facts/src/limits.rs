@@ -72,13 +72,13 @@ pub const DROPS_REST: Duration = Duration::from_secs(90);
 /// A reason is shown for this long after the last packet that was dropped for it.
 pub const DROPS_KEPT: Duration = Duration::from_secs(600);
 
-/// The datapath must be sound for this long before the answer is 200.
+/// Time for which the datapath must be sound before a 503 ends.
 pub const CLEAN: Duration = Duration::from_secs(1);
 /// If the answer was undecided for longer than this right before a 503, an undecided state can also end
 /// that 503: load balancers used the node in that state before. Longer than a confirmation takes.
 pub const DOUBTFUL: Duration = Duration::from_secs(10);
-/// A 503 after a long undecided state ([`DOUBTFUL`]) ends once the answer was undecided again for this
-/// long.
+/// If the answer was undecided for a long time before a 503 ([`DOUBTFUL`]), being undecided again for this
+/// long ends the 503.
 pub const DOUBTED: Duration = Duration::from_secs(30);
 /// A new failure this soon after 200 is a flap.
 pub const FLAP_WINDOW: Duration = Duration::from_secs(30);
@@ -96,7 +96,7 @@ pub const RECENT: Duration = Duration::from_secs(600);
 /// after up to 32 s, and if the first one came before the address was watched, the repeated one counts as
 /// new.
 pub const DIALLED_AFTER: Duration = Duration::from_secs(40);
-/// A Service without a failure for this long is forgotten.
+/// The failures of a Service are forgotten this long after the last one.
 pub const KEPT: Duration = Duration::from_secs(30);
 /// Failures of real connections count for this long if nothing refutes them, even if no new connection
 /// fails: load balancers that received 503 send no clients.
@@ -145,7 +145,8 @@ defaults! {
         proof_age: Duration as "ns" = Duration::from_secs(30),
         /// Minimum time for which everything must have failed.
         broken_after: Duration as "ns" = Duration::from_secs(3),
-        /// Maximum age of the last failure once everything has failed for `broken_after`.
+        /// By how much the time from the first to the last failure may be shorter than `broken_after` (or
+        /// `partial_after`): there may be no connection right before the last reading.
         broken_fresh: Duration as "ns" = Duration::from_secs(2),
         /// Minimum number of failing Services.
         broken_services: usize = 2,

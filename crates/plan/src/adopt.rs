@@ -24,9 +24,9 @@ pub struct Installed {
 }
 
 impl Planner {
-    /// Adopts maps with their content, and returns the changes that make them match the view. A restarted
-    /// agent calls it first, instead of [`Planner::plan`]. The view should be synced, because entries that
-    /// it does not have are deleted.
+    /// Adopts maps with their content, and returns the changes that make them match the view. A new planner
+    /// begins with it instead of [`Planner::plan`]. The view must be complete, because entries that it does not
+    /// have are deleted or marked as removed.
     pub fn adopt(
         &mut self,
         view: &ClusterView,

@@ -49,7 +49,8 @@ impl Planner {
         })
     }
 
-    /// Whether a frontend of this Service and family is in conflict, except one that the Service keeps.
+    /// Whether this Service lacks a frontend of this family because others request it too. If the Service
+    /// holds a frontend that others request, that does not count.
     pub fn is_contested(&self, service: &ObjectName, family: Family) -> bool {
         let mut conflicts = self.conflicts.iter();
         conflicts.any(|(frontend, waiting)| {

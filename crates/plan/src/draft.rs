@@ -149,8 +149,8 @@ impl Planner {
             }
             None if self.shortage.is_blocked(id) => {
                 if self.shortage.frontends.insert((key, id)) {
-                    // The map did not reject this frontend, so there may be room for it: count one free
-                    // entry.
+                    // The frontend is withheld because endpoints are missing. The map may have room for it, so
+                    // count one free entry, by which it is retried once the endpoints are there.
                     self.shortage.room.frontends += 1;
                 }
             }

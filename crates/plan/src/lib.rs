@@ -5,6 +5,10 @@
 //! in the map), removed endpoints, and entries without room. It has no second copy of the endpoints: the
 //! facts before a change show which ones are in the map. It applies nothing itself: the caller applies its
 //! plans, and reports entries without room ([`Planner::report_full`]).
+//!
+//! - A *retired* endpoint left its slice, and is still in the map, marked as removed.
+//! - A *former* endpoint was deleted from the map after that, and is remembered.
+//! - A *departed* address is that of a retired endpoint, watched as a frontend, because pods may still dial it.
 
 pub mod expect;
 

@@ -22,7 +22,8 @@ const SERVICE: Demand = [4_096, 65_536, u64::MAX];
 /// A sixteenth of each map stays free: for removed endpoints, and for entries that are put before
 /// others are deleted.
 const RESERVE: u64 = 16;
-/// Namespaces that may use an eighth of the maps ([`PART`]) at any level, like the sentinel's.
+/// Namespaces that may always use an eighth of the maps ([`PART`]), however low the level is. The sentinel's
+/// namespace may too.
 const SERVED_FIRST: [&str; 2] = ["kube-system", "default"];
 const PART: u64 = 8;
 
@@ -97,9 +98,9 @@ pub(super) struct Quotas {
     /// The sentinel's namespace, which has a guaranteed part too.
     pub(super) sentinel: Option<Arc<str>>,
     namespaces: BTreeMap<Arc<str>, Namespace>,
-    /// Limit of each namespace: the level of the module's text.
+    /// The level, by kind of entry: see the module's documentation.
     level: Demand,
-    /// Services that changed, or began or ceased to be followed, and whether each was followed before.
+    /// Services that changed since the last [`Self::settle`], and whether each was followed before.
     was: BTreeMap<ObjectName, bool>,
     over: BTreeMap<ObjectName, Excess>,
 }

@@ -116,6 +116,7 @@ impl Registry {
         }
         if let Some((since, id)) = self.tired(&name.namespace) {
             self.wake(&name.namespace, since, id);
+            // Remove the former port from the slot. The id is used at once, so it does not stay free.
             self.free(id);
             self.free.pop_back();
             self.fill(id, name, port);
@@ -195,6 +196,7 @@ impl Registry {
         self.resting.insert("".into(), resting);
     }
 
+    /// Adds empty slots until there is one for this id.
     fn reach(&mut self, id: u32) {
         while self.slots.len() <= id as usize {
             // Grow in steps: doubling would leave half a megabyte unused in a large cluster.

@@ -68,8 +68,8 @@ impl Planner {
         }
     }
 
-    /// Endpoints removed before `until`. The namespace with most of them comes first, so that churn
-    /// costs its author; within a namespace the oldest come first.
+    /// Endpoints removed before `until`, in the order in which they are deleted. The namespace with most of
+    /// them comes first, so that it pays for its own churn; within a namespace the oldest come first.
     pub(super) fn oldest_retired(&self, until: Mono) -> Vec<EndpointKey> {
         let namespace = |key: &EndpointKey| {
             let slot = self.registry.slot(key.service);

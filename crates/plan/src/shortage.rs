@@ -142,8 +142,8 @@ impl Planner {
 
     /// Adds entries that did not fit to the plan again, as many as fit into the room that it frees.
     pub(super) fn use_room(&mut self, view: &ClusterView, draft: &mut Draft) {
-        // A put of this plan may fail although a later delete of this plan frees room. Therefore freed room
-        // is remembered until the next plan, even while nothing is missing.
+        // Room that earlier plans freed is forgotten if nothing is missing. Room that this plan frees is
+        // remembered even then: one of its puts may come before the delete that frees room, and fail.
         if self.missing() == Missing::default() {
             self.shortage.room = Room::default();
         }

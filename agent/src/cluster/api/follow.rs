@@ -41,8 +41,8 @@ pub(super) struct Pace {
     pub(super) reply: Duration,
     /// Minimum duration that a watch requests. The requested duration is random, below twice this value.
     pub(super) watch: Duration,
-    /// Minimum duration of the watch of this node's Node, which must be shorter: a node that is being removed
-    /// must not stay in service. Behind a proxy only the end of a watch shows that the server is gone.
+    /// Minimum duration of the watch of this node's Node. It is shorter: behind a proxy only the end of a watch
+    /// shows that the server is gone, and until then a node that is being removed would stay in service.
     pub(super) watch_node: Duration,
     /// Refusals by a reachable server are reported only after they lasted this long.
     pub(super) refusals: Duration,
@@ -199,8 +199,9 @@ impl Follower {
         }
     }
 
-    /// Handles the end of a watch. After a watch that ended early, one without events needs a new list, since
-    /// the server may have been restored. Else it is normal: without changes a server sends nothing at all.
+    /// Handles the end of a watch. If one ended early, and a later one lasts its full time without an event,
+    /// the follower lists again, since the server may have been restored. Otherwise a watch without events is
+    /// normal: without changes a server sends nothing at all.
     async fn end(&mut self, lasted: Duration, asked: Duration) {
         if lasted < asked.mul_f32(0.9) {
             self.doubtful = true;
