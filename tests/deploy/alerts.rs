@@ -372,9 +372,17 @@ fn a_broken_node_in_audit(#[case] enforcing: &str, #[case] pages: bool) {
     let page = pages.then(|| firing("PathproofBrokenInAudit", CRITICAL));
     let expected = [broken([2]), page.unwrap_or_default()].concat();
     expect(&fleet, &[("11m30s", &[]), ("12m30s", &expected)]);
+    // The node is never broken for ten minutes, and almost always 503. Only a node without a page gets another.
+    let cycles = format!("0x19 {}", "1x15 0 ".repeat(6));
+    fleet.broken("node-2", "IPv4", "leaked", &cycles);
+    let livez = ["node=\"node-2\",", "check=\"livez\""];
+    fleet.set("pathproof_would_fail", &livez, FROM_MINUTE_10);
+    let out = (!pages).then(|| firing("PathproofNodeOutOfService", CRITICAL));
+    let expected = [expected, out.unwrap_or_default()].concat();
+    expect(&fleet, &[("30m", &expected)]);
 }
 
-/// One Service fails on the first nodes, and the last node is degraded for another cause.
+/// One Service fails on the first nodes, another Service on node 8, and node 9 is degraded for another cause.
 #[rstest]
 #[case::on_two_nodes(2, false)]
 #[case::on_three_nodes(3, true)]
@@ -382,10 +390,11 @@ fn a_service_that_fails_on_nodes(#[case] nodes: usize, #[case] many: bool) {
     const DEGRADED: &str = "PathproofDatapathDegraded";
     let mut fleet = Fleet::healthy(10);
     let failing: Vec<String> = (1..=nodes).map(|node| format!("node-{node}")).collect();
-    for node in &failing {
+    let web = failing.iter().map(|node| (&**node, "web"));
+    for (node, service) in web.chain([("node-8", "api")]) {
         fleet.state(node, "IPv4", "degraded", FROM_MINUTE_10);
         let series = format!(
-            "job=\"pathproof\",node=\"{node}\",service_namespace=\"shop\",service_name=\"web\",outcome=\"lost\""
+            "job=\"pathproof\",node=\"{node}\",service_namespace=\"shop\",service_name=\"{service}\",outcome=\"lost\""
         );
         fleet.put(
             "pathproof_service_connections_total",
@@ -394,7 +403,8 @@ fn a_service_that_fails_on_nodes(#[case] nodes: usize, #[case] many: bool) {
         );
     }
     fleet.state("node-9", "IPv4", "degraded", FROM_MINUTE_10);
-    let mut expected = vec![Firing::on(DEGRADED, WARNING, "node-9")];
+    let others = ["node-8", "node-9"].map(|node| Firing::on(DEGRADED, WARNING, node));
+    let mut expected = others.to_vec();
     match many {
         true => expected.push(Firing::of_fleet(
             "PathproofServiceFailsOnManyNodes",
