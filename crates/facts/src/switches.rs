@@ -50,6 +50,9 @@ pub struct Switches {
     /// Whether `--enforce-nodes` selects the Node; `None` without this option.
     #[serde(default)]
     selected: Option<bool>,
+    /// The value of `--enforce-nodes` that gave [`selected`](Self::selected).
+    #[serde(default)]
+    selector: Option<NodeSelector>,
     /// Invalid annotations, a sentence each.
     pub ignored: Vec<String>,
 }
@@ -80,11 +83,16 @@ impl Switches {
         }
     }
 
-    /// The same for an agent with or without `--enforce-nodes`. A Node that was never read is not selected.
+    /// The same for an agent with this value of `--enforce-nodes`. A Node that was never read with this value
+    /// is not selected.
     #[must_use]
-    pub fn selecting(self, selects: bool) -> Self {
-        let selected = selects.then_some(self.selected.unwrap_or_default());
-        Self { selected, ..self }
+    pub fn selecting(self, selector: Option<&NodeSelector>) -> Self {
+        let known = self.selected.filter(|_| self.selector.as_ref() == selector);
+        Self {
+            selected: selector.map(|_| known.unwrap_or_default()),
+            selector: selector.cloned(),
+            ..self
+        }
     }
 
     /// Records whether `--enforce-nodes` selects the Node.

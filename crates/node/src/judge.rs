@@ -142,7 +142,7 @@ impl Judge {
             damping,
             brake,
             leaving_brake,
-            switches: (switches.unwrap_or_default()).selecting(settings.enforce_nodes.is_some()),
+            switches: (switches.unwrap_or_default()).selecting(settings.enforce_nodes.as_ref()),
             last,
             served,
             waits,

@@ -53,19 +53,29 @@ fn nodes_are_selected_by_their_labels(#[case] terms: &[LabelTerm], #[case] expec
 /// A node that joins audits, and one that was selected stays so while its Node is not read.
 #[test]
 fn nodes_audit_until_they_are_selected() {
-    let mut switches = Switches::default().selecting(true);
+    let canary = NodeSelector(vec![term("pool", Some("canary"), true)]);
+    let canary = Some(&canary);
+    let mut switches = Switches::default().selecting(canary);
     assert_eq!(
         switches.audit(Enforcement::Enforce),
         Some(AuditBy::Selector)
     );
     switches.select(true);
     assert_eq!(switches.audit(Enforcement::Enforce), None);
-    let heir = switches.clone().selecting(true);
+    let stored = serde_json::to_string(&switches).unwrap();
+    let heir: Switches = serde_json::from_str(&stored).unwrap();
+    let heir = heir.selecting(canary);
     assert_eq!(heir.audit(Enforcement::Enforce), None);
-    let renamed = heir.without_node().selecting(true);
+    let narrower = NodeSelector(vec![term("pool", Some("canary-2"), true)]);
+    let narrowed = heir.clone().selecting(Some(&narrower));
+    assert_eq!(
+        narrowed.audit(Enforcement::Enforce),
+        Some(AuditBy::Selector)
+    );
+    let renamed = heir.without_node().selecting(canary);
     assert_eq!(renamed.audit(Enforcement::Enforce), Some(AuditBy::Selector));
     switches.select(false);
-    let everywhere = switches.selecting(false);
+    let everywhere = switches.selecting(None);
     assert_eq!(everywhere.audit(Enforcement::Enforce), None);
 }
 
