@@ -13,6 +13,7 @@ use std::{fs, io};
 
 use nix::ifaddrs::getifaddrs;
 use pathproof_judge::health_ports::PortTable;
+use pathproof_judge::health_ports::owner::PortKey;
 use pathproof_report::KeptConnections;
 use pathproof_wire::service::{Address, Family};
 use pathproof_wire::steer::{ALIVE_NS, Dialled, SteerRule, mapped};
@@ -43,19 +44,28 @@ pub(super) struct Kept {
     rule: SteerRule,
     /// Services by health check node port, and the range of ports that are steered.
     services: Option<(watch::Receiver<Arc<PortTable>>, PortRange)>,
+    /// The health check node ports that are steered.
+    ports: BTreeSet<PortKey>,
     schedule: Schedule,
     read: Option<Instant>,
     checked: Option<Instant>,
-    /// Last time at which a connection was known, or the agent began to answer.
+    /// Last time at which a connection was known, or the agent began to answer, at any of the ports.
     known: Option<Instant>,
     report: KeptConnections,
 }
 
 impl Kept {
     pub(super) fn new(rule: SteerRule, services: Option<&SteeredServices>, ends: bool) -> Self {
+        let follow = |steered: &SteeredServices| {
+            let mut table = steered.table.subscribe();
+            // The present table is to be read too.
+            table.mark_changed();
+            (table, steered.range.clone())
+        };
         Self {
             rule,
-            services: services.map(|steered| (steered.table.subscribe(), steered.range.clone())),
+            services: services.map(follow),
+            ports: BTreeSet::new(),
             schedule: Schedule::default(),
             read: None,
             checked: None,
@@ -90,7 +100,7 @@ impl Kept {
     fn is_due(&mut self, now: Instant) -> bool {
         let before = self.checked.replace(now);
         let answers_again = before.is_none_or(|before| now >= before + FROZEN);
-        if answers_again || !self.schedule.0.is_empty() {
+        if self.follow_ports() || answers_again || !self.schedule.0.is_empty() {
             self.known = Some(now);
         }
         let is_idle = self.known.is_some_and(|known| now >= known + READ_IDLE);
@@ -98,20 +108,32 @@ impl Kept {
         self.read.is_none_or(|read| now >= read + interval)
     }
 
+    /// Reads which ports are steered. Returns whether they changed: connections to a new one come to the agent
+    /// from now on, so older ones bypass it.
+    fn follow_ports(&mut self) -> bool {
+        let Some((table, range)) = &mut self.services else {
+            return false;
+        };
+        if !table.has_changed().unwrap_or(false) {
+            return false;
+        }
+        let table = Arc::clone(&table.borrow_and_update());
+        let ports = steered(&table, range).collect();
+        std::mem::replace(&mut self.ports, ports) != self.ports
+    }
+
     fn find(&self) -> io::Result<Vec<Socket>> {
         let port = self.rule.port as u16;
         let mut connections = accepted(&(port..=port))?;
-        let mut services = BTreeSet::new();
-        if let Some((table, range)) = &self.services {
-            let table = Arc::clone(&table.borrow());
-            services.extend(steered(&table, range));
-            if !services.is_empty() {
-                connections.extend(accepted(range)?);
-            }
+        if let Some((_, range)) = &self.services
+            && !self.ports.is_empty()
+        {
+            connections.extend(accepted(range)?);
         }
         let takes = |dialled: &Dialled| {
             let family = Family::of(&dialled.destination);
-            self.rule.names(dialled) || services.contains(&(family, dialled.port as u16))
+            let port = (family, dialled.port as u16);
+            self.rule.names(dialled) || self.ports.contains(&port)
         };
         bypassing(connections, takes, own_sockets, local_addresses)
     }
@@ -235,7 +257,9 @@ mod tests {
     use std::cell::Cell;
     use std::net::IpAddr;
 
+    use pathproof_facts::cluster::ObjectName;
     use pathproof_facts::node_context::address;
+    use pathproof_judge::health_ports::HealthPort;
     use pathproof_wire::steer::steer_flag;
     use rstest::rstest;
 
@@ -330,6 +354,8 @@ mod tests {
     fn connections_are_read_less_often_while_none_is_known() {
         let start = Instant::now();
         let mut kept = Kept::new(SteerRule::default(), None, true);
+        let (sender, table) = watch::channel(Arc::default());
+        kept.services = Some((table, 30_000..=32_767));
         let mut readings = |found: u8, from: u32, to: u32| {
             let seconds = from..to;
             let times = seconds.map(|second| start + Duration::from_secs(second.into()));
@@ -352,6 +378,15 @@ mod tests {
         );
         assert_eq!(readings(0, 120, 190), 11, "it has ended");
         assert_eq!(readings(0, 250, 260), 5, "the agent was frozen");
+        assert_eq!(readings(0, 260, 320), 6);
+        let port = |endpoints| HealthPort {
+            service: ObjectName::new("shop", "web"),
+            local: [Some(endpoints), None],
+        };
+        sender.send_replace(Arc::new(PortTable::from([(30_500, port(1))])));
+        assert_eq!(readings(0, 320, 330), 5, "another port is steered");
+        sender.send_replace(Arc::new(PortTable::from([(30_500, port(2))])));
+        assert_eq!(readings(0, 330, 350), 2, "the ports are the same");
     }
 
     /// Ends three connections with this result for each. Returns the number of attempts and the report.
