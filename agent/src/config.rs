@@ -236,6 +236,7 @@ impl Config {
             healthz = listens(&self.healthz.address),
             admin = listens(&self.admin.address),
             audit_only = self.healthz.enforcement == Enforcement::Audit,
+            enforce_nodes = %serde_json::json!(self.healthz.enforce_nodes),
             unknown_is_503 = self.healthz.unknown_policy == pathproof_judge::answer::UnknownPolicy::Closed,
             families = %serde_json::json!(self.healthz.families),
             fleet_brake = %self.healthz.fleet_brake,

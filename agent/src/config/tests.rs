@@ -44,7 +44,7 @@ fn the_configuration_is_logged_in_words() {
     resolve(&["--node-name=node-1"]).unwrap().log();
     let text = log.end();
     let expected = "configuration node=node-1 cluster_view=folder /cluster healthz=\"all addresses, port 10256\" \
-                    admin=\"127.0.0.1:19256\" audit_only=true unknown_is_503=false families=\"used\" fleet_brake=20 flap_dwell=10s \
+                    admin=\"127.0.0.1:19256\" audit_only=true enforce_nodes=null unknown_is_503=false families=\"used\" fleet_brake=20 flap_dwell=10s \
                     sentinel=\"pathproof/pathproof-sentinel\"\n";
     assert!(text.ends_with(expected), "{text}");
 }
