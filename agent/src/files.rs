@@ -21,13 +21,24 @@ pub(crate) fn part(file: &Path) -> PathBuf {
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Names of everything in an agent's folders. Those with a dot are beginnings of names.
-const OWN: [&str; 5] = ["agents", "api-servers.", "recordings", "starting", "state."];
+/// Names of everything in an agent's folders except temporary files.
+const OWN: [&str; 6] = [
+    "agents",
+    "api-servers.json",
+    "recordings",
+    "starting",
+    "state.episodes.json",
+    "state.json",
+];
 
 fn is_own(entry: &DirEntry) -> bool {
     let name = entry.file_name();
     let name = name.to_str().unwrap_or_default();
-    (OWN.iter()).any(|own| name == *own || own.ends_with('.') && name.starts_with(own))
+    let is_temporary = ["api-servers.", "state."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        && name.ends_with(".tmp");
+    OWN.contains(&name) || is_temporary
 }
 
 /// Makes a folder that only its owner can read. kubelet and older agents create it with mode 0755, so the mode
@@ -118,7 +129,7 @@ mod tests {
             "state.json",
             "state.7-9.tmp",
         ];
-        let others = ["agents-of-others", "state", "other.tmp"];
+        let others = ["agents-of-others", "state", "state.db", "other.tmp"];
         for file in own.into_iter().chain(others) {
             fs::write(path(file), "").unwrap();
         }

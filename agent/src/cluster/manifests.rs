@@ -70,8 +70,8 @@ impl Manifests {
         }
     }
 
-    /// Reads the files if any of them changed, and returns the changes. Unless `at_once`, files that changed since
-    /// the previous call are left for the next one, because their writer may not have finished. The first update
+    /// Reads the files if any of them changed, and returns the changes. Unless `at_once` and only one changed, files
+    /// that changed since the previous call are left for the next one, because their writer may not have finished. The first update
     /// after a complete list ends with [`Change::Synced`](pathproof_facts::cluster::Change::Synced). Blocks on the
     /// disk.
     pub(super) fn refresh(&mut self, at_once: bool) -> Option<Update> {
@@ -81,7 +81,12 @@ impl Manifests {
                 if is_same && self.is_read {
                     return None;
                 }
-                self.is_read = is_same || at_once;
+                // If several files changed, others may still be written.
+                let changed = self.files.as_ref().map_or(0, |known| {
+                    let is_new = |(name, stamp): &(_, _)| known.get(*name) != Some(*stamp);
+                    files.iter().filter(is_new).count()
+                });
+                self.is_read = is_same || (at_once && changed <= 1);
                 if self.is_read {
                     self.read_all(&files);
                 }

@@ -67,6 +67,8 @@ async fn run(
                 break;
             }
         }
+        // The kernel may need 20 ms to end a watch.
+        spawn_blocking(move || drop(watch));
     }
 }
 
