@@ -56,8 +56,8 @@ pub async fn run(args: EchoArgs) -> Result<(), EchoError> {
     Ok(())
 }
 
-/// Listens in both families if the pod has both. A pod's own network namespace begins without
-/// `net.ipv6.bindv6only`.
+/// Listens on an IPv6 socket, which also accepts IPv4 unless `net.ipv6.bindv6only` is set. In a pod's own
+/// network namespace it is not.
 async fn listen(port: u16) -> Result<TcpListener, EchoError> {
     let listening = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,

@@ -51,7 +51,7 @@ struct Counted {
 struct Current {
     /// Which Services get series.
     which: ServiceMetrics,
-    /// That of the last turn.
+    /// The report of the last turn of the main loop.
     report: Option<Arc<Report>>,
     connections: Connections,
     datagrams: Connections,

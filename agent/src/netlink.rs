@@ -99,7 +99,7 @@ pub(crate) fn ask(protocol: isize, (kind, flags): (u16, u16), body: &[u8]) -> io
     }
 }
 
-/// Same as [`ask`], with a message about interfaces, routes or neighbours.
+/// Sends a request about interfaces, routes or neighbours, and returns the kernel's answers.
 pub(crate) fn request(kind: u16, flags: u16, message: &impl Emitable) -> io::Result<Vec<u8>> {
     ask(NETLINK_ROUTE, (kind, flags), &encoded(message))
 }

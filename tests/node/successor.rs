@@ -83,8 +83,8 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// Nobody else answers any more, and a refused connection tells a load balancer nothing, so a successor that
-/// still waits for its view takes the port at once.
+/// A successor that still waits for its view answers if nobody else does. Otherwise the load balancer's
+/// connections would be refused.
 #[test]
 fn a_waiting_successor_answers_when_the_former_agent_and_the_owner_are_gone() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

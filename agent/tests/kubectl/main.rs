@@ -28,7 +28,7 @@ struct Said {
     arguments: Vec<String>,
 }
 
-/// What the script prints, as files in a folder.
+/// A folder with a file for each answer that the fake kubectl prints.
 struct Canned(TempDir);
 
 impl Canned {

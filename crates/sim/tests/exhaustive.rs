@@ -17,6 +17,13 @@ const UNTIL_COUNTED: Duration = Duration::from_millis(4_999);
 const UNCERTAIN: &[bool] = &[false];
 const CERTAIN: &[bool] = &[true];
 const BOTH: &[bool] = &[false, true];
+/// Everything that may break, and the delay.
+const FAULTS: &[Fault] = &[
+    Fault::Late,
+    Fault::RotatorDies,
+    Fault::AgentRestarts,
+    Fault::ServerAway,
+];
 
 /// Fleets with their limits, in which one node more than that may fail. Bounds of the normal run: three steps
 /// of time, of which one may be long.
@@ -46,12 +53,7 @@ fn of_three(delay: Duration, causes: &'static [bool], faults: &'static [Fault]) 
 #[test]
 fn nodes_that_are_counted_keep_the_limit_whatever_breaks() {
     for (mut fleet, limit) in fleets(NONE) {
-        fleet.faults = &[
-            Fault::Late,
-            Fault::RotatorDies,
-            Fault::AgentRestarts,
-            Fault::ServerAway,
-        ];
+        fleet.faults = FAULTS;
         fleet.bounds.faults = 1;
         let explored = explore(&fleet, |state| state.counted() > limit);
         assert!(explored.is_ok(), "{} nodes: {explored:#?}", fleet.nodes);
@@ -87,12 +89,7 @@ fn uncertain_causes_keep_the_limit_beside_restarts_and_outages() {
 fn nodes_of_a_pool_keep_its_limit_whatever_breaks() {
     let mut fleet = FleetModel::new(3, 67, NONE);
     (fleet.pool, fleet.causes) = (Some(2), CERTAIN);
-    fleet.faults = &[
-        Fault::Late,
-        Fault::RotatorDies,
-        Fault::AgentRestarts,
-        Fault::ServerAway,
-    ];
+    fleet.faults = FAULTS;
     fleet.bounds.faults = 1;
     let explored = explore(&fleet, |state| state.counted_in_pool() > 1);
     assert!(explored.is_ok(), "{explored:#?}");

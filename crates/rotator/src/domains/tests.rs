@@ -97,7 +97,8 @@ fn a_failing_pool_is_written_at_once() {
     assert_eq!(of_pool(&mut census, s(3)), Some(3), "fewer are not urgent");
 }
 
-/// Agents read 1,024 bytes. The fullest domain for which there is no room stands for all others.
+/// Agents read the first 1,024 bytes of a count. If not all domains fit, the count of the fullest one left out is
+/// used for all that are left out.
 #[test]
 fn the_fullest_domains_are_listed_while_there_is_room() {
     let mut census = Census::default();

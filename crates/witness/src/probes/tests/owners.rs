@@ -1,4 +1,4 @@
-//! Who translates the node's packets, and how a change of that disarms the lanes.
+//! Which proxy translates the node's packets, and when another proxy disarms the lanes.
 
 use pathproof_facts::cause::ProbeCause;
 use pathproof_facts::limits::Limits;

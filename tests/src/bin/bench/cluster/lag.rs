@@ -23,7 +23,7 @@ const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel"
 const HOLD: Duration = Duration::from_secs(6);
 /// Interval between test connections.
 const PACE: Duration = Duration::from_millis(10);
-/// Largest error: the interval of probes, and a captured lag's own.
+/// Maximum difference between the reported and the captured lag. Both are measured with probes, at intervals.
 const EXACT: Duration = Duration::from_millis(600);
 
 /// Starts `pathproof rotate`, which moves the endpoint, and compares the lag that the agent reports with
