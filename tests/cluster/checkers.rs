@@ -1,8 +1,8 @@
-//! Real HAProxy, nginx and keepalived beside a real kube-proxy, from the agent's installation to its removal:
-//! how soon each follows the answer. The agent ends no connection of the node itself.
+//! Real HAProxy, nginx, keepalived and Envoy beside a real kube-proxy, from the agent's installation to its
+//! removal: how soon each follows the answer. The agent ends no connection of the node itself.
 //!
-//! HAProxy opens a connection for each check. Debian's nginx makes no checks: here it passes requests on by a
-//! connection that it keeps. keepalived runs a script on the node.
+//! HAProxy opens a connection for each check, Envoy keeps one. Debian's nginx makes no checks: here it passes
+//! requests on by a connection that it keeps. keepalived runs a script on the node.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -36,14 +36,19 @@ read -r -t 1 _ status _ <&3 && [ "$status" = 200 ]
 /// A program that checks the node, and whether it would send connections there.
 struct Checker {
     name: &'static str,
+    /// Longest times, in seconds, that the checker takes to follow the first 503, later ones, and 200.
+    limits: [u64; 3],
     is_up: Poll<bool>,
     _process: Process,
 }
 
+/// The limits of a checker with a connection to kube-proxy, which the agent ends within 30 s.
+const KEEPS_CONNECTION: [u64; 3] = [32, 3, 3];
+
 impl Checker {
     fn start(
         scene: &Scene,
-        name: &'static str,
+        (name, limits): (&'static str, [u64; 3]),
         command: Command,
         is_up: impl Fn() -> Option<bool> + Send + 'static,
     ) -> Self {
@@ -52,6 +57,7 @@ impl Checker {
         let is_up = Poll::start(&scene.world.outside, name, EVERY, ask).expect("a poller");
         Self {
             name,
+            limits,
             is_up,
             _process: process,
         }
@@ -73,7 +79,9 @@ fn haproxy(scene: &Scene) -> Checker {
     fs::write(&file, text).expect("a configuration");
     let mut command = scene.world.outside.command("haproxy");
     command.arg("-db").arg("-f").arg(&file);
-    Checker::start(scene, "haproxy", command, move || haproxy_state(&socket))
+    Checker::start(scene, ("haproxy", [3, 3, 3]), command, move || {
+        haproxy_state(&socket)
+    })
 }
 
 /// Whether HAProxy uses the server; `None` if it does not answer.
@@ -107,7 +115,7 @@ fn nginx(scene: &Scene, program: &Path) -> Checker {
     let mut command = scene.world.outside.command(program);
     command.args(["-e", "stderr", "-p"]).arg(&folder);
     command.arg("-c").arg(&file);
-    Checker::start(scene, "nginx", command, move || {
+    Checker::start(scene, ("nginx", KEEPS_CONNECTION), command, move || {
         let answer = http::get(front, "/healthz", scaled(Duration::from_secs(1)));
         // 502 is an answer of nginx itself: the connection was closed during the request.
         let status = answer.ok()?.status;
@@ -133,9 +141,56 @@ fn keepalived(scene: &Scene) -> Checker {
     command.args(["-P", "-n", "-l", "-f"]).arg(&file);
     command.arg("-p").arg(&pid).arg("-r").arg(&vrrp);
     let node = scene.world.node.clone();
-    Checker::start(scene, "keepalived", command, move || {
+    // keepalived also waits for other nodes' announcements, for 4 s.
+    Checker::start(scene, ("keepalived", [6, 6, 12]), command, move || {
         let addresses = node.ip("-4 addr show dev eth0").ok()?;
         Some(addresses.contains(VIRTUAL))
+    })
+}
+
+/// An Envoy that keeps the connection of its checks, as by default.
+fn envoy(scene: &Scene, program: &Path) -> Checker {
+    let node = scene.world.node_address(Family::V4);
+    let admin = SocketAddr::new(scene.world.outside_client(1, Family::V4), 9_901);
+    let address = |ip: IpAddr, port: u16| {
+        let address = serde_json::json!({"address": ip, "port_value": port});
+        serde_json::json!({"socket_address": address})
+    };
+    let endpoint = serde_json::json!({
+        "address": address(node, 30_080),
+        "health_check_config": {"port_value": HEALTHZ_PORT},
+    });
+    let check = serde_json::json!({
+        "timeout": "0.5s",
+        "interval": "0.5s",
+        // A minute by default, where no requests pass.
+        "no_traffic_interval": "0.5s",
+        "unhealthy_threshold": 2,
+        "healthy_threshold": 2,
+        "http_health_check": {"path": "/healthz"},
+    });
+    let cluster = serde_json::json!({
+        "name": "nodes",
+        "type": "STATIC",
+        "health_checks": [check],
+        "load_assignment": {
+            "cluster_name": "nodes",
+            "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
+        },
+    });
+    let text = serde_json::json!({
+        "admin": {"address": address(admin.ip(), admin.port())},
+        "static_resources": {"clusters": [cluster]},
+    });
+    let file = scene.world.dir().join("envoy.json");
+    fs::write(&file, text.to_string()).expect("a configuration");
+    let mut command = scene.world.outside.command(program);
+    command.args(["--disable-hot-restart", "--concurrency", "1", "-l", "warn"]);
+    command.arg("-c").arg(&file);
+    Checker::start(scene, ("envoy", KEEPS_CONNECTION), command, move || {
+        let answer = http::get(admin, "/clusters", scaled(Duration::from_secs(1)));
+        let (_, flags) = (answer.as_ref().ok()?.body).split_once("::health_flags::")?;
+        Some(flags.starts_with("healthy"))
     })
 }
 
@@ -180,48 +235,41 @@ fn assert_open(kept: &[TcpStream]) {
     }
 }
 
-/// Waits until each checker's state is `up`. Asserts the time since the answer changed, in seconds.
-fn follow(checkers: &[Checker; 3], up: bool, event: Instant, answer: Instant, limits: [u64; 3]) {
-    for (checker, limit) in checkers.iter().zip(limits) {
+/// Waits until each checker's state is `up`. Asserts the time since the answer changed, with the limit of
+/// that number.
+fn follow(checkers: &[Checker], up: bool, event: Instant, answer: Instant, limit: usize) {
+    for checker in checkers {
         let seen = checker.is_up.first(event, PATIENCE, |is| *is == up);
         let seen = seen.unwrap_or_else(|| panic!("{}: never {up}", checker.name));
         let took = seen.saturating_duration_since(answer);
         println!("| {} | {up} | {took:?} |", checker.name);
-        let limit = scaled(Duration::from_secs(limit));
+        let limit = scaled(Duration::from_secs(checker.limits[limit]));
         assert!(took < limit, "{}, {up}: {took:?}", checker.name);
     }
 }
 
-/// Breaks the node and repairs it. The limits are those of the fault.
-fn break_and_mend(scene: &Scene, checkers: &[Checker; 3], limits: [u64; 3]) {
+/// Breaks the node and repairs it. `limit` is the number of the fault's limit.
+fn break_and_mend(scene: &Scene, checkers: &[Checker], limit: usize) {
     let watch = scene.watch_healthy();
     let broken = Instant::now();
     let rules = flush(&scene.world.node);
     let answer = watch.wait(PATIENCE, |codes| codes.healthz == 503);
-    follow(checkers, false, broken, answer.expect("503"), limits);
+    follow(checkers, false, broken, answer.expect("503"), limit);
     let mended = Instant::now();
     scene.world.node.nft(&rules).expect("the rules again");
     let answer = watch.wait(PATIENCE, |codes| codes.healthz == 200);
-    // keepalived also waits for other nodes' announcements, for 4 s.
-    follow(checkers, true, mended, answer.expect("200"), [3, 3, 12]);
+    follow(checkers, true, mended, answer.expect("200"), 2);
 }
 
-#[test]
-fn checkers_follow_the_verdict_and_keep_the_node_through_an_update_a_kill_and_the_removal() {
-    needs!(skip::tool("haproxy"));
-    needs!(skip::tool("keepalived"));
-    let program = built::unpacked("nginx").context("nginx, which `cargo xtask test` unpacks");
-    let program = needs!(skip::needed(program));
-    let mut scene = needs!(Scene::bare(Mode::Nftables));
-    move_proxy(&mut scene);
-    let checkers = [haproxy(&scene), nginx(&scene, &program), keepalived(&scene)];
+/// Asserts that the checkers follow two faults, and nothing that happens to the agent alone.
+fn from_installation_to_removal(scene: &mut Scene, checkers: &[Checker]) {
     let are_up = || {
         checkers
             .iter()
             .all(|checker| checker.is_up.now() == Some(true))
     };
     assert!(until(PATIENCE, || are_up().then_some(())).is_some());
-    let own = own_connections(&scene);
+    let own = own_connections(scene);
     assert_open(&own);
     let changes = || {
         let changes = checkers.iter().map(|checker| checker.is_up.changes().len());
@@ -233,9 +281,8 @@ fn checkers_follow_the_verdict_and_keep_the_node_through_an_update_a_kill_and_th
     scene.wait_proven();
     settle();
     assert_eq!(changes(), before, "the installation");
-    // nginx has a connection to kube-proxy, which the agent ends within 30 s.
-    break_and_mend(&scene, &checkers, [3, 32, 6]);
-    break_and_mend(&scene, &checkers, [3, 3, 6]);
+    break_and_mend(scene, checkers, 0);
+    break_and_mend(scene, checkers, 1);
 
     let before = changes();
     scene.upgrade_agent();
@@ -249,4 +296,28 @@ fn checkers_follow_the_verdict_and_keep_the_node_through_an_update_a_kill_and_th
     assert_eq!(changes(), before, "update, kill and removal");
     assert!(are_up());
     assert_open(&own);
+}
+
+#[test]
+fn checkers_follow_the_verdict_and_keep_the_node_through_an_update_a_kill_and_the_removal() {
+    needs!(skip::tool("haproxy"));
+    needs!(skip::tool("keepalived"));
+    let program = built::unpacked("nginx").context("nginx, which `cargo xtask test` unpacks");
+    let program = needs!(skip::needed(program));
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
+    move_proxy(&mut scene);
+    let checkers = [haproxy(&scene), nginx(&scene, &program), keepalived(&scene)];
+    from_installation_to_removal(&mut scene, &checkers);
+}
+
+#[test]
+fn envoy_follows_the_verdict_although_it_keeps_its_connection() {
+    let folder = built::folder("envoy", "envoy/_bin");
+    let program =
+        built::program(&folder, "envoy").context("Envoy, which `cargo xtask test` fetches");
+    let program = needs!(skip::needed(program));
+    let mut scene = needs!(Scene::bare(Mode::Nftables));
+    move_proxy(&mut scene);
+    let checkers = [envoy(&scene, &program)];
+    from_installation_to_removal(&mut scene, &checkers);
 }

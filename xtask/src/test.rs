@@ -17,7 +17,7 @@ use libtest::{cargo_test, follow, skip};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
-use crate::{ci, ebpf, host, image, kernels, run, sanitize, setup_cluster};
+use crate::{ci, ebpf, host, image, kernels, run, sanitize, setup_cluster, tools};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -400,6 +400,7 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     let keepalived = &[("keepalived", "keepalived")];
     found(CHECKERS, host::install_programs(CHECKERS, keepalived));
     found(CHECKERS, setup_cluster::NGINX.ready());
+    found(CHECKERS, tools::envoy());
     // A real kube-proxy follows within a second, but later on a busy machine.
     command.env(SETTLED, "5000").env(BOOT, "30000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
@@ -408,8 +409,8 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Names, in messages, of the test with nginx and keepalived, and of the tests with helm and kubectl.
-const CHECKERS: &str = "the test of checkers";
+/// Names, in messages, of the tests with nginx, keepalived and Envoy, and of those with helm and kubectl.
+const CHECKERS: &str = "the tests of checkers";
 const CHART: &str = "the tests of chart and kustomize";
 
 /// Reports why a tool of some tests could not be built.

