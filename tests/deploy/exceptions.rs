@@ -37,40 +37,6 @@ fn host_paths(pod: &Value) -> BTreeSet<&str> {
 }
 
 #[test]
-fn openshift_allows_the_agent_alone() {
-    let scc = read("examples/openshift-scc.yaml").remove(0);
-    let pod = agent();
-    let asked = context(&pod);
-    assert_eq!(
-        set(&scc["allowedCapabilities"]),
-        set(&asked["capabilities"]["add"])
-    );
-    assert_eq!(
-        scc["requiredDropCapabilities"],
-        asked["capabilities"]["drop"]
-    );
-    assert_eq!(scc["allowPrivilegedContainer"], asked["privileged"]);
-    assert_eq!(
-        scc["allowPrivilegeEscalation"],
-        asked["allowPrivilegeEscalation"]
-    );
-    assert_eq!(
-        scc["readOnlyRootFilesystem"],
-        asked["readOnlyRootFilesystem"]
-    );
-    assert_eq!(scc["allowHostNetwork"], pod["hostNetwork"]);
-    for unused in ["allowHostPID", "allowHostIPC", "allowHostPorts"] {
-        assert_eq!(scc[unused], false, "{unused}");
-    }
-    assert!(!host_paths(&pod).is_empty());
-    // The token of the ServiceAccount is a projected volume.
-    assert_eq!(scc["volumes"], json!(["hostPath", "projected"]));
-    let account = pod["serviceAccountName"].as_str().expect("an account");
-    let user = format!("system:serviceaccount:pathproof:{account}");
-    assert_eq!(scc["users"], json!([user]));
-}
-
-#[test]
 fn gatekeeper_allows_what_the_agent_has() {
     let constraints = read("examples/gatekeeper-constraints.yaml");
     for constraint in &constraints {

@@ -89,6 +89,13 @@ fn pages(#[case] name: &str, #[case] exit: Exit) {
     "which need 5.12"
 )]
 #[case("kernelVersion", "5.12.0", "kernel", "refused", "below the floor")]
+#[case(
+    "kernelVersion",
+    "5.14.0-570.el9.x86_64",
+    "kernel",
+    "refused",
+    "below the floor"
+)]
 #[case("kernelVersion", "6.0.19", "kernel", "refused", "below the floor")]
 #[case("kernelVersion", "6.1.0-41-amd64", "kernel", "ok", "clsact")]
 #[case("kernelVersion", "6.5.13", "kernel", "ok", "clsact")]
@@ -163,6 +170,20 @@ fn pages(#[case] name: &str, #[case] exit: Exit) {
 #[case("architecture", "arm64", "architecture", "warning", "emulated")]
 #[case("osImage", "Talos (v1.11.3)", "image", "warning", "Talos (v1.11.3)")]
 #[case("osImage", "Fedora CoreOS 42", "image", "ok", "Fedora CoreOS 42")]
+#[case(
+    "osImage",
+    "Red Hat Enterprise Linux CoreOS 10.0",
+    "image",
+    "refused",
+    "OpenShift"
+)]
+#[case(
+    "osImage",
+    "Red Hat Enterprise Linux 10.0",
+    "image",
+    "ok",
+    "Linux 10.0"
+)]
 #[case("operatingSystem", "windows", "nodes", "unknown", "no Linux node")]
 fn what_a_node_has(
     #[case] field: &str,
