@@ -1,6 +1,7 @@
 //! `cargo xtask image`: the container image, FROM scratch with one static program, built from
 //! deploy/image/Dockerfile by buildah (docs/internal/design/shell.md#image).
 
+mod notices;
 mod program;
 mod proof;
 mod sbom;
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     /// (for a release)
     #[arg(long)]
     check: bool,
-    /// Build only the static program, which deploy/image/Dockerfile copies
+    /// Build only the static program and the licences, which deploy/image/Dockerfile copies
     #[arg(long, conflicts_with = "check")]
     program_only: bool,
 }
@@ -96,8 +97,14 @@ pub(crate) fn program_for(arch: Arch) -> Result<PathBuf> {
     program::build(arch, &run::root(), None)
 }
 
-/// The static program, where the Dockerfile expects it.
+/// Folder with the licences, which the image and the archives contain.
+pub(crate) fn licences() -> PathBuf {
+    folder().join("licenses")
+}
+
+/// The static program, where the Dockerfile expects it, with the licences beside it.
 fn placed(arch: Arch) -> Result<PathBuf> {
+    notices::write(arch, &licences())?;
     let built = program_for(arch)?;
     let to = folder().join(format!("pathproof-linux-{}", arch.name()));
     fs::create_dir_all(folder())?;

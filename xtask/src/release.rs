@@ -44,7 +44,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for arch in [Arch::Amd64, Arch::Arm64] {
         let (program, sboms) = image::parts(arch)?;
         copy(&program, &context)?;
-        archive(&program, arch.name(), &files)?;
+        copy_all(&image::licences(), &context.join("licenses"))?;
+        archive(&program, &image::licences(), arch.name(), &files)?;
         sboms.iter().try_for_each(|sbom| copy(sbom, &files))?;
     }
     chart(&args.repository, &files)?;
@@ -61,6 +62,12 @@ fn copy(file: &Path, folder: &Path) -> Result<()> {
     let name = file.file_name().context("a path without a name")?;
     fs::copy(file, folder.join(name)).with_context(|| format!("copy {}", file.display()))?;
     Ok(())
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    let mut entries = fs::read_dir(from).with_context(|| format!("list {}", from.display()))?;
+    entries.try_for_each(|entry| copy(&entry?.path(), to))
 }
 
 /// The changelog's section of the release; without a tag, the unreleased one.
@@ -92,12 +99,9 @@ fn section(changelog: &str, name: &str) -> Result<String> {
 }
 
 /// Packs the program with its licences, with the same bytes each time.
-fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
+fn archive(program: &Path, licences: &Path, arch: &str, files: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let licences = ["LICENSE-APACHE", "LICENSE-GPL2", "LICENSE-MIT"];
-    for licence in licences {
-        copy(&run::root().join(licence), folder.path())?;
-    }
+    copy_all(licences, &folder.path().join("licenses"))?;
     fs::copy(program, folder.path().join("pathproof"))?;
     let mut tar = Command::new("tar");
     tar.args("--create --sort=name --format=ustar --numeric-owner --owner=0 --group=0".split(' '))
@@ -107,8 +111,7 @@ fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
         .arg(files.join(format!("pathproof-{VERSION}-linux-{arch}.tar.gz")))
         .arg("--directory")
         .arg(folder.path())
-        .args(licences)
-        .arg("pathproof");
+        .args(["licenses", "pathproof"]);
     run::run_quietly(&mut tar)
 }
 
@@ -208,8 +211,11 @@ mod tests {
             fs::write(&program, "#!/bin/sh\n").unwrap();
             let files = folder.path().join("files");
             fs::create_dir(&files).unwrap();
-            archive(&program, "amd64", &files).unwrap();
-            archive(&program, "arm64", &files).unwrap();
+            let licences = folder.path().join("licenses");
+            fs::create_dir(&licences).unwrap();
+            fs::write(licences.join("NOTICE"), "theirs\n").unwrap();
+            archive(&program, &licences, "amd64", &files).unwrap();
+            archive(&program, &licences, "arm64", &files).unwrap();
         }
         let [first, second] = folders
             .each_ref()

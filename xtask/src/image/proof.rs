@@ -1,6 +1,7 @@
 //! Requirements on an image, checked on the archive: one static program below the size limit,
 //! without paths of this machine, that runs without any other file.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -53,12 +54,26 @@ pub(super) fn of(arch: Arch, archive: &Path, program: &Path) -> Result<String> {
         anyhow::bail!("the image has more than one layer: {image}");
     };
     untar(&folder.path().join(layer), &root)?;
-    let entries: Vec<_> = fs::read_dir(&root)?.collect::<Result<_, _>>()?;
+    let entries = names_in(&root)?;
     ensure!(
-        entries.len() == 1 && fs::read(root.join("pathproof"))? == bytes,
-        "the image has more in it than the program: {entries:?}"
+        entries == ["licenses", "pathproof"] && fs::read(root.join("pathproof"))? == bytes,
+        "the image has more in it than the program and its licences: {entries:?}"
+    );
+    let licences = names_in(&root.join("licenses"))?;
+    ensure!(
+        licences == names_in(&super::licences())?,
+        "the image has other licences: {licences:?}"
     );
     trial::trial(arch, &root)
+}
+
+/// Names in a folder, sorted.
+fn names_in(folder: &Path) -> Result<Vec<OsString>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let mut names = names.collect::<Result<Vec<_>, _>>()?;
+    names.sort();
+    Ok(names)
 }
 
 fn names(program: &[u8], folder: &Path) -> bool {
