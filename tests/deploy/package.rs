@@ -125,6 +125,41 @@ fn nodes_without_daemonsets_are_excluded(
     assert!(!terms.is_empty(), "{affinity}");
 }
 
+/// Links into the repository name its address, and files that it has.
+#[test]
+fn the_chart_links_to_files_of_the_repository() {
+    let chart = chart();
+    let repository = env!("CARGO_PKG_REPOSITORY");
+    assert_eq!(chart["home"], repository);
+    assert_eq!(chart["sources"], json!([repository]));
+    let exists = |path: &str| folder().join("..").join(path).is_file();
+    let links = chart["annotations"]["artifacthub.io/links"].as_str();
+    let links = documents(links.expect("links")).expect("YAML");
+    for link in links[0].as_array().expect("a list") {
+        let url = link["url"].as_str().expect("a URL");
+        let path = url.strip_prefix(&format!("{repository}/blob/main/"));
+        assert!(path.is_some_and(exists), "{url}");
+    }
+    let icon = chart["icon"].as_str().expect("an icon");
+    let raw = repository.replace("github.com", "raw.githubusercontent.com");
+    let path = icon.strip_prefix(&format!("{raw}/main/"));
+    assert!(path.is_some_and(exists), "{icon}");
+}
+
+/// A release builds the image for both.
+#[test]
+fn the_chart_names_the_images_platforms() {
+    let chart = chart();
+    let images = chart["annotations"]["artifacthub.io/images"].as_str();
+    let images = documents(images.expect("images")).expect("YAML");
+    assert_eq!(
+        images[0][0]["platforms"],
+        json!(["linux/amd64", "linux/arm64"])
+    );
+    assert!(chart["kubeVersion"].is_string());
+    assert_eq!(chart["annotations"]["artifacthub.io/license"], "Apache-2.0");
+}
+
 /// Annotations that Artifact Hub parses as YAML.
 #[test]
 fn annotations_are_what_artifact_hub_reads() {

@@ -8,8 +8,10 @@ use node_tests::deploy::folder;
 use serde_json::Value;
 
 /// The page to which the alerts link.
-pub(crate) const RUNBOOKS: &str =
-    "https://github.com/pathproof/pathproof/blob/main/docs/operations.md";
+pub(crate) const RUNBOOKS: &str = concat!(
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/operations.md"
+);
 /// Metrics that Prometheus and kube-state-metrics provide.
 const FOREIGN: [&str; 3] = ["up", "ALERTS", "kube_node_info"];
 pub(crate) const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];

@@ -16,9 +16,18 @@ pub(crate) struct Args {
     /// unreleased changes]
     #[arg(long)]
     tag: Option<String>,
-    /// GitHub repository that publishes the release; its image is ghcr.io/OWNER/NAME
-    #[arg(long, value_name = "OWNER/NAME", default_value = "pathproof/pathproof")]
+    /// GitHub repository that publishes the release, as Cargo.toml names it; its image is
+    /// ghcr.io/OWNER/NAME
+    #[arg(long, value_name = "OWNER/NAME", default_value = repository())]
     repository: String,
+}
+
+/// OWNER/NAME of the repository's address in Cargo.toml.
+fn repository() -> &'static str {
+    let address = env!("CARGO_PKG_REPOSITORY");
+    address
+        .strip_prefix("https://github.com/")
+        .unwrap_or(address)
 }
 
 /// Writes the files of a release. The folder `files` is attached to the release on GitHub, and BuildKit
@@ -26,6 +35,14 @@ pub(crate) struct Args {
 /// text.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = run::root();
+    // The chart, the alerts and SECURITY.md name it too.
+    ensure!(
+        args.repository == repository(),
+        "Cargo.toml names the repository {}, not {}: change `repository` there, and then each line that \
+         `cargo xtask tidy` lists",
+        repository(),
+        args.repository
+    );
     // Relative links do not work on the page of a release.
     let github = format!("https://github.com/{}", args.repository);
     let documents = format!("]({github}/blob/v{VERSION}/docs/");
@@ -46,7 +63,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         copy(&program, &context)?;
         copy_all(&image::licences(), &context.join("licenses"))?;
         archive(&program, &image::licences(), arch.name(), &files)?;
-        sboms.iter().try_for_each(|sbom| copy(sbom, &files))?;
+        for sbom in &sboms {
+            copy(sbom, &files)?;
+            attested(sbom, &context)?;
+        }
     }
     chart(&args.repository, &files)?;
     let manifest = fs::read_to_string(root.join("deploy/krew/pathproof.yaml"))?;
@@ -61,6 +81,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn copy(file: &Path, folder: &Path) -> Result<()> {
     let name = file.file_name().context("a path without a name")?;
     fs::copy(file, folder.join(name)).with_context(|| format!("copy {}", file.display()))?;
+    Ok(())
+}
+
+/// Copies an SBOM to where the workflow attests it: amd64.cdx.json for pathproof-VERSION-linux-amd64.cdx.json.
+fn attested(sbom: &Path, folder: &Path) -> Result<()> {
+    let name = sbom.file_name().and_then(|name| name.to_str());
+    let name = name.and_then(|name| name.strip_prefix(&format!("pathproof-{VERSION}-")));
+    let name = name.context("an SBOM with another name")?;
+    let to = folder.join(name.strip_prefix("linux-").unwrap_or(name));
+    fs::copy(sbom, &to).with_context(|| format!("copy {}", sbom.display()))?;
     Ok(())
 }
 

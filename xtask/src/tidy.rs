@@ -3,6 +3,7 @@
 //! Each rule is a function that reads the repository's files and adds findings. Its test has a
 //! fault and a similar text that is allowed. A rule must not guess: it accepts ambiguous text.
 
+mod address;
 mod code;
 mod comments;
 mod deps;
@@ -39,7 +40,7 @@ impl Violation {
 
 type Check = fn(&Tree, &mut Vec<Violation>);
 
-const CHECKS: [Check; 18] = [
+const CHECKS: [Check; 19] = [
     comments::plain,
     deps::core,
     deps::modules,
@@ -51,6 +52,7 @@ const CHECKS: [Check; 18] = [
     files::doc_tests,
     manifests::versions,
     manifests::one_release,
+    address::one,
     manifests::licences,
     metrics::unused,
     docs::links,
