@@ -11,6 +11,7 @@ mod fleet;
 mod leaving;
 mod mount;
 mod preflight;
+mod release;
 mod remove;
 mod rights;
 mod rollout;

@@ -1,6 +1,8 @@
 //! `cargo xtask release`: writes every file of a release below target/release-files. The workflow
 //! publishes them (docs/internal/releasing.md).
 
+pub(crate) mod dry_run;
+
 use std::fs::{self, DirEntry};
 use std::path::Path;
 use std::process::Command;
@@ -20,6 +22,12 @@ pub(crate) struct Args {
     /// ghcr.io/OWNER/NAME
     #[arg(long, value_name = "OWNER/NAME", default_value = repository())]
     repository: String,
+    /// Only push image and chart of this machine's architecture to a registry that runs meanwhile
+    #[arg(long, conflicts_with = "tag")]
+    dry_run: bool,
+    /// Address at which that registry listens
+    #[arg(long, value_name = "HOST:PORT", default_value = dry_run::ADDRESS, requires = "dry_run")]
+    registry: String,
 }
 
 /// OWNER/NAME of the repository's address in Cargo.toml.
@@ -34,6 +42,11 @@ fn repository() -> &'static str {
 /// builds from the folder `image` (its file `created` has the image's time). notes.md is the release's
 /// text.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.dry_run {
+        let folder = dry_run::push(&args.registry)?;
+        println!("ready: {}", folder.display());
+        return Ok(());
+    }
     let root = run::root();
     // The chart, the alerts and SECURITY.md name it too.
     ensure!(
@@ -68,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             attested(sbom, &context)?;
         }
     }
-    chart(&args.repository, &files)?;
+    chart(&published(&args.repository), &files)?;
     let manifest = fs::read_to_string(root.join("deploy/krew/pathproof.yaml"))?;
     let manifest = krew(&manifest, &args.repository, &sums(&files)?)?;
     fs::write(files.join("pathproof.yaml"), manifest)?;
@@ -146,11 +159,11 @@ fn archive(program: &Path, licences: &Path, arch: &str, files: &Path) -> Result<
 }
 
 /// Packs the chart, which installs the image of this release by default.
-fn chart(repository: &str, files: &Path) -> Result<()> {
+fn chart(image: &str, files: &Path) -> Result<()> {
     let sources = tempfile::tempdir()?;
     image::copy_sources(sources.path())?;
     let chart = sources.path().join("deploy/chart");
-    for (name, from, to) in images(repository) {
+    for (name, from, to) in images(image) {
         let file = chart.join(name);
         let text = once(&fs::read_to_string(&file)?, &from, &to);
         fs::write(&file, text.with_context(|| format!("deploy/chart/{name}"))?)?;
@@ -160,14 +173,18 @@ fn chart(repository: &str, files: &Path) -> Result<()> {
     run::run(package.arg(files))
 }
 
+/// The image of a repository, without a tag.
+fn published(repository: &str) -> String {
+    format!("ghcr.io/{}", repository.to_lowercase())
+}
+
 /// Files of the chart, their text about the image, and its replacement in a release.
-fn images(repository: &str) -> [(&'static str, String, String); 2] {
-    let image = format!("ghcr.io/{}", repository.to_lowercase());
+fn images(image: &str) -> [(&'static str, String, String); 2] {
     let value = |name: &str| format!("\n  repository: {name}\n");
     let annotation = |name: &str| format!("      image: {name}:{VERSION}\n");
     [
-        ("values.yaml", value("pathproof"), value(&image)),
-        ("Chart.yaml", annotation("pathproof"), annotation(&image)),
+        ("values.yaml", value("pathproof"), value(image)),
+        ("Chart.yaml", annotation("pathproof"), annotation(image)),
     ]
 }
 
@@ -265,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_chart_says_in_two_places_which_image() {
-        for (name, from, to) in images("Me/Mine") {
+        for (name, from, to) in images(&published("Me/Mine")) {
             let text = fs::read_to_string(run::root().join("deploy/chart").join(name)).unwrap();
             let said = once(&text, &from, &to).unwrap();
             assert!(said.contains("ghcr.io/me/mine"), "{said}");

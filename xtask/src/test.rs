@@ -17,7 +17,7 @@ use libtest::{cargo_test, follow, skip};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
-use crate::{ci, ebpf, host, image, kernels, run, sanitize, setup_cluster, tools};
+use crate::{ci, ebpf, host, image, kernels, release, run, sanitize, setup_cluster, tools};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -343,6 +343,8 @@ const INSTALL: Group = Group {
             println!("the real node uses cgroup {version}");
         }
         command.env("PATHPROOF_IMAGE", image::archive()?);
+        let registry = found("the test of a release", release::dry_run::ready());
+        command.envs(registry.map(|folder| ("PATHPROOF_REGISTRY", folder)));
         with_servers("the real node tests", setup_cluster::real_node(), command);
         Ok(())
     },
