@@ -343,8 +343,7 @@ const INSTALL: Group = Group {
             println!("the real node uses cgroup {version}");
         }
         command.env("PATHPROOF_IMAGE", image::archive()?);
-        let registry = found("the test of a release", release::dry_run::ready());
-        command.envs(registry.map(|folder| ("PATHPROOF_REGISTRY", folder)));
+        release::dry_run::offer(command);
         with_servers("the real node tests", setup_cluster::real_node(), command);
         Ok(())
     },

@@ -6,7 +6,6 @@ use std::fs;
 use anyhow::{Context as _, Result};
 
 use super::package::Kernel;
-use super::selection::Choice;
 use crate::run;
 use crate::tally::Counted;
 
@@ -56,7 +55,7 @@ pub(super) fn differences(found: &[KernelRun]) -> Result<Vec<String>> {
 }
 
 fn missing(page: &str, found: &[KernelRun]) -> Vec<String> {
-    let rows = [feature_rows(found), lost(found), test_rows()].concat();
+    let rows = [feature_rows(found), lost(found)].concat();
     let missing = rows
         .iter()
         .filter(|row| page.lines().all(|line| line != *row));
@@ -87,28 +86,14 @@ fn render(found: &[KernelRun], date: &str) -> String {
          | feature | {} |\n|---|{}\n{}\n\n\
          Not used, and therefore not tried: fentry, fexit, kprobes, XDP, BPF LSM, programs at cgroups, netkit's own hooks.\n\n\
          ## What is missing\n\n{}\n\n\
-         ## Tests\n\nAn emulated processor is too slow for all tests. The others run on the kernel of the machine that runs them.\n\n\
-         | tests | kernels | show |\n|---|---|---|\n{}\n",
+         ## Tests\n\nAn emulated processor is too slow for all tests: [selection.txt](../../xtask/src/kernels/selection.txt) lists \
+         those that ran, and what they show. The others run on the kernel of the machine that runs them.\n",
         kernels.join("\n"),
         heads.join(" | "),
         "---|".repeat(heads.len()),
         feature_rows(found).join("\n"),
         lost(found).join("\n"),
-        test_rows().join("\n"),
     )
-}
-
-fn test_rows() -> Vec<String> {
-    let row = |choice: Choice| {
-        let Choice {
-            program,
-            tests,
-            kernels,
-            shows,
-        } = choice;
-        format!("| tests/{program}, `{tests}` | {kernels} | {shows} |")
-    };
-    Choice::all().map(row).collect()
 }
 
 fn feature_rows(found: &[KernelRun]) -> Vec<String> {

@@ -27,21 +27,18 @@ pub(super) struct Choice {
     pub(super) tests: &'static str,
     /// Sentence about the kernels that they run on.
     pub(super) kernels: &'static str,
-    /// Facts that they show, for the page.
-    pub(super) shows: &'static str,
 }
 
 impl Choice {
     pub(super) fn all() -> impl Iterator<Item = Self> {
         run::rows(TABLE).map(|row| {
-            let [program, tests, kernels, shows] = row[..] else {
+            let [program, tests, kernels, _shows] = row[..] else {
                 panic!("selection.txt: {row:?} is not PROGRAM | TESTS | KERNELS | WHAT THEY SHOW");
             };
             Self {
                 program,
                 tests,
                 kernels,
-                shows,
             }
         })
     }

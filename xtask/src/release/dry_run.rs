@@ -25,9 +25,14 @@ const REGISTRY: Program = Program {
 /// Time limit for its start, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The folder for the tests, which expect this address.
-pub(crate) fn ready() -> Result<PathBuf> {
-    push(ADDRESS)
+/// Tells a command that runs tests where the folder is. Without one, the test of a release is skipped.
+pub(crate) fn offer(tests: &mut Command) {
+    match push(ADDRESS) {
+        Ok(folder) => {
+            tests.env("PATHPROOF_REGISTRY", folder);
+        }
+        Err(error) => eprintln!("the test of a release is skipped: {error:#}"),
+    }
 }
 
 /// Makes the registry's folder anew, with the image and the chart of this version. The folder's config.yml
