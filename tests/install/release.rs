@@ -1,5 +1,5 @@
-//! A release, from a registry: helm fetches the chart, and kubelet the image that it names, as at a user's.
-//! The release's dry run (xtask/src/release/dry_run.rs) filled the registry's folder.
+//! Installation from a registry: helm fetches the chart, and kubelet fetches the image that the chart names.
+//! The registry's folder comes from `cargo xtask release --dry-run` (xtask/src/release/dry_run.rs).
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use node_tests::process::Process;
 
 use crate::scene::{PATIENCE, Scene};
 
-/// Where the folder's config.yml serves it.
+/// The address in the folder's config.yml.
 const ADDRESS: &str = "127.0.0.1:5000";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -42,7 +42,7 @@ fn serve(
 fn helm_installs_a_release_from_a_registry() {
     let (folder, program) = needs!(registry());
     let scene = needs!(Scene::bare());
-    // The node and the desk have a loopback each, and ask at their own.
+    // Loopback differs between the two networks, so each gets a registry.
     let world = &scene.node.world;
     let _served = [
         ("node-registry", &world.node),
@@ -61,7 +61,7 @@ fn helm_installs_a_release_from_a_registry() {
     let image = format!("{ADDRESS}/pathproof/pathproof:{VERSION}");
     let agent = scene.agent();
     assert_eq!(agent["spec"]["containers"][0]["image"], image.as_str());
-    // The node was given other images as files; this one has the name by which it was fetched.
+    // The images that the test loads from files have other names.
     let images = scene
         .node
         .ctr(&["images", "list", "--quiet"])

@@ -63,7 +63,7 @@ mod tests {
         bash.output().unwrap()
     }
 
-    /// `gh` is one that knows how the newest runs ended.
+    /// Replaces `gh` by a script that prints the conclusions of the newest runs.
     #[test]
     fn a_release_needs_a_green_ci_and_nightly() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Licences in the image and the archives: pathproof's own, and those of what is linked into the program and
-//! its eBPF object.
+//! Licences in the image and the archives: pathproof's, and those of the crates that are linked into the
+//! program and its eBPF object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use serde_json::Value;
 use super::program::Arch;
 use crate::run;
 
-/// pathproof's own licences.
+/// Licences of pathproof itself.
 const OWN: [&str; 3] = ["LICENSE-APACHE", "LICENSE-GPL2", "LICENSE-MIT"];
 /// Licences of the crates, and of glibc.
 const OTHERS: &str = "THIRD-PARTY-NOTICES";
-/// What is built into the image. The object is a file of the program, not a dependency.
+/// The packages in the image. The program includes the eBPF object as a file, so cargo lists no dependency.
 const PROGRAMS: [&str; 2] = ["pathproof", "pathproof-ebpf"];
 /// Beginnings, in capitals, of the names that files with licences have.
 const NAMES: [&str; 6] = [

@@ -25,7 +25,7 @@ const REGISTRY: Program = Program {
 /// Time limit for its start, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tells a command that runs tests where the folder is. Without one, the test of a release is skipped.
+/// Sets the folder's variable for a command that runs tests. Without it, the test of a release is skipped.
 pub(crate) fn offer(tests: &mut Command) {
     match push(ADDRESS) {
         Ok(folder) => {
@@ -35,8 +35,8 @@ pub(crate) fn offer(tests: &mut Command) {
     }
 }
 
-/// Makes the registry's folder anew, with the image and the chart of this version. The folder's config.yml
-/// serves them at the same address again.
+/// Fills an empty registry folder with the image and the chart of this version. A registry with the folder's
+/// config.yml serves them at the same address.
 pub(crate) fn push(address: &str) -> Result<PathBuf> {
     host::install_programs("the dry run of a release", &[("skopeo", "skopeo")])?;
     let helm = setup_cluster::chart_tools()?;

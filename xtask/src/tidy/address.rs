@@ -3,7 +3,7 @@
 use super::Violation;
 use super::tree::Tree;
 
-/// Text before an owner and a repository, and how many of the two follow.
+/// Text in front of an owner, and the number of parts to compare: 2 with the repository.
 const MARKS: [(&str, usize); 5] = [
     ("github.com/", 2),
     ("raw.githubusercontent.com/", 2),
@@ -39,7 +39,7 @@ fn repository(manifest: &str) -> Option<&str> {
     value.trim_matches('"').strip_prefix("https://github.com/")
 }
 
-/// What follows the mark in addresses that are pathproof's and not `own`.
+/// Owners and repositories after the mark that belong to pathproof and differ from `own`.
 fn others<'a>(line: &'a str, (mark, parts): (&str, usize), own: &str) -> Vec<&'a str> {
     let other = |rest: &'a str| {
         let inside = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
