@@ -104,7 +104,7 @@ pub(crate) fn licences() -> PathBuf {
 
 /// The static program, where the Dockerfile expects it, with the licences beside it.
 fn placed(arch: Arch) -> Result<PathBuf> {
-    notices::write(arch, &licences())?;
+    notices::write(&licences())?;
     let built = program_for(arch)?;
     let to = folder().join(format!("pathproof-linux-{}", arch.name()));
     fs::create_dir_all(folder())?;

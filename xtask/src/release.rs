@@ -74,13 +74,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for arch in [Arch::Amd64, Arch::Arm64] {
         let (program, sboms) = image::parts(arch)?;
         copy(&program, &context)?;
-        copy_all(&image::licences(), &context.join("licenses"))?;
         archive(&program, &image::licences(), arch.name(), &files)?;
         for sbom in &sboms {
             copy(sbom, &files)?;
             attested(sbom, &context)?;
         }
     }
+    copy_all(&image::licences(), &context.join("licenses"))?;
     chart(&published(&args.repository), &files)?;
     let manifest = fs::read_to_string(root.join("deploy/krew/pathproof.yaml"))?;
     let manifest = krew(&manifest, &args.repository, &sums(&files)?)?;
@@ -278,6 +278,25 @@ mod tests {
         );
         let (one_only, _) = first.split_once('\n').unwrap();
         assert!(krew(&template, "me/mine", one_only).is_err());
+    }
+
+    #[test]
+    fn the_workflow_attests_the_sboms_that_a_release_has() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["linux-amd64", "linux-arm64", "ebpf"] {
+            let sbom = format!("pathproof-{VERSION}-{name}.cdx.json");
+            let sbom = folder.path().join(sbom);
+            fs::write(&sbom, "{}").unwrap();
+            attested(&sbom, folder.path()).unwrap();
+        }
+        let file = run::root().join(".github/workflows/release.yml");
+        let text = fs::read_to_string(file).unwrap();
+        let paths = text.split("predicate-path: image/").skip(1);
+        let names: Vec<&str> = paths.filter_map(|rest| rest.lines().next()).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+        for name in names {
+            assert!(folder.path().join(name).is_file(), "{name}");
+        }
     }
 
     #[test]

@@ -30,22 +30,24 @@ const NAMES: [&str; 6] = [
 /// Licence of glibc, which is linked statically; on Debian a part of base-files.
 const LGPL: &str = "/usr/share/common-licenses/LGPL-2.1";
 
-/// Writes the files into a folder. The bytes depend on Cargo.lock and the architecture alone.
-pub(super) fn write(arch: Arch, folder: &Path) -> Result<()> {
+/// Writes the files into a folder, with the same bytes for each architecture.
+pub(super) fn write(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     for name in OWN {
         let file = run::root().join(name);
         fs::copy(&file, folder.join(name)).with_context(|| format!("copy {}", file.display()))?;
     }
-    let text = notices(&graph(arch)?)? + &glibc()?;
+    let text = notices(&graph()?)? + &glibc()?;
     fs::write(folder.join(OTHERS), text).context("write the notices")
 }
 
-/// All packages and their dependencies, by cargo.
-fn graph(arch: Arch) -> Result<Value> {
+/// All packages and their dependencies on the architectures of the image, by cargo.
+fn graph() -> Result<Value> {
     let mut metadata = run::cargo();
     metadata.args(["metadata", "--format-version=1", "--locked"]);
-    metadata.arg(format!("--filter-platform={}", arch.target()));
+    for arch in [Arch::Amd64, Arch::Arm64] {
+        metadata.arg(format!("--filter-platform={}", arch.target()));
+    }
     Ok(serde_json::from_slice(&run::output(&mut metadata)?)?)
 }
 
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn this_repositorys_notices_name_what_the_program_links() {
-        let text = notices(&graph(Arch::here().unwrap()).unwrap()).unwrap();
+        let text = notices(&graph().unwrap()).unwrap();
         for linked in ["\naya ", "\naya-ebpf ", "\nrustls "] {
             assert!(text.contains(linked), "no {linked:?}");
         }
