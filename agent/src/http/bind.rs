@@ -157,8 +157,10 @@ fn claim(address: SocketAddr) -> io::Result<()> {
 
 fn open(option: &str, address: SocketAddr, aside: bool) -> io::Result<TcpListener> {
     let socket = socket(address)?;
-    // Accepted connections inherit these settings of the listener. The admin port keeps the kernel's defaults,
+    // Accepted connections inherit these settings of the listener. Nagle's algorithm is off, because every answer
+    // is one write, and waiting for more data would only delay it. The admin port keeps the kernel's buffers,
     // because it has long answers and few clients.
+    socket.set_tcp_nodelay(true)?;
     if matches!(option, HEALTHZ | SERVICES) {
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
         socket.set_send_buffer_size(SEND_BUFFER)?;
@@ -194,6 +196,7 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
 mod tests {
     use std::net::IpAddr;
 
+    use rstest::rstest;
     use tokio::net::TcpStream;
 
     use super::*;
@@ -227,6 +230,21 @@ mod tests {
         assert!(message.contains("--port-takeover=steer"), "{message}");
         let error = listen("--admin-bind-address", address.into()).unwrap_err();
         assert!(!error.to_string().contains("takeover"), "{error}");
+    }
+
+    #[rstest]
+    #[case::health(HEALTHZ)]
+    #[case::services(SERVICES)]
+    #[case::admin("--x")]
+    #[tokio::test]
+    async fn answers_are_not_delayed(#[case] option: &'static str) {
+        let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = listen(option, loopback.into()).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let _client = client.await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        assert!(accepted.nodelay().unwrap());
     }
 
     #[tokio::test]

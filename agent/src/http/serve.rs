@@ -224,9 +224,6 @@ impl Shared {
     }
 
     async fn answer_requests(&self, stream: TcpStream, peer: SocketAddr) {
-        // Disable Nagle's algorithm: every answer is one write, so waiting for more data would only delay
-        // it.
-        let _ = stream.set_nodelay(true);
         let (entry, mut revoked) = self.enter(&self.talking);
         let visit = Arc::clone(&entry);
         let (router, metrics) = (self.router.clone(), Arc::clone(&self.rules.metrics));
