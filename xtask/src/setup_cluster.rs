@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::debian::Program;
 use crate::go::Module;
-use crate::host;
+use crate::{host, tools};
 
 /// Versions that the tests expect.
 #[path = "../../tests/src/built/versions.rs"]
@@ -192,11 +192,17 @@ const PROMTOOL: Program = Program {
 };
 
 /// Unpacked, because installing it starts a server.
-pub(crate) const NGINX: Program = Program {
+const NGINX: Program = Program {
     package: "nginx",
     path: "usr/sbin/nginx",
     origin: "https://nginx.org/en/download.html",
 };
+
+/// Provides the checkers that Debian's package manager cannot install, or not without starting them.
+pub(crate) fn checkers() -> Result<()> {
+    NGINX.ready()?;
+    tools::envoy().map(drop)
+}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -17,7 +17,7 @@ use libtest::{cargo_test, follow, skip};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
-use crate::{ci, ebpf, host, image, kernels, release, run, sanitize, setup_cluster, tools};
+use crate::{ci, ebpf, host, image, kernels, release, run, sanitize, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -400,8 +400,7 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
     let keepalived = &[("keepalived", "keepalived")];
     found(CHECKERS, host::install_programs(CHECKERS, keepalived));
-    found(CHECKERS, setup_cluster::NGINX.ready());
-    found(CHECKERS, tools::envoy());
+    found(CHECKERS, setup_cluster::checkers());
     // A real kube-proxy follows within a second, but later on a busy machine.
     command.env(SETTLED, "5000").env(BOOT, "30000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
