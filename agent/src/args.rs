@@ -11,9 +11,9 @@ mod commands;
 pub mod variables;
 
 pub use commands::{
-    AdminPort, CheckArgs, CleanupArgs, DrainArgs, EchoArgs, FleetArgs, FleetCommand, KubeProxyArgs,
-    KubectlOptions, NodeArgs, Output, PageArgs, Plugin, PreflightArgs, RecordArgs, ReplayArgs,
-    ReportArgs, StatusArgs, WhyArgs,
+    AdminPort, BundleArgs, CheckArgs, CleanupArgs, DrainArgs, EchoArgs, FleetArgs, FleetCommand,
+    KubeProxyArgs, KubectlOptions, NodeArgs, Output, PageArgs, Plugin, PreflightArgs, RecordArgs,
+    ReplayArgs, ReportArgs, StatusArgs, WhyArgs,
 };
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pathproof::cli::{recording, why};
-use pathproof_node::replay::{redact, replay};
+use pathproof_node::replay::{Pseudonyms, redact, replay};
 use pathproof_report::Report;
 
 use crate::reports::assert_printable;
@@ -28,7 +28,7 @@ fn compressed(lines: &[u8]) -> Vec<u8> {
 }
 
 fn play(file: &[u8]) -> bool {
-    match redact(file) {
+    match redact(file, &mut Pseudonyms::default()) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(redacted) => {
             if let Err(error) = replay(&redacted, None) {

@@ -161,6 +161,7 @@ fn each_role_allows_its_commands() {
     let desk = needs!(Desk::start());
     rights_on_nodes_are_enough_for_the_list(&desk);
     an_exec_takes_the_second_role(&desk);
+    a_bundle_is_written_although_the_node_does_not_answer(&desk);
 }
 
 fn rights_on_nodes_are_enough_for_the_list(desk: &Desk) {
@@ -223,4 +224,25 @@ fn an_exec_takes_the_second_role(desk: &Desk) {
     assert_eq!(said.code, Some(1), "{}", said.err);
     let missing = "there is no agent pod on node node-9";
     assert!(said.err.contains(missing), "{}", said.err);
+}
+
+fn a_bundle_is_written_although_the_node_does_not_answer(desk: &Desk) {
+    let path = desk.world.dir().join("bundle.tar.gz");
+    let words = ["bundle", "node-1", "--file", path.to_str().expect("UTF-8")];
+    let said = desk.run("asker", &words);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for part in ["agent.log", "verdict.json", "last.pathproof"] {
+        let missing = format!("missing: node-1/agent-node-1/{part}: ");
+        assert!(said.err.contains(&missing), "{}", said.err);
+    }
+    assert!(!said.err.contains("node.json"), "{}", said.err);
+    assert!(path.is_file());
+
+    let said = desk.run("asker", &words);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(
+        said.err.contains("exists: give another name"),
+        "{}",
+        said.err
+    );
 }

@@ -1,8 +1,9 @@
 //! `kubectl pathproof` with a real kubelet for its exec, and only the rights of deploy/examples.
 
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use node_tests::cluster::flush_services;
 use node_tests::prelude::*;
@@ -38,6 +39,46 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     let why = asker.tell(&["why", NODE_NAME]);
     let head = format!("BROKEN  {NODE_NAME} ");
     assert!(why.starts_with(&head) && why.contains("\nlost "), "{why}");
+
+    let bundle = asker.0.home.join("bundle.tar.gz");
+    let file = bundle.to_str().expect("UTF-8");
+    asker.tell(&["bundle", NODE_NAME, "--file", file]);
+    let opened = Command::new("tar")
+        .args(["xzf", file, "-C"])
+        .arg(&asker.0.home)
+        .status();
+    assert!(opened.expect("tar").success());
+    let index = fs::read_to_string(asker.0.home.join("index.txt")).expect("an index");
+    for part in [
+        "agent.log",
+        "node.json",
+        "why.txt",
+        "verdict.json",
+        "episodes.json",
+    ] {
+        assert!(index.contains(&format!("/{part}: ")), "{part} in {index}");
+    }
+    let recorded = index
+        .lines()
+        .filter_map(|line| Some(line.split_once(".pathproof: ")?.0));
+    let recorded: Vec<_> = recorded
+        .map(|name| asker.0.home.join(format!("{name}.pathproof")))
+        .collect();
+    // That of the last minutes, and the one that was kept when the answer changed.
+    assert!(recorded.len() >= 2, "{index}");
+    for recording in recorded {
+        let mut replay = Command::new(agent_binary().expect("the agent's binary"));
+        let replayed = replay
+            .arg("replay")
+            .arg(&recording)
+            .output()
+            .expect("a replay");
+        assert!(
+            replayed.status.success(),
+            "{}: {replayed:?}",
+            recording.display()
+        );
+    }
 
     let denied = lister.run(&["why", NODE_NAME]);
     let said = String::from_utf8_lossy(&denied.stderr);

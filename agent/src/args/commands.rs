@@ -79,7 +79,20 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub admin: AdminPort,
 
-    /// File to write
+    /// Recording to save from the state folder, by its name in the journal, in place of the last minutes
+    #[arg(long, value_name = "NAME")]
+    pub kept: Option<String>,
+
+    /// State folder of the agent, for --kept
+    #[arg(
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "FOLDER",
+        default_value = "/run/pathproof"
+    )]
+    pub state_dir: PathBuf,
+
+    /// File to write, or - for standard output
     #[arg(
         long,
         short,
@@ -232,8 +245,8 @@ pub struct CleanupArgs {
 }
 
 const FLEET_CODES: &str = "Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 wrong option. \
-                           why and status: the exit code of the command in the pod. report: 1 if a \
-                           journal could not be read.";
+                           why and status: the exit code of the command in the pod. report and bundle: 1 \
+                           if something could not be read.";
 
 const KUBECTL: &str = "Options passed to kubectl";
 const LIST: &str = "List";
@@ -327,6 +340,32 @@ pub enum FleetCommand {
     Status(NodeArgs),
     /// Run `pathproof report` in every agent's pod: show every 503 of the cluster on one page
     Report(PageArgs),
+    /// Collect what agents know into one file for a bug report
+    ///
+    /// The file has, for each pod of an agent, its verdict and explanation, its journal, its recordings and
+    /// logs, the Node's conditions, and the versions of node and cluster. Addresses are replaced by others and
+    /// tokens are removed; names of nodes, namespaces and Services stay. `index.txt` in it says what could not
+    /// be read.
+    Bundle(BundleArgs),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct BundleArgs {
+    /// Name of the node
+    #[arg(value_name = "NODE", value_parser = dns_name, required_unless_present = "all")]
+    pub node: Option<String>,
+
+    /// All nodes
+    #[arg(long, conflicts_with = "node")]
+    pub all: bool,
+
+    /// File to write
+    #[arg(long, value_name = "FILE", default_value = "pathproof-bundle.tar.gz")]
+    pub file: PathBuf,
+
+    /// Replace FILE if it exists
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]

@@ -1,5 +1,5 @@
 //! `pathproof fleet`, or `kubectl pathproof`: lists the nodes of a cluster by their conditions, and
-//! runs `why`, `status` and `report` in the pods of agents. Every request goes through kubectl.
+//! runs `why`, `status`, `report` and `record` in the pods of agents. Every request goes through kubectl.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,6 +15,7 @@ use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, report};
 use crate::args::{FleetArgs, FleetCommand};
 
+mod bundle;
 pub(super) mod kubectl;
 
 /// Version of the document; fields are added, never renamed.
@@ -46,6 +47,7 @@ pub fn run(args: &FleetArgs, now: Wall) -> Exit {
                 Err(error) => super::fail(&error),
             };
         }
+        Some(FleetCommand::Bundle(wanted)) => return super::end(bundle::run(args, wanted, now)),
         Some(FleetCommand::Why(why)) => ("why", why),
         Some(FleetCommand::Status(status)) => ("status", status),
     };

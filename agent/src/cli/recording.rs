@@ -2,13 +2,13 @@
 //! `pathproof why --at` finds the recording that contains a past moment.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use pathproof_facts::text::visible;
 use pathproof_facts::time::Wall;
-use pathproof_node::replay::{Moment, RecordingError, Replayed, redact, replay};
+use pathproof_node::replay::{Moment, Pseudonyms, RecordingError, Replayed, redact, replay};
 use pathproof_report::Report;
 use thiserror::Error;
 
@@ -34,6 +34,8 @@ pub(super) enum Problem {
         .0.display(), .1
     )]
     NotRecorded(PathBuf, Wall),
+    #[error("{} keeps no recording {}: it has the last six", .0.display(), .1)]
+    NotKept(PathBuf, String),
     #[error("the recording {} begins at {}, after {}", .0.display(), .1, .2)]
     TooLate(PathBuf, Wall, Wall),
 }
@@ -44,18 +46,37 @@ pub fn record(args: &RecordArgs) -> Exit {
 
 fn save(args: &RecordArgs) -> Result<String, Problem> {
     let (path, shown) = (&args.output, args.output.display());
-    let mut recording = fetch::recording(&args.admin.address)?;
+    let mut recording = match &args.kept {
+        Some(name) => kept(&args.state_dir, name)?,
+        None => fetch::recording(&args.admin.address)?,
+    };
     let mut how = "";
     if args.redact {
-        let redacted = redact(&recording);
+        let redacted = redact(&recording, &mut Pseudonyms::default());
         recording = redacted.map_err(|source| Problem::Recording(path.clone(), source))?;
         how = ", addresses replaced";
+    }
+    if path == "-" {
+        let written = io::stdout().write_all(&recording);
+        return written.map_or_else(
+            |source| Err(Problem::File(path.clone(), source)),
+            |()| Ok(String::new()),
+        );
     }
     fs::write(path, &recording).map_err(|source| Problem::File(path.clone(), source))?;
     let size = recording.len() / 1024;
     Ok(format!(
         "{shown}: {size} KiB{how}; replay it with `pathproof replay {shown}`\n"
     ))
+}
+
+/// Reads a recording in the state folder. A name with a folder would be a file that no agent has written.
+fn kept(state_dir: &Path, name: &str) -> Result<Vec<u8>, Problem> {
+    let files = Recordings::below(state_dir).files().unwrap_or_default();
+    let is_it = |path: &PathBuf| path.file_name().is_some_and(|file| file == name);
+    let path = files.into_iter().find(is_it);
+    let path = path.ok_or_else(|| Problem::NotKept(state_dir.to_owned(), name.to_owned()))?;
+    input::read(&path, MAX_RECORDING).map_err(|source| Problem::File(path, source))
 }
 
 pub fn run_replay(args: &ReplayArgs) -> Exit {

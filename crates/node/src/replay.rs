@@ -16,7 +16,7 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
-pub use redact::redact;
+pub use redact::{Pseudonyms, redact};
 
 /// Maximum size of a recording, uncompressed.
 const MOST: u64 = 256 << 20;

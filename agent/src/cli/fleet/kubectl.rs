@@ -16,11 +16,11 @@ use crate::cluster::listed::{self, PodSeen};
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";
-const CONTAINER: &str = "agent";
+pub(super) const CONTAINER: &str = "agent";
 /// The binary in the image, which has no PATH.
 const BINARY: &str = "/pathproof";
-/// Number of journals that are read at the same time.
-const AT_ONCE: usize = 8;
+/// Number of pods that are read at the same time.
+pub(super) const AT_ONCE: usize = 8;
 
 #[derive(Debug, Error)]
 pub(in crate::cli) enum KubectlError {
@@ -56,15 +56,30 @@ pub(super) fn nodes(args: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
     get(args, "nodes", &words, listed::nodes)
 }
 
+/// Lists the agents' pods, or those on one node.
+pub(super) fn agent_pods(
+    args: &FleetArgs,
+    node: Option<&str>,
+) -> Result<Vec<PodSeen>, KubectlError> {
+    let mut words = vec![
+        format!("--namespace={}", args.namespace),
+        format!("--selector={AGENTS}"),
+    ];
+    words.extend(node.map(|node| format!("--field-selector=spec.nodeName={node}")));
+    let pods = get(args, "pods", &words, listed::pods)?;
+    match node.filter(|_| pods.is_empty()) {
+        Some(node) => Err(KubectlError::NoAgent(
+            node.to_owned(),
+            args.namespace.clone(),
+        )),
+        None => Ok(pods),
+    }
+}
+
 /// Name of the agent's pod on `node`.
 pub(super) fn agent_pod(args: &FleetArgs, node: &str) -> Result<String, KubectlError> {
     let namespace = args.namespace.clone();
-    let words = [
-        format!("--namespace={namespace}"),
-        format!("--selector={AGENTS}"),
-        format!("--field-selector=spec.nodeName={node}"),
-    ];
-    let pods = get(args, "pods", &words, listed::pods)?.into_iter();
+    let pods = agent_pods(args, Some(node))?.into_iter();
     // During an update a node may have two pods. Prefer one that runs and is not being deleted.
     match pods.max_by_key(|pod| (pod.waits.is_none(), !pod.deleting)) {
         None => Err(KubectlError::NoAgent(node.to_owned(), namespace)),
@@ -77,11 +92,7 @@ pub(super) fn agent_pod(args: &FleetArgs, node: &str) -> Result<String, KubectlE
 
 /// Reads the journals of all agents. Also returns the nodes whose journal could not be read, with the reason.
 pub(super) fn journals(args: &FleetArgs) -> Result<(Vec<Journal>, Vec<String>), KubectlError> {
-    let words = [
-        format!("--namespace={}", args.namespace),
-        format!("--selector={AGENTS}"),
-    ];
-    let pods = get(args, "pods", &words, listed::pods)?;
+    let pods = agent_pods(args, None)?;
     let (mut journals, mut unread) = (Vec::<Journal>::new(), Vec::new());
     for pods in pods.chunks(AT_ONCE) {
         let start = |pod: &PodSeen| {
@@ -136,7 +147,7 @@ pub(super) fn exec(args: &FleetArgs, pod: &str, run: &str, options: &[String]) -
     not_started(command.args(options).exec())
 }
 
-fn in_pod(args: &FleetArgs, pod: &str, run: &str) -> Command {
+pub(super) fn in_pod(args: &FleetArgs, pod: &str, run: &str) -> Command {
     let mut command = kubectl("exec", &args.kubectl);
     command
         .arg(format!("--namespace={}", args.namespace))

@@ -14,15 +14,14 @@ use crate::record::{CHUNK, compress};
 ///
 /// # Errors
 /// The file is no recording, truncated or damaged.
-pub fn redact(bytes: &[u8]) -> Result<Vec<u8>, RecordingError> {
+pub fn redact(bytes: &[u8], addresses: &mut Pseudonyms) -> Result<Vec<u8>, RecordingError> {
     let mut lines = Lines::new(bytes);
-    let mut names = Pseudonyms::default();
     let (mut file, mut raw) = (Vec::new(), Vec::new());
     while let Some(text) = lines.text()? {
         let line = lines.line;
         let damaged = |source| RecordingError::Damaged { line, source };
         let mut value: Value = serde_json::from_slice(&text).map_err(damaged)?;
-        names.replace(&mut value);
+        addresses.replace(&mut value);
         if let Some(judge) = value.pointer_mut("/part/judge") {
             let mut held: Judge = serde_json::from_value(judge.take()).map_err(damaged)?;
             held.identify_again();
@@ -38,8 +37,9 @@ pub fn redact(bytes: &[u8]) -> Result<Vec<u8>, RecordingError> {
     Ok(file)
 }
 
-#[derive(Default)]
-struct Pseudonyms {
+/// What each address was replaced with: files that are redacted with the same one agree.
+#[derive(Debug, Default)]
+pub struct Pseudonyms {
     known: HashMap<IpAddr, IpAddr>,
 }
 
@@ -54,7 +54,7 @@ impl Pseudonyms {
     }
 
     /// Replaces every word that is an address, with or without a port or a prefix length.
-    fn replaced(&mut self, text: &str) -> String {
+    pub fn replaced(&mut self, text: &str) -> String {
         let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, '.' | ':');
         let (mut out, mut word) = (String::with_capacity(text.len()), String::new());
         for c in text.chars().chain(['\0']) {

@@ -305,7 +305,7 @@ fn events_of_many_services_fill_the_ring_and_no_more() {
 fn redacted_recordings_come_to_the_same() {
     let scene = incident();
     let file = scene.node.recording();
-    let redacted = redact(&file).unwrap();
+    let redacted = redact(&file, &mut Pseudonyms::default()).unwrap();
     // The redacted file is compressed as a whole, not line by line.
     assert!(
         redacted.len() < 2 * file.len(),
