@@ -12,6 +12,7 @@ mod config;
 mod desk;
 mod machine;
 mod rollout;
+mod site;
 mod tools;
 
 use std::fs;
@@ -22,6 +23,7 @@ use anyhow::{Context, Result};
 pub use desk::Desk;
 use machine::Machine;
 pub use rollout::{is_forgotten, is_ready};
+use site::Site;
 pub use tools::check;
 pub(crate) use tools::find;
 
@@ -29,7 +31,7 @@ use crate::cluster::{Api, ControlPlane, KubeProxy, Servers};
 use crate::http;
 use crate::prelude::*;
 use crate::process::{Process, path_with};
-use crate::world::{ADMIN_PORT, HEALTHZ_PORT, layout};
+use crate::world::{ADMIN_PORT, HEALTHZ_PORT};
 
 /// Time limit for steps that normally take seconds, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -73,12 +75,11 @@ impl RealNode {
         // The clients are pods of the world, not of the cluster, so that the test can dial from them. Their
         // paths to the node are as short as those of the cluster's pods.
         let world = World::builder().pods(&["client-1", "client-2"]).build()?;
-        // The folder is outside of /run and /var, because the node mounts its own file systems there.
-        let folder = world.quick_dir()?.join("node");
-        fs::create_dir_all(folder.join("cni"))?;
+        let site = Site::node(&world)?;
+        fs::create_dir_all(&site.folder)?;
         let control = ControlPlane::start(&world, &Servers::find()?)?;
-        let desk = Desk::new(&world, &folder, &control.admin_kubeconfig())?;
-        let machine = Machine::start(&world, &folder)?;
+        let desk = Desk::new(&world, &site.folder, &control.admin_kubeconfig())?;
+        let machine = Machine::start(site)?;
         let mut node = Self {
             kubelet: None,
             proxy: None,
@@ -109,7 +110,7 @@ impl RealNode {
     }
 
     fn load_program(&self, reference: &str, program: &Path, words: &[&str]) -> Result<()> {
-        let file = self.machine.folder.join("image.tar");
+        let file = self.machine.site.folder.join("image.tar");
         archive::write(&file, reference, program, words)?;
         self.load(&file)?;
         fs::remove_file(&file).context("remove an archive")
@@ -123,20 +124,7 @@ impl RealNode {
 
     /// Starts kubelet. A restarted kubelet takes over the running pods.
     pub fn start_kubelet(&mut self) -> Result<()> {
-        let file = self.machine.folder.join("kubelet.yaml");
-        let config = config::kubelet(&self.machine.folder, self.machine.groups.version);
-        fs::write(&file, config)?;
-        let (v4, v6) = layout::NODE;
-        let options = format!(
-            "--v=2 --kubeconfig={} --config={} --cert-dir={} --root-dir=/var/lib/kubelet \
-             --hostname-override={NODE_NAME} --node-ip={v4},{v6}",
-            self.desk.kubeconfig.display(),
-            file.display(),
-            self.machine.folder.join("pki").display(),
-        );
-        let mut command = self.machine.command(tools::find("kubelet")?);
-        command.args(options.split_whitespace());
-        self.kubelet = Some(Process::start(command, "kubelet", &self.machine.folder)?);
+        self.kubelet = Some(kubelet(&self.machine, &self.desk)?);
         Ok(())
     }
 
@@ -165,7 +153,7 @@ impl RealNode {
         let path = format!("/api/v1/nodes/{NODE_NAME}");
         let kubelet = self.kubelet.as_mut().context("kubelet runs")?;
         let mut given = false;
-        let (v4, v6) = layout::NODE_POD_CIDRS;
+        let (v4, v6) = self.machine.site.pod_cidrs;
         let range = json!({ "spec": { "podCIDR": v4, "podCIDRs": [v4, v6] } });
         let api = &self.api;
         kubelet.wait("a ready node", PATIENCE, || {
@@ -195,7 +183,7 @@ impl RealNode {
     /// Writes the text, which contains a Deployment of this name and other objects, applies it, and waits for
     /// the Deployment's pods.
     fn deploy(&self, name: &str, text: &str) -> Result<()> {
-        let file = self.machine.folder.join(format!("{name}.yaml"));
+        let file = self.machine.site.folder.join(format!("{name}.yaml"));
         fs::write(&file, text)?;
         self.desk.kubectl(&format!("apply -f {}", file.display()))?;
         let seconds = scaled(Duration::from_secs(60)).as_secs();
@@ -260,10 +248,13 @@ fn status_of<'a>(node: &'a Value, kind: &str) -> &'a str {
 }
 
 fn containerd(machine: &Machine) -> Result<Process> {
-    let folder = &machine.folder;
+    let folder = &machine.site.folder;
     let file = folder.join("containerd.toml");
     fs::write(&file, config::containerd(folder)?)?;
-    fs::write(folder.join("cni/10-pods.conflist"), config::network())?;
+    fs::write(
+        folder.join("cni/10-pods.conflist"),
+        config::network(&machine.site),
+    )?;
     let mut command = machine.command(tools::find("containerd")?);
     // containerd finds its shim in PATH.
     command.env("PATH", path_with(tools::folders()));
@@ -273,6 +264,24 @@ fn containerd(machine: &Machine) -> Result<Process> {
     let answers = || machine.run(&ctr, &["version"]).is_ok();
     containerd.wait("an answer", PATIENCE, answers)?;
     Ok(containerd)
+}
+
+fn kubelet(machine: &Machine, desk: &Desk) -> Result<Process> {
+    let site = &machine.site;
+    let (folder, (v4, v6)) = (&site.folder, site.addresses);
+    let file = folder.join("kubelet.yaml");
+    fs::write(&file, config::kubelet(folder, machine.groups.version))?;
+    let options = format!(
+        "--v=2 --kubeconfig={} --config={} --cert-dir={} --root-dir=/var/lib/kubelet \
+         --hostname-override={} --node-ip={v4},{v6}",
+        desk.kubeconfig.display(),
+        file.display(),
+        folder.join("pki").display(),
+        site.name,
+    );
+    let mut command = machine.command(tools::find("kubelet")?);
+    command.args(options.split_whitespace());
+    Process::start(command, "kubelet", folder)
 }
 
 fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::site::Site;
 use super::tools;
-use crate::world::layout::{FREE_PODS, NODE_POD_CIDRS};
 
 /// Name of the pod sandbox's image, which is never pulled.
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
@@ -22,8 +22,8 @@ pub(super) fn containerd(folder: &Path) -> Result<String> {
 
 /// A CNI network with a veth and a host route for each pod, in both families, and host ports. Pods of the test
 /// world have addresses below the first of these.
-pub(super) fn network() -> String {
-    let ((v4, v6), (first4, first6)) = (NODE_POD_CIDRS, FREE_PODS);
+pub(super) fn network(site: &Site) -> String {
+    let ((v4, v6), (first4, first6)) = (site.pod_cidrs, site.free_pods);
     include_str!("network.json")
         .replace("SUBNET4", v4)
         .replace("SUBNET6", v6)

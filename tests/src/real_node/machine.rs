@@ -4,12 +4,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use super::cgroups::{Groups, enter};
+use super::site::Site;
 use crate::deploy::said;
 use crate::prelude::*;
 use crate::process::{Process, signal};
@@ -24,23 +25,23 @@ pub(super) struct Machine {
     outer: Process,
     /// Process id of the machine's first process, as seen from outside.
     first: u32,
-    network: Namespace,
     doors: Vec<PathBuf>,
-    pub(super) folder: PathBuf,
+    pub(super) site: Site,
     // Dropped last: groups can be removed only when they are empty.
     pub(super) groups: Groups,
 }
 
 impl Machine {
-    /// Starts the machine. `folder` is visible inside, and must not be below /run or /var.
-    pub(super) fn start(world: &World, folder: &Path) -> Result<Self> {
-        let groups = Groups::make(world.name())?;
-        let mut command = world.node.command("unshare");
+    /// Starts the machine. The site's folder is visible inside.
+    pub(super) fn start(site: Site) -> Result<Self> {
+        let (groups, folder) = (Groups::make(&site.groups)?, &site.folder);
+        fs::create_dir_all(folder.join("cni"))?;
+        let mut command = site.network.command("unshare");
         command
             .args(["--mount", "--propagation", "private"])
             .args(["--cgroup", "--uts", "--ipc", "--pid", "--fork"])
             .args(["--kill-child", "--mount-proc"])
-            .args(["bash", "-c", SCRIPT, "box", NODE_NAME])
+            .args(["bash", "-c", SCRIPT, "box", site.name])
             .arg(folder)
             .args(groups.controllers());
         enter(&mut command, groups.first_doors());
@@ -50,19 +51,18 @@ impl Machine {
         Ok(Self {
             first: child_of(outer.pid()).context("the box has a first process")?,
             outer,
-            network: world.node.clone(),
             doors: groups.doors()?,
-            folder: folder.to_owned(),
+            site,
             groups,
         })
     }
 
     /// A command on the machine. Its process is `nsenter`, which waits for the actual program.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = self.network.command("nsenter");
+        let mut command = self.site.network.command("nsenter");
         command
             .args(["--target", &self.first.to_string()])
-            .arg(format!("--wdns={}", self.folder.display()))
+            .arg(format!("--wdns={}", self.site.folder.display()))
             .args(["--mount", "--pid", "--cgroup", "--uts", "--ipc", "--"])
             .arg(program);
         enter(&mut command, self.doors.clone());
@@ -101,7 +101,10 @@ fn child_of(parent: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::world::layout;
     use crate::{needs, skip};
 
     #[test]
@@ -109,8 +112,9 @@ mod tests {
         needs!(skip::root());
         needs!(skip::needed(super::super::cgroups::version()));
         let world = World::builder().build().expect("a world");
-        let folder = world.quick_dir().expect("a folder");
-        let machine = Machine::start(&world, &folder).expect("a machine");
+        let site = Site::node(&world).expect("a site");
+        let folder = site.folder.clone();
+        let machine = Machine::start(site).expect("a machine");
         let seen = machine
             .run("cat", &["/proc/self/cgroup"])
             .expect("its groups");
@@ -134,6 +138,37 @@ mod tests {
         drop(machine);
         assert!(!Path::new(&format!("/proc/{first}")).exists());
         assert!(child_of_any("sleep", "5417").is_none(), "the orphan lives");
+        assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
+    }
+
+    #[test]
+    fn two_of_one_world_are_apart() {
+        needs!(skip::root());
+        needs!(skip::needed(super::super::cgroups::version()));
+        let world = World::builder().build().expect("a world");
+        let site = Site::node(&world).expect("a site");
+        let other = Site {
+            name: layout::WORKER_NAME,
+            network: world.worker.clone(),
+            folder: world.quick_dir().expect("a folder").join("worker"),
+            groups: format!("{}-worker", world.name()),
+            ..site.clone()
+        };
+        let first = Machine::start(site).expect("a machine");
+        let second = Machine::start(other).expect("a second machine");
+        for (machine, address) in [(&first, layout::NODE.0), (&second, layout::WORKER.0)] {
+            let addresses = machine.run("ip", &["-br", "address"]).expect("addresses");
+            assert!(addresses.contains(&address.to_string()), "{addresses}");
+            let name = machine.run("hostname", &[]).expect("a name");
+            assert_eq!(name.trim_end(), machine.site.name);
+            // A path that both have: containerd's socket is in this folder.
+            let mark = ["-c", "test ! -e /run/mark && : > /run/mark"];
+            machine.run("bash", &mark).expect("a /run of its own");
+        }
+        let groups = second.doors.clone();
+        drop(first);
+        assert!(second.run("test", &["-e", "/run/mark"]).is_ok(), "it ended");
+        drop(second);
         assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
     }
 
