@@ -149,8 +149,10 @@ fn sampling_delays_no_fault_of_a_busy_service() {
             number += 1;
         }
         let read = sampler.sample(Mono(monotonic() + 1_000_000_000));
-        let sightings = read.expect("a sample").sample.sightings;
-        let leaked = sightings.iter().filter(|one| one.arrived.0 >= broke);
+        let failed_connections = read.expect("a sample").sample.failed_connections;
+        let leaked = failed_connections
+            .iter()
+            .filter(|one| one.arrived.0 >= broke);
         let clients: BTreeSet<_> = leaked.clone().map(|one| one.client).collect();
         assert!(leaked.count() >= 10 && clients.len() >= 5, "{clients:?}");
     });

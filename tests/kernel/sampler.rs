@@ -53,14 +53,18 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
         assert_eq!(counted(&look, Outcome::Arrived), 1, "{look:?}");
         assert_eq!(counted(&look, Outcome::Leaked), 1, "{look:?}");
         assert_eq!(look.counts.iter().map(|delta| delta.lost).sum::<u32>(), 1);
-        let mut failures: Vec<_> = look.sightings.iter().map(|one| one.failure).collect();
+        let mut failures: Vec<_> = look
+            .failed_connections
+            .iter()
+            .map(|one| one.failure)
+            .collect();
         failures.sort_unstable();
         assert_eq!(failures, [Failure::Leaked, Failure::Lost]);
 
         let read = sampler.sample(later).expect("a sample");
         let look = &read.sample;
         assert!(
-            look.counts.is_empty() && look.sightings.is_empty(),
+            look.counts.is_empty() && look.failed_connections.is_empty(),
             "{look:?}"
         );
         assert_eq!(read.under_way, 0, "forgotten");
@@ -127,7 +131,7 @@ fn flood(stage: &Stage, number: u32, handling: ExpectedHandling) {
 }
 
 fn failures(look: &KernelSample) -> Vec<(u32, Failure)> {
-    let failed = look.sightings.iter();
+    let failed = look.failed_connections.iter();
     failed.map(|one| (one.service, one.failure)).collect()
 }
 

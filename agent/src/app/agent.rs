@@ -377,7 +377,8 @@ impl Agent {
         let metrics = &self.output.metrics;
         let (services, services_omitted) =
             metrics.services(planner, &verdict.services, BUSIEST_SHOWN);
-        let sightings = (node.judge().sightings.iter()).map(|sighting| self.sighting(sighting));
+        let failed_connections = (node.judge().failed_connections.iter())
+            .map(|failed_connection| self.failed_connection(failed_connection));
         let attachers = self.observer.iter().map(|observer| &observer.attacher);
         let attachments = attachers.flat_map(Attacher::attachments);
         let missing = planner.missing();
@@ -414,7 +415,7 @@ impl Agent {
             services,
             services_omitted,
             udp: metrics.udp(planner, UDP_SHOWN),
-            sightings: sightings.collect(),
+            failed_connections: failed_connections.collect(),
             devices: attachments.map(Attachment::report).collect(),
             reattached: (self.observer.as_ref()).map_or(0, |observer| observer.attacher.repairs),
             datapath: node.judge().topology.clone(),
@@ -436,20 +437,27 @@ impl Agent {
         }
     }
 
-    fn sighting(&self, sighting: &FailedConnection) -> report::SightingReport {
-        let service = self.node.planner().service(sighting.service);
+    fn failed_connection(
+        &self,
+        failed_connection: &FailedConnection,
+    ) -> report::FailedConnectionReport {
+        let service = self.node.planner().service(failed_connection.service);
         let service = service.map(|info| info.label());
         let observer = self.observer.as_ref();
-        let device = observer.and_then(|observer| observer.attacher.name_of(sighting.device));
-        report::SightingReport {
-            at: sighting.at,
-            service: service.unwrap_or_else(|| format!("service id {}", sighting.service)),
-            path: sighting.class,
-            failure: sighting.failure,
-            client: sighting.client,
-            frontend: sighting.frontend,
-            destination: sighting.destination,
-            device: device.map_or_else(|| format!("interface {}", sighting.device), str::to_owned),
+        let device =
+            observer.and_then(|observer| observer.attacher.name_of(failed_connection.device));
+        report::FailedConnectionReport {
+            at: failed_connection.at,
+            service: service.unwrap_or_else(|| format!("service id {}", failed_connection.service)),
+            path: failed_connection.class,
+            failure: failed_connection.failure,
+            client: failed_connection.client,
+            frontend: failed_connection.frontend,
+            destination: failed_connection.destination,
+            device: device.map_or_else(
+                || format!("interface {}", failed_connection.device),
+                str::to_owned,
+            ),
         }
     }
 

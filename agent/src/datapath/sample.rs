@@ -89,10 +89,11 @@ impl Sampler {
         let mut counts = self.take_deltas(read);
         // Only connections have anomalies. Datagrams are no evidence against the node: they are counted, and
         // show that their family is used.
-        let mut sightings = Vec::new();
+        let mut failed_connections = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);
-            sightings.extend(anomaly.and_then(|anomaly| self.pending_reports.report(&anomaly)));
+            failed_connections
+                .extend(anomaly.and_then(|anomaly| self.pending_reports.report(&anomaly)));
         }
         let by_uplink = came_back.iter();
         let by_uplink = by_uplink.filter_map(|key| self.pending_reports.answered_by_uplink(key));
@@ -104,7 +105,7 @@ impl Sampler {
             .iter()
             .filter(|(_, pending, _)| pending.is_direct());
         for (key, pending, failed) in connections.failed.iter().chain(departed) {
-            sightings.push(self.pending_reports.failed(key, pending, *failed));
+            failed_connections.push(self.pending_reports.failed(key, pending, *failed));
         }
         self.pending_reports.forget(now);
         // A connection to a departed endpoint has no frontend, so it is not counted.
@@ -115,7 +116,7 @@ impl Sampler {
         Ok(Read {
             sample: KernelSample {
                 counts,
-                sightings,
+                failed_connections,
                 last_proofs,
                 faults,
                 by_uplink: by_uplink.into_iter().collect(),

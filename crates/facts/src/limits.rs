@@ -19,7 +19,7 @@ pub const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
 /// Interval between reads of the datapath's topology when no event requires one.
 pub const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of single failed connections that are kept for display.
-pub const SIGHTINGS_KEPT: usize = 20;
+pub const FAILED_CONNECTIONS_KEPT: usize = 20;
 
 /// Interval between checks of the sentinel's devices and programs during the first [`SOON`] failed probes
 /// in a row.

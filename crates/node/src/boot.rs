@@ -1,5 +1,5 @@
 //! The wait after a boot: a Starting node refuses new connections until something gets through. The wait
-//! ends at most two minutes after boot. After that, `served` no longer changes.
+//! ends at most two minutes after boot. After that, `left_starting` no longer changes.
 
 use pathproof_facts::cause::State;
 use pathproof_judge::verdict::Rule;
@@ -33,7 +33,7 @@ pub(super) fn pods_expected(
 /// it: it is no reason to accept new connections. Degraded ends it, because something gets through, unless
 /// expected connections of pods are still missing.
 pub(super) fn still_waits(
-    [waited, served]: [bool; 2],
+    [waited, left_starting]: [bool; 2],
     verdict: &Verdict,
     facts: &ViewFacts,
     pods_expected: [bool; FAMILIES],
@@ -52,7 +52,7 @@ pub(super) fn still_waits(
     let is_read = facts.synced && verdict.finding.rule != Rule::NotSampled;
     match verdict.state {
         State::Starting => true,
-        _ if starts && !served => true,
+        _ if starts && !left_starting => true,
         State::Unknown => waited && !is_read,
         State::Suspect => waited && (lacks_pods || !verdict.finding.is_refuted()),
         State::Degraded => waited && lacks_pods,
@@ -63,6 +63,6 @@ pub(super) fn still_waits(
 }
 
 /// Whether a node in this state accepts new connections, or would accept them without its fault.
-pub(super) fn has_served(state: State) -> bool {
+pub(super) fn leaves_starting(state: State) -> bool {
     !matches!(state, State::Starting | State::Unknown)
 }

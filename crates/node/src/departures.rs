@@ -11,15 +11,15 @@ use crate::event::KernelSample;
 /// were restored also lead to removed endpoints. But it may also be a client that reuses the port of an old
 /// connection.
 pub(crate) fn set_left_since(sample: &mut KernelSample, planner: &Planner) {
-    for sighting in &mut sample.sightings {
-        let (None, Some(to)) = (sighting.left_since, sighting.destination) else {
+    for failed_connection in &mut sample.failed_connections {
+        let (None, Some(to)) = (failed_connection.left_since, failed_connection.destination) else {
             continue;
         };
         let (address, port) = (address(&to.ip()), to.port().to_be_bytes());
-        sighting.left_since = match sighting.failure {
-            Failure::Stale => planner.left_since(sighting.service, address, port),
+        failed_connection.left_since = match failed_connection.failure {
+            Failure::Stale => planner.left_since(failed_connection.service, address, port),
             // With `misdelivered`, an endpoint of this node was the destination.
-            Failure::Misrouted if !sighting.misdelivered => {
+            Failure::Misrouted if !failed_connection.misdelivered => {
                 planner.former_left_since(address, port)
             }
             _ => None,

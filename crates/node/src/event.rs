@@ -185,7 +185,8 @@ pub struct KernelSample {
     /// Services whose counts changed.
     pub counts: Vec<CountDelta>,
     /// Single failed connections.
-    pub sightings: Vec<FailedConnection>,
+    #[serde(rename = "sightings")]
+    pub failed_connections: Vec<FailedConnection>,
     /// When a connection was last proven, by family and source class.
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Fault counts of the programs since they were loaded.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::directory::Directory;
 use pathproof_facts::limits::{
-    IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL, SHAPE_INTERVAL, SIGHTINGS_KEPT,
-    TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
+    FAILED_CONNECTIONS_KEPT, IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL,
+    SHAPE_INTERVAL, TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use pathproof_facts::switches::Switches;
 use pathproof_facts::time::{Anchor, Mono};
@@ -69,9 +69,11 @@ pub struct Judge {
     /// Summary of the last verdict. Before the first verdict it is the summary that a former agent stored.
     pub last: Option<LastVerdict>,
     /// The node was more than Starting in this boot, so it does not return to Starting.
-    served: bool,
+    #[serde(rename = "served")]
+    left_starting: bool,
     /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the wait.
-    waits: bool,
+    #[serde(rename = "waits")]
+    waits_for_boot: bool,
     /// Status codes of the last answers.
     statuses: [u16; 2],
     /// Services that are broken while the node is not.
@@ -82,7 +84,8 @@ pub struct Judge {
     /// Keeps the agent not ready while the verdict fails, if it began to fail when this agent started.
     pub gate: UpgradeGate,
     /// The latest single failures, newest first.
-    pub sightings: VecDeque<FailedConnection>,
+    #[serde(rename = "sightings")]
+    pub failed_connections: VecDeque<FailedConnection>,
 }
 
 impl Judge {
@@ -104,7 +107,7 @@ impl Judge {
         limits.service_stagger = brake.stagger();
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
-        let [waits, served] = known.map_or([true, false], |known| known.boot);
+        let [waits_for_boot, left_starting] = known.map_or([true, false], |known| known.boot);
         let (ledger, damping, eligibility) = match start.persisted {
             None => (
                 Ledger::new(limits),
@@ -144,13 +147,13 @@ impl Judge {
             leaving_brake,
             switches: (switches.unwrap_or_default()).selecting(settings.enforce_nodes.as_ref()),
             last,
-            served,
-            waits,
+            left_starting,
+            waits_for_boot,
             statuses: [0; 2],
             broken: Arc::default(),
             persisted_at: None,
             gate: UpgradeGate::new(before, now),
-            sightings: VecDeque::new(),
+            failed_connections: VecDeque::new(),
             settings,
         }
     }
@@ -277,10 +280,11 @@ impl Judge {
             false => Some(unwatched()),
         };
         self.drain.look(&sample.outside, blind);
-        for sighting in &sample.sightings {
-            self.sightings.push_front(sighting.clone());
+        for failed_connection in &sample.failed_connections {
+            self.failed_connections
+                .push_front(failed_connection.clone());
         }
-        self.sightings.truncate(SIGHTINGS_KEPT);
+        self.failed_connections.truncate(FAILED_CONNECTIONS_KEPT);
         let info = |delta: &CountDelta| directory.service(delta.service);
         let is_ours = |delta: &CountDelta| info(delta).is_some_and(|info| info.sentinel);
         let (mut counts, peers) = (sample.counts, sample.peers);
@@ -290,16 +294,17 @@ impl Judge {
         // UDP decides no verdict and is only reported. Its one effect is above: it counts as use of its
         // family.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
-        let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
+        let calm = sample.failed_connections.is_empty() && counts.iter().all(is_ours);
         let loses = counts.iter().any(|delta| delta.lost > 0)
-            || (sample.sightings.iter()).any(|sighting| sighting.failure == Failure::Lost);
+            || (sample.failed_connections.iter())
+                .any(|failed_connection| failed_connection.failure == Failure::Lost);
         let unanswered = sample.unanswered.iter().any(|count| *count > 0)
             || peers.counts.iter().any(|count| count.unanswered > 0);
         self.drops.take(&sample.drops, directory, self.now);
         let sample = Sample {
             at: self.now,
             counts,
-            anomalies: sample.sightings,
+            failed_connections: sample.failed_connections,
             last_proofs: sample.last_proofs,
             unanswered: sample.unanswered,
             programming: sample.programming,
@@ -371,7 +376,7 @@ impl Judge {
             families: self.facts.families,
             sentinel_exists: self.sentinel().is_some_and(|sentinel| sentinel.exists()),
             booted: Mono(0),
-            pods_expected: match self.served {
+            pods_expected: match self.left_starting {
                 true => [false; FAMILIES],
                 false => boot::pods_expected(&self.facts, &self.topology, &self.coverage.hooks),
             },
@@ -384,9 +389,13 @@ impl Judge {
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         verdict.drops.clone_from(&self.drops.shown);
         let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
-        let (before, pods) = ([self.waits, self.served], inputs.pods_expected);
-        self.waits = is_booting && boot::still_waits(before, &verdict, &self.facts, pods);
-        self.served |= is_booting && !self.waits && boot::has_served(verdict.state);
+        let (before, pods) = (
+            [self.waits_for_boot, self.left_starting],
+            inputs.pods_expected,
+        );
+        self.waits_for_boot = is_booting && boot::still_waits(before, &verdict, &self.facts, pods);
+        self.left_starting |=
+            is_booting && !self.waits_for_boot && boot::leaves_starting(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
         let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
@@ -427,7 +436,7 @@ impl Judge {
                 eligibility: self.eligibility.clone(),
                 node: self.settings.node.clone(),
                 written: self.now,
-                boot: [self.waits, self.served],
+                boot: [self.waits_for_boot, self.left_starting],
             },
         ))));
     }

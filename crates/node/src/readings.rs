@@ -137,7 +137,7 @@ impl Judge {
     fn lost_clients(&self) -> (Vec<Client>, Mono) {
         let mut clients: Vec<Client> = Vec::new();
         let mut last = Mono(0);
-        for lost in &self.sightings {
+        for lost in &self.failed_connections {
             let family = self.ledger.family(family_of(&lost.client));
             let served = family.forwarded[lost.class as usize];
             let counts = lost.failure == Failure::Lost

@@ -129,7 +129,10 @@ impl RecordedPart {
         now: Mono,
     ) {
         let counted = sample.counts.iter().map(|delta| delta.service);
-        let sighted = sample.sightings.iter().map(|sighting| sighting.service);
+        let sighted = sample
+            .failed_connections
+            .iter()
+            .map(|failed_connection| failed_connection.service);
         let sent = sample.peers.services();
         let lost = sample.lost_data.iter().map(|lost| lost.service);
         let named = counted.chain(sighted).chain(sent).chain(lost);

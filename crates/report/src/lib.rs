@@ -75,7 +75,8 @@ pub struct Report {
     /// UDP Services, which are never part of the verdict.
     pub udp: UdpReport,
     /// Single failed connections, the latest first.
-    pub sightings: Vec<SightingReport>,
+    #[serde(rename = "sightings")]
+    pub failed_connections: Vec<FailedConnectionReport>,
     /// Interfaces that are observed, or should be.
     pub devices: Vec<DeviceReport>,
     /// Number of hooks that were found detached and restored since the agent started.
@@ -214,7 +215,7 @@ impl OutcomeCounts {
 
 /// A failed connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SightingReport {
+pub struct FailedConnectionReport {
     pub at: Mono,
     /// Name as in `verdict.services`; the id if the Service was gone when the failure was seen.
     pub service: String,
@@ -284,18 +285,20 @@ pub struct ClusterReport {
 }
 
 impl Report {
-    /// Keeps the names that sightings had in the report before: later a Service or interface may be gone,
+    /// Keeps the names that failed_connections had in the report before: later a Service or interface may be gone,
     /// or its id be another's.
     pub fn keep_names(&mut self, before: &Report) {
-        let key = |it: &SightingReport| (it.at, it.client, it.frontend, it.destination, it.failure);
+        let key = |it: &FailedConnectionReport| {
+            (it.at, it.client, it.frontend, it.destination, it.failure)
+        };
         // A name has no blanks. The text that replaces an unknown name, such as `service id 7`, has some.
         let is_name = |text: &String| !text.contains(' ');
-        for sighting in &mut self.sightings {
-            let mut known = before.sightings.iter();
-            if let Some(known) = known.find(|known| key(known) == key(sighting)) {
+        for failed_connection in &mut self.failed_connections {
+            let mut known = before.failed_connections.iter();
+            if let Some(known) = known.find(|known| key(known) == key(failed_connection)) {
                 let names = [
-                    (&mut sighting.service, &known.service),
-                    (&mut sighting.device, &known.device),
+                    (&mut failed_connection.service, &known.service),
+                    (&mut failed_connection.device, &known.device),
                 ];
                 for (now, before) in names.into_iter().filter(|(_, before)| is_name(before)) {
                     now.clone_from(before);
@@ -331,7 +334,7 @@ impl Report {
             services: Vec::new(),
             services_omitted: 0,
             udp: UdpReport::default(),
-            sightings: Vec::new(),
+            failed_connections: Vec::new(),
             devices: Vec::new(),
             reattached: 0,
             datapath: node.judge().topology.clone(),

@@ -7,8 +7,8 @@ use pathproof_judge::eligibility::Eligibility;
 use pathproof_judge::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope};
 use pathproof_judge::verdict::{FamilyVerdict, PathState, PathView, ServiceTrouble};
 use pathproof_report::{
-    AnswerReport, AnswersReport, Attached, DeviceReport, FleetSeen, Report, SentinelCondition,
-    SightingReport,
+    AnswerReport, AnswersReport, Attached, DeviceReport, FailedConnectionReport, FleetSeen, Report,
+    SentinelCondition,
 };
 use pathproof_wire::service::{Family, SourceClass};
 use pathproof_witness::evidence::CoverageLoss;
@@ -103,7 +103,7 @@ pub fn broken() -> Report {
     report.services[1].trouble = true;
     report.services[1].outcomes.refused = 48;
     report.answers = answered(503);
-    report.sightings = vec![SightingReport {
+    report.failed_connections = vec![FailedConnectionReport {
         at: ago(110),
         service: "shop/web:http".to_owned(),
         path: SourceClass::Pod,

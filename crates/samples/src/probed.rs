@@ -38,7 +38,7 @@ pub fn fail(lane: &mut LaneView, cause: ProbeCause, failures: u32) {
     lane.last_pass = Some(ago(since + 190));
     lane.failed = u64::from(failures);
     lane.delays = reached(cause, lane.delays);
-    lane.local = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
+    lane.refusal_clear = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
 }
 
 /// Makes a lane that never worked in this boot.
@@ -59,7 +59,7 @@ fn failed(lane: &LaneView) -> FailedLane {
         transport: lane.transport,
         cause: lane.cause.unwrap(),
         failures: lane.failures,
-        local: lane.local,
+        refusal_clear: lane.refusal_clear,
         client: lane.client,
     }
 }

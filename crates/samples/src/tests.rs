@@ -40,8 +40,8 @@ fn sightings_keep_the_names_they_had_when_seen() {
     let named = sample::broken();
     let of = |service: &str, device: &str| {
         let mut report = named.clone();
-        report.sightings[0].service = service.to_owned();
-        report.sightings[0].device = device.to_owned();
+        report.failed_connections[0].service = service.to_owned();
+        report.failed_connections[0].device = device.to_owned();
         report
     };
     for mut later in [
@@ -49,14 +49,14 @@ fn sightings_keep_the_names_they_had_when_seen() {
         of("shop/other", "veth2"),
     ] {
         later.keep_names(&named);
-        assert_eq!(later.sightings, named.sightings);
+        assert_eq!(later.failed_connections, named.failed_connections);
         // At start the ids are not known yet.
         let mut known = named.clone();
         known.keep_names(&of("service id 39", "interface 18"));
-        assert_eq!(known.sightings, named.sightings);
+        assert_eq!(known.failed_connections, named.failed_connections);
     }
     let mut another = of("shop/other", "veth2");
-    another.sightings[0].client = "10.244.1.18".parse().unwrap();
+    another.failed_connections[0].client = "10.244.1.18".parse().unwrap();
     let before = another.clone();
     another.keep_names(&named);
     assert_eq!(another, before);

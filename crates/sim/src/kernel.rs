@@ -175,9 +175,9 @@ impl Kernel {
         };
         let mut counts: Vec<CountDelta> = moved.map(delta).collect();
         let anomalies = std::mem::take(&mut evidence.anomalies);
-        let mut sightings = Vec::new();
+        let mut failed_connections = Vec::new();
         for anomaly in &anomalies {
-            sightings.extend(self.pending_reports.report(anomaly));
+            failed_connections.extend(self.pending_reports.report(anomaly));
         }
         let back = evidence.pending.iter().filter(|(_, (fields, state))| {
             came_back(&Pending {
@@ -188,14 +188,14 @@ impl Kernel {
         let by_uplink = back.filter_map(|(key, _)| self.pending_reports.answered_by_uplink(key));
         let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
         for (key, pending, failed) in &failed {
-            sightings.push(self.pending_reports.failed(key, pending, *failed));
+            failed_connections.push(self.pending_reports.failed(key, pending, *failed));
             count(&mut counts, pending, *failed);
         }
         self.pending_reports.forget(now);
         let is_met = |key: &&EndpointKey| evidence.met.contains_key(*key);
         KernelSample {
             counts,
-            sightings,
+            failed_connections,
             last_proofs: evidence.proofs,
             faults: evidence.faults,
             unanswered,

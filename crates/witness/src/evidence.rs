@@ -34,7 +34,7 @@ pub struct Sample {
     pub counts: Vec<CountDelta>,
     /// Single failures. The kernel limits its reports: some undelivered answers are missing here, and some
     /// other failures lack what only a report contains (destination, ICMP).
-    pub anomalies: Vec<FailedConnection>,
+    pub failed_connections: Vec<FailedConnection>,
     /// When a connection was last proven, by `Family` and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Number of connections from outside that were forwarded and not answered, by `Family`.

@@ -188,8 +188,8 @@ impl SentinelLedger {
             lane.disarm();
         }
         let counts = self.counts(trace.sent);
-        let local = self.is_refusal_clear(trace);
-        if self.view.counts() && self.is_expected(trace.lane, outcome, local, now) {
+        let refusal_clear = self.is_refusal_clear(trace);
+        if self.view.counts() && self.is_expected(trace.lane, outcome, refusal_clear, now) {
             let lane = &mut self.lanes[place(trace.lane)];
             (lane.armed, lane.frontend) = (true, Some(trace.frontend));
         }
@@ -210,7 +210,7 @@ impl SentinelLedger {
                 self.measure(trace);
             }
             ProbeOutcome::Failed(cause) => {
-                lane.fail(trace, cause, local, counts, &self.limits, now)
+                lane.fail(trace, cause, refusal_clear, counts, &self.limits, now)
             }
             ProbeOutcome::Void(_) => {}
         }
@@ -222,11 +222,19 @@ impl SentinelLedger {
     /// node without an address in a family need not forward that family. The proxy gets a grace period after
     /// boot, after a change of the sentinel, and after another proxy took over. Changes within the period
     /// after boot do not extend it.
-    fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
+    fn is_expected(
+        &self,
+        lane: Lane,
+        outcome: ProbeOutcome,
+        refusal_clear: bool,
+        now: Mono,
+    ) -> bool {
         let clear = match outcome {
             // A refused node port does not count: the proxy may serve node ports only on other addresses. If
             // it wrote no rules, cluster IPs show that.
-            ProbeOutcome::Failed(ProbeCause::Refused) => local && lane.path != ProbePath::NodePort,
+            ProbeOutcome::Failed(ProbeCause::Refused) => {
+                refusal_clear && lane.path != ProbePath::NodePort
+            }
             ProbeOutcome::Failed(cause) => cause.is_unambiguous(),
             ProbeOutcome::Passed { .. } | ProbeOutcome::Void(_) => false,
         };
@@ -425,7 +433,7 @@ impl SentinelLedger {
     }
 
     /// Whether a check that began after `since` found the sentinel's parts sound.
-    pub fn is_looked_at(&self, since: Mono) -> bool {
+    pub fn is_checked_since(&self, since: Mono) -> bool {
         self.looked.is_some_and(|began| began >= since)
     }
 

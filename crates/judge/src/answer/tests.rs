@@ -39,7 +39,7 @@ fn finding(state: State) -> Finding {
 
 /// After a repair, 200 does not wait for the next connection if probes have passed on every path since.
 #[rstest]
-#[case::probes_passed_since(Some(MissingCriterion::Referee), Required::Pass)]
+#[case::probes_passed_since(Some(MissingCriterion::ProbesPass), Required::Pass)]
 #[case::too_few_services(Some(MissingCriterion::Services), Required::Undecided)]
 fn a_suspicion_that_probes_refute_is_200(
     #[case] lacking: Option<MissingCriterion>,

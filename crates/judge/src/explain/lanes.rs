@@ -80,9 +80,9 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
         transport: view.transport,
         cause: view.cause?,
         failures: view.failures,
-        local: match view.state {
+        refusal_clear: match view.state {
             LaneState::NeverWorked => is_local(view.path),
-            _ => view.local,
+            _ => view.refusal_clear,
         },
         client: view.client,
     })
@@ -137,7 +137,7 @@ fn means(family: Family, lane: &FailedLane) -> String {
     };
     let name = match lane.cause {
         ProbeCause::ForwardingOff => return forwarding_off(family).to_owned(),
-        ProbeCause::Refused if lane.local => "refused_by_node",
+        ProbeCause::Refused if lane.refusal_clear => "refused_by_node",
         cause => name_on(cause, lane.path),
     };
     texts::one("means", name)
@@ -189,7 +189,7 @@ impl Words<'_> {
             transport: never.transport,
             cause,
             failures: 0,
-            local: is_local(never.path),
+            refusal_clear: is_local(never.path),
             client: never.client,
         });
         never_worked(self.family(), &name, lane)
@@ -305,10 +305,10 @@ impl Words<'_> {
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => texts::one("void", reason.name()).to_owned(),
             LaneLacking::Others => "other paths have not been probed since".to_owned(),
-            LaneLacking::Look => {
+            LaneLacking::DeviceCheck => {
                 "pathproof's own interfaces have not been checked since".to_owned()
             }
-            LaneLacking::Breadth(MissingCriterion::Referee) => format!(
+            LaneLacking::Breadth(MissingCriterion::ProbesPass) => format!(
                 "{filter} probes of another path pass, so a NetworkPolicy may deny the real \
                  connections that failed"
             ),

@@ -40,10 +40,12 @@ impl Finding {
         }
     }
 
-    /// Whether only the datapath can be at fault; the fleet brake then delays no 503. A full conntrack table
-    /// does not qualify: withdrawn nodes shift their load to others and fill their tables too. If a filter
-    /// can stop the probes, and connections fail beside them, the clients must have succeeded until right
-    /// before: a policy may have denied idle ones in the meantime.
+    /// Whether nothing but the node's datapath explains the finding. The fleet brake then waits for no other
+    /// node's count before it lets the 503 out.
+    ///
+    /// A full conntrack table is not certain: load moves from nodes that answer 503 to others, whose tables
+    /// fill too. Neither are failed probes beside failed connections if the clients had been idle before: a
+    /// policy may have denied them meanwhile.
     pub fn is_certain(&self) -> bool {
         match (self.rule, &self.evidence) {
             (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {
@@ -65,7 +67,7 @@ impl Finding {
     /// Whether connections failed, but probes have passed on every path since.
     pub fn is_refuted(&self) -> bool {
         let lacks =
-            |lacking: &Option<MissingCriterion>| *lacking == Some(MissingCriterion::Referee);
+            |lacking: &Option<MissingCriterion>| *lacking == Some(MissingCriterion::ProbesPass);
         matches!(&self.evidence, Evidence::Connections { lacking, .. } if lacks(lacking))
     }
 }
@@ -287,7 +289,7 @@ named! {
     /// Criterion that failed connections lack to accuse the node.
     pub enum MissingCriterion {
         /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
-        Referee = "referee",
+        ProbesPass = "referee",
         /// The sentinel's probes began to fail at another time; policies may deny the connections.
         Filtered = "filtered",
         /// Other Services use the addresses that probes dial, and policies may deny the connections.
@@ -350,8 +352,9 @@ pub struct FailedLane {
     pub cause: ProbeCause,
     /// Number of failures in a row.
     pub failures: u32,
-    /// Whether the frontend is an address of the node.
-    pub local: bool,
+    /// Whether the frontend is an address of the node: if it refuses, no rule handles it.
+    #[serde(rename = "local")]
+    pub refusal_clear: bool,
     pub client: Option<IpAddr>,
 }
 
@@ -366,7 +369,8 @@ pub enum LaneLacking {
     /// The sentinel changed a moment ago, or its devices were damaged.
     Void(VoidReason),
     /// pathproof's interfaces were not checked after the failures began.
-    Look,
+    #[serde(rename = "look")]
+    DeviceCheck,
     /// It is not known yet whether other lanes fail too.
     Others,
     /// Real connections fail as well, but not broadly enough to confirm the probes.

@@ -112,7 +112,7 @@ impl<'a> Case<'a> {
         let stands = matches!(
             run.cause(),
             ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
-        ) || self.is_felt_in_part(run);
+        ) || self.affects_clients(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
             // Clients that are served contradict missing masquerade: those that need it would fail.
             let in_use =
@@ -133,10 +133,10 @@ impl<'a> Case<'a> {
             return judgement;
         }
         if self.is_data_of_users_untried(run, proof) {
-            return self.looked_at(run, LaneJudgement::NeedsWitness);
+            return self.with_checked_devices(run, LaneJudgement::NeedsWitness);
         }
         if run.is_unambiguous(self.ledger.observer.misrouted_suspended) {
-            return self.looked_at(run, LaneJudgement::Accuses);
+            return self.with_checked_devices(run, LaneJudgement::Accuses);
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
@@ -152,7 +152,7 @@ impl<'a> Case<'a> {
         let later = |(_, at): &(SourceClass, Mono)| *at > run.since.plus(limits.proof_overlap);
         match classes.iter().filter_map(last).find(later) {
             Some((class, at)) => LaneJudgement::Contradicted(class, at),
-            None => self.looked_at(run, LaneJudgement::NeedsWitness),
+            None => self.with_checked_devices(run, LaneJudgement::NeedsWitness),
         }
     }
 
@@ -166,19 +166,19 @@ impl<'a> Case<'a> {
     }
 
     /// Requires that pathproof's devices were checked and found sound after the failures began.
-    fn looked_at(&self, run: &Run, judgement: LaneJudgement) -> LaneJudgement {
-        match self.ledger.sentinel.is_looked_at(run.since) {
+    fn with_checked_devices(&self, run: &Run, judgement: LaneJudgement) -> LaneJudgement {
+        match self.ledger.sentinel.is_checked_since(run.since) {
             true => judgement,
-            false => LaneJudgement::Lacks(LaneLacking::Look),
+            false => LaneJudgement::Lacks(LaneLacking::DeviceCheck),
         }
     }
 
     /// Whether missing masquerade affects clients: forwarded connections from outside stay unanswered for
     /// long. Endpoints of this node work without masquerade, so their answers contradict nothing. After load
     /// balancers leave, the last unanswered connections count until a later connection succeeds.
-    fn is_felt_in_part(&self, run: &Run) -> bool {
+    fn affects_clients(&self, run: &Run) -> bool {
         let limits = &self.ledger.limits;
-        let felt = self.evidence.unanswered.is_some_and(|(first, last)| {
+        let unanswered_for_long = self.evidence.unanswered.is_some_and(|(first, last)| {
             let first = first.max(run.since);
             let late = self.evidence.proofs[SourceClass::External as usize]
                 .is_some_and(|proof| proof.since(last) > WINDOW);
@@ -186,7 +186,7 @@ impl<'a> Case<'a> {
                 && self.ledger.seen(self.now).since(first) >= limits.partial_after
                 && last.since(first) >= limits.partial_after.saturating_sub(limits.broken_fresh)
         });
-        felt && run.cause() == ProbeCause::NotMasqueraded
+        unanswered_for_long && run.cause() == ProbeCause::NotMasqueraded
     }
 
     /// Judgement on a lane that fails alone. If node ports refuse probes but no client outside, the proxy may
@@ -291,7 +291,7 @@ impl<'a> Case<'a> {
             transport: lane.transport,
             cause: run.cause(),
             failures: run.failures,
-            local: run.local,
+            refusal_clear: run.refusal_clear,
             client: self.ledger.sentinel.lane(lane).client,
         }
     }

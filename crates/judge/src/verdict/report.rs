@@ -225,8 +225,8 @@ pub struct LaneView {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<IpAddr>,
     /// Whether its frontend is an address of the node, which refuses connections that no rule handles.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub local: bool,
+    #[serde(rename = "local", skip_serializing_if = "std::ops::Not::not", default)]
+    pub refusal_clear: bool,
     /// Reason why the last probe is void, if it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub void_cause: Option<VoidCause>,

@@ -53,7 +53,7 @@ impl<'a> Case<'a> {
             failed,
             void,
             client: ledger.client,
-            local: run.is_some_and(|run| run.local),
+            refusal_clear: run.is_some_and(|run| run.refusal_clear),
             void_cause: (state == LaneState::Void).then(|| self.void_cause(ledger)),
             beside_cilium,
             conflicting_service: conflicting_service.map(ObjectName::to_string),

@@ -281,7 +281,7 @@ impl<'a> Case<'a> {
         let clients: BTreeSet<IpAddr> = all().flat_map(Group::clients).collect();
         let used = self.ledger.worked.namespaces_used(self.family, self.now);
         if self.sentinel_passes(pods.since) {
-            Some(MissingCriterion::Referee)
+            Some(MissingCriterion::ProbesPass)
         } else if self.is_sentinel_filtered(pods.since) && may_be_denied {
             Some(MissingCriterion::Filtered)
         } else if self.has_referee_conflict() && may_be_denied {

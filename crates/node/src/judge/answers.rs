@@ -32,7 +32,7 @@ impl Judge {
             (None, Some(_)) => Refuses::BootOnly,
             (None, None) => Refuses::All,
         };
-        let waits = self.waits || verdict.state == State::Starting;
+        let waits = self.waits_for_boot || verdict.state == State::Starting;
         let eligible = leaving_held.is_some() || is_eligible(&verdict.eligibility, policy);
         let answer_of =
             |endpoint| answer(endpoint, verdict, &served, waits, eligible, refuses, anchor);

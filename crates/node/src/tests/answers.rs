@@ -324,15 +324,15 @@ fn refused_clients(
     outside(&mut scene, &FORWARDED);
     let mut is_broken = false;
     for (client, counted) in (1..).zip([beside_the_first, &[], &[]]) {
-        let mut sighting = scene.later(600).sighting(Failure::Refused);
-        sighting.class = SourceClass::External;
-        sighting.client = [198, 51, 100, client].into();
-        sighting.icmp = by_icmp;
+        let mut failed_connection = scene.later(600).failed_connection(Failure::Refused);
+        failed_connection.class = SourceClass::External;
+        failed_connection.client = [198, 51, 100, client].into();
+        failed_connection.icmp = by_icmp;
         let mut delta = delta(scene.id("web"), counted);
         delta.class = SourceClass::External;
         let effects = scene.sample(KernelSample {
             counts: vec![delta],
-            sightings: vec![sighting],
+            failed_connections: vec![failed_connection],
             ..KernelSample::default()
         });
         is_broken = !effects.verdict_update().answers.broken_services.is_empty();
@@ -380,12 +380,12 @@ fn clients_sent_to_a_removed_endpoint(
         }
         for client in 1..4 {
             pass(scene.later(600), reached);
-            let mut sighting = scene.sighting(Failure::Stale);
-            sighting.class = SourceClass::External;
-            sighting.client = [198, 51, 100, client].into();
-            sighting.client_port = 40_000;
-            sighting.destination = Some(SocketAddr::from(([10, 2, 0, 1], 8_080)));
-            let effects = scene.sighted(sighting);
+            let mut failed_connection = scene.failed_connection(Failure::Stale);
+            failed_connection.class = SourceClass::External;
+            failed_connection.client = [198, 51, 100, client].into();
+            failed_connection.client_port = 40_000;
+            failed_connection.destination = Some(SocketAddr::from(([10, 2, 0, 1], 8_080)));
+            let effects = scene.sighted(failed_connection);
             is_refused = !effects.verdict_update().answers.serve(&web, Family::V4);
         }
     }
@@ -404,18 +404,18 @@ fn clients_sent_to_no_endpoint(#[case] to: &str, #[case] expected: bool) {
     outside(&mut scene, &FORWARDED);
     let mut is_broken = false;
     for client in 1..4 {
-        let mut sighting = scene.later(600).sighting(Failure::Misrouted);
-        sighting.class = SourceClass::External;
-        sighting.client = [198, 51, 100, client].into();
-        sighting.destination = Some(SocketAddr::new(ip(to), 8_080));
-        let mut unreported = sighting.clone();
+        let mut failed_connection = scene.later(600).failed_connection(Failure::Misrouted);
+        failed_connection.class = SourceClass::External;
+        failed_connection.client = [198, 51, 100, client].into();
+        failed_connection.destination = Some(SocketAddr::new(ip(to), 8_080));
+        let mut unreported = failed_connection.clone();
         unreported.destination = None;
         let failed = [Outcome::Arrived, Outcome::Misrouted];
         let mut delta = delta(scene.id("web"), &[failed, failed].concat());
         delta.class = SourceClass::External;
         let effects = scene.sample(KernelSample {
             counts: vec![delta],
-            sightings: vec![unreported, sighting],
+            failed_connections: vec![unreported, failed_connection],
             ..KernelSample::default()
         });
         is_broken = !effects.verdict_update().answers.broken_services.is_empty();

@@ -206,8 +206,8 @@ fn a_full_table_in_which_probes_find_room_is_no_fault() {
 #[case::with_room(Table { entries: 10, ..full(9, 0) }, Cause::Lost)]
 fn a_lost_connection_has_the_cause_conntrack_full(#[case] table: Table, #[case] cause: Cause) {
     let mut scene = scene();
-    let sighting = scene.later(2_000).sighting(Failure::Lost);
-    assert!(scene.sighted(sighting).has("read table"));
+    let failed_connection = scene.later(2_000).failed_connection(Failure::Lost);
+    assert!(scene.sighted(failed_connection).has("read table"));
     scene.feed(Event::Table(Some(table)));
     let effects = scene.later(250).idle();
     assert_eq!(effects.verdict_update().verdict.cause, Some(cause));

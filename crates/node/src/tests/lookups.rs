@@ -55,7 +55,7 @@ fn losing() -> Scene {
 }
 
 fn lose(scene: &mut Scene) -> Vec<Client> {
-    let lost = scene.later(500).sighting(Failure::Lost);
+    let lost = scene.later(500).failed_connection(Failure::Lost);
     let effects = scene.sighted(lost).0;
     let asked = effects.into_iter().filter_map(|effect| match effect {
         Effect::Read(ReadEffect::LookUp(clients)) => Some(clients),
@@ -198,7 +198,7 @@ fn it_ends_after_a_while_without_a_connection() {
 fn nobody_is_looked_up_while_others_succeed() {
     let mut scene = losing();
     scene.later(250).counted("web", &[Outcome::Proven]);
-    let mut lost = scene.sighting(Failure::Lost);
+    let mut lost = scene.failed_connection(Failure::Lost);
     lost.arrived = ms(scene.now() - 1000);
     assert!(!scene.later(500).sighted(lost).has("look up"));
 }

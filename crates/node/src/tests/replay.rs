@@ -31,11 +31,11 @@ fn names(scene: &Scene) -> Event {
 
 /// A connection to `web` leaks.
 fn sampled(scene: &Scene, at: u64) -> Event {
-    let mut sighting = scene.sighting(Failure::Leaked);
-    (sighting.at, sighting.arrived) = (ms(at), ms(at));
+    let mut failed_connection = scene.failed_connection(Failure::Leaked);
+    (failed_connection.at, failed_connection.arrived) = (ms(at), ms(at));
     Event::Sample(Box::new(KernelSample {
         counts: vec![delta(scene.id("web"), &[Outcome::Arrived, Outcome::Leaked])],
-        sightings: vec![sighting],
+        failed_connections: vec![failed_connection],
         ..KernelSample::default()
     }))
 }

@@ -140,10 +140,11 @@ fn know_services(scene: &mut Scene) {
 fn leak(scene: &mut Scene, rounds: u8) {
     for round in 0..rounds {
         scene.later(250);
-        let mut sighting = scene.sighting(pathproof_facts::cause::Failure::Leaked);
-        sighting.service = scene.id(["web", "api"][usize::from(round % 2)]);
-        sighting.client = std::net::IpAddr::from([10, 1, 0, round % 2]);
-        scene.sighted(sighting);
+        let mut failed_connection =
+            scene.failed_connection(pathproof_facts::cause::Failure::Leaked);
+        failed_connection.service = scene.id(["web", "api"][usize::from(round % 2)]);
+        failed_connection.client = std::net::IpAddr::from([10, 1, 0, round % 2]);
+        scene.sighted(failed_connection);
     }
 }
 

@@ -27,7 +27,7 @@ const BUSY: u128 = 250;
 #[case::a_connection(|scene: &mut Scene| scene.counted("web", &[Outcome::Arrived]), BUSY)]
 #[case::of_the_sentinel(|scene: &mut Scene| scene.counted("sentinel", &[Outcome::Arrived]), IDLE)]
 #[case::a_datagram(|scene: &mut Scene| scene.counted("dns", &[Outcome::Arrived]), IDLE)]
-#[case::a_sighting(|scene: &mut Scene| scene.sighted(scene.sighting(Failure::AnswerNotDelivered)), BUSY)]
+#[case::a_sighting(|scene: &mut Scene| scene.sighted(scene.failed_connection(Failure::AnswerNotDelivered)), BUSY)]
 #[case::a_probe_failed(|scene: &mut Scene| {
     scene.leak(PATHS[0]);
     scene.idle()
@@ -125,16 +125,16 @@ fn counts_of_datagrams_do_not_reach_the_verdict() {
 fn the_latest_sightings_are_kept() {
     let mut scene = Scene::probed();
     for n in 0..25_u16 {
-        let mut sighting = scene.later(10).sighting(Failure::Leaked);
-        sighting.frontend.set_port(n);
-        scene.sighted(sighting);
+        let mut failed_connection = scene.later(10).failed_connection(Failure::Leaked);
+        failed_connection.frontend.set_port(n);
+        scene.sighted(failed_connection);
     }
     let kept: Vec<u16> = scene
         .node
         .judge()
-        .sightings
+        .failed_connections
         .iter()
-        .map(|sighting| sighting.frontend.port())
+        .map(|failed_connection| failed_connection.frontend.port())
         .collect();
     assert_eq!(kept, (5..25).rev().collect::<Vec<_>>());
 }
@@ -162,11 +162,11 @@ fn left(scene: &mut Scene) -> SocketAddr {
 fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
     let mut scene = Scene::probed();
     let to = left(&mut scene);
-    let mut sighting = scene.later(20_000).sighting(Failure::Stale);
-    sighting.destination = Some(to);
+    let mut failed_connection = scene.later(20_000).failed_connection(Failure::Stale);
+    failed_connection.destination = Some(to);
     // The age is counted until the connection arrived, not until its failure was seen.
-    sighting.arrived = ms(scene.now() - 100);
-    scene.sighted(sighting);
+    failed_connection.arrived = ms(scene.now() - 100);
+    scene.sighted(failed_connection);
     assert_eq!(scene.latest().left_since, Some(ms(PROBED + 1_000)));
     assert_eq!(
         scene.latest().age().map(|age| age.as_millis()),
@@ -175,24 +175,24 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
 }
 
 #[rstest]
-#[case::of_another_failure(|sighting: &mut pathproof_witness::evidence::FailedConnection| sighting.failure = Failure::Misrouted)]
-#[case::nowhere(|sighting: &mut pathproof_witness::evidence::FailedConnection| sighting.destination = None)]
-#[case::an_endpoint_that_is_there(|sighting: &mut pathproof_witness::evidence::FailedConnection| {
-    sighting.destination = Some(SocketAddr::new(ip("10.2.0.1"), 8080));
+#[case::of_another_failure(|failed_connection: &mut pathproof_witness::evidence::FailedConnection| failed_connection.failure = Failure::Misrouted)]
+#[case::nowhere(|failed_connection: &mut pathproof_witness::evidence::FailedConnection| failed_connection.destination = None)]
+#[case::an_endpoint_that_is_there(|failed_connection: &mut pathproof_witness::evidence::FailedConnection| {
+    failed_connection.destination = Some(SocketAddr::new(ip("10.2.0.1"), 8080));
 })]
-#[case::another_port(|sighting: &mut pathproof_witness::evidence::FailedConnection| {
-    sighting.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8081));
+#[case::another_port(|failed_connection: &mut pathproof_witness::evidence::FailedConnection| {
+    failed_connection.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8081));
 })]
-#[case::another_service(|sighting: &mut pathproof_witness::evidence::FailedConnection| sighting.service = 31)]
+#[case::another_service(|failed_connection: &mut pathproof_witness::evidence::FailedConnection| failed_connection.service = 31)]
 fn connections_that_cannot_be_dated_have_no_age(
     #[case] edit: fn(&mut pathproof_witness::evidence::FailedConnection),
 ) {
     let mut scene = Scene::probed();
     let to = left(&mut scene);
-    let mut sighting = scene.later(20_000).sighting(Failure::Stale);
-    sighting.destination = Some(to);
-    edit(&mut sighting);
-    scene.sighted(sighting);
+    let mut failed_connection = scene.later(20_000).failed_connection(Failure::Stale);
+    failed_connection.destination = Some(to);
+    edit(&mut failed_connection);
+    scene.sighted(failed_connection);
     assert_eq!(scene.latest().left_since, None);
 }
 
@@ -200,18 +200,18 @@ fn connections_that_cannot_be_dated_have_no_age(
 fn a_date_that_is_known_is_kept() {
     let mut scene = Scene::probed();
     let to = left(&mut scene);
-    let mut sighting = scene.later(20_000).sighting(Failure::Stale);
-    (sighting.destination, sighting.left_since) = (Some(to), Some(ms(7)));
-    scene.sighted(sighting);
+    let mut failed_connection = scene.later(20_000).failed_connection(Failure::Stale);
+    (failed_connection.destination, failed_connection.left_since) = (Some(to), Some(ms(7)));
+    scene.sighted(failed_connection);
     assert_eq!(scene.latest().left_since, Some(ms(7)));
 }
 
 /// Three connections of a pod to a removed endpoint. The probes do not meet the current generation either.
 fn stale(scene: &mut Scene, to: SocketAddr) {
     for _ in 0..3 {
-        let mut sighting = scene.sighting(Failure::Stale);
-        sighting.destination = Some(to);
-        scene.sighted(sighting);
+        let mut failed_connection = scene.failed_connection(Failure::Stale);
+        failed_connection.destination = Some(to);
+        scene.sighted(failed_connection);
     }
 }
 
@@ -259,7 +259,7 @@ fn restored_rules_accuse_the_node() {
     for _ in 0..24 {
         scene.rest(250);
         let failed = ["web", "api"].map(|name| {
-            let mut seen = scene.sighting(Failure::Misrouted);
+            let mut seen = scene.failed_connection(Failure::Misrouted);
             seen.service = scene.id(name);
             seen.destination = Some(SocketAddr::new(ip("10.2.0.2"), 8_080));
             (
@@ -267,10 +267,10 @@ fn restored_rules_accuse_the_node() {
                 seen,
             )
         });
-        let (counts, sightings) = failed.into_iter().unzip();
+        let (counts, failed_connections) = failed.into_iter().unzip();
         scene.sample(KernelSample {
             counts,
-            sightings,
+            failed_connections,
             ..KernelSample::default()
         });
     }

@@ -294,15 +294,15 @@ impl Scene {
         })
     }
 
-    pub(super) fn sighted(&mut self, sighting: FailedConnection) -> Effects {
+    pub(super) fn sighted(&mut self, failed_connection: FailedConnection) -> Effects {
         self.sample(KernelSample {
-            sightings: vec![sighting],
+            failed_connections: vec![failed_connection],
             ..KernelSample::default()
         })
     }
 
     /// A pod's connection to `web` that failed just now.
-    pub(super) fn sighting(&self, failure: Failure) -> FailedConnection {
+    pub(super) fn failed_connection(&self, failure: Failure) -> FailedConnection {
         FailedConnection {
             at: ms(self.now),
             arrived: ms(self.now),
@@ -327,7 +327,7 @@ impl Scene {
     }
 
     pub(super) fn latest(&self) -> &FailedConnection {
-        let mut kept = self.node.judge().sightings.iter();
+        let mut kept = self.node.judge().failed_connections.iter();
         kept.next().expect("one was seen")
     }
 

@@ -255,12 +255,12 @@ prop_compose! {
 prop_compose! {
     fn sample()(
         counts in prop::collection::vec(count(), 0..6),
-        sightings in prop::collection::vec(sighting(), 0..6),
+        failed_connections in prop::collection::vec(sighting(), 0..6),
         proofs in prop::collection::vec(maybe_time(), FAMILIES * SOURCE_CLASSES),
         faults in prop::collection::vec(any::<u64>(), FAULTS),
         forgotten_early in prop_oneof![Just(0), any::<usize>()],
     ) -> KernelSample {
-        let mut sample = KernelSample { counts, sightings, forgotten_early, ..KernelSample::default() };
+        let mut sample = KernelSample { counts, failed_connections, forgotten_early, ..KernelSample::default() };
         sample.faults.copy_from_slice(&faults);
         for (place, at) in proofs.into_iter().enumerate() {
             sample.last_proofs[place / SOURCE_CLASSES][place % SOURCE_CLASSES] = at;

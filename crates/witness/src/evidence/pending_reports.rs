@@ -31,15 +31,15 @@ impl PendingReports {
     /// Stores a report. The report of an answer that was not delivered needs no confirmation, and is returned
     /// instead.
     pub fn report(&mut self, anomaly: &Anomaly) -> Option<FailedConnection> {
-        let sighting = sighting(anomaly)?;
-        if sighting.failure == Failure::AnswerNotDelivered {
-            return Some(sighting);
+        let failed_connection = failed_connection(anomaly)?;
+        if failed_connection.failure == Failure::AnswerNotDelivered {
+            return Some(failed_connection);
         }
         let key = PendingKey {
             isn: anomaly.isn,
             family: Family::of(&anomaly.client) as u32,
         };
-        self.0.insert(key, sighting);
+        self.0.insert(key, failed_connection);
         None
     }
 
@@ -53,7 +53,7 @@ impl PendingReports {
     ) -> FailedConnection {
         let failure = Failure::from(failed);
         let reported = self.0.remove(key).filter(|known| known.failure == failure);
-        let mut sighting = reported.unwrap_or_else(|| {
+        let mut failed_connection = reported.unwrap_or_else(|| {
             let (destination, destination_port) = match pending.is_direct() {
                 true => (pending.frontend, pending.frontend_port),
                 false => Default::default(),
@@ -76,8 +76,8 @@ impl PendingReports {
         });
         const ON_ITS_WAY: u32 = state::PROVEN | state::ANSWER_IN;
         let seen = pending.state & (ON_ITS_WAY | state::ANSWER_OUT | state::SLOW);
-        sighting.answer_lost = failure == Failure::Lost && seen == ON_ITS_WAY;
-        sighting
+        failed_connection.answer_lost = failure == Failure::Lost && seen == ON_ITS_WAY;
+        failed_connection
     }
 
     /// The endpoint of this node to which an answered connection left by an uplink. The answer shows that the
@@ -123,7 +123,7 @@ pub fn count(deltas: &mut Vec<CountDelta>, pending: &Pending, failed: Failed) {
     delta.counts[outcome as usize] += 1;
 }
 
-fn sighting(anomaly: &Anomaly) -> Option<FailedConnection> {
+fn failed_connection(anomaly: &Anomaly) -> Option<FailedConnection> {
     let failure = match Outcome::from_byte(anomaly.outcome)? {
         Outcome::Refused => Failure::Refused,
         Outcome::Leaked => Failure::Leaked,

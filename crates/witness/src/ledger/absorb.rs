@@ -78,11 +78,12 @@ impl Ledger {
         for (delta, info) in &counts {
             self.absorb_failures(delta, info, &look);
         }
-        for sighting in &sample.anomalies {
+        for failed_connection in &sample.failed_connections {
             // A misdelivered connection always counts: even an old view is right about this node's endpoints.
-            let counts = sighting.misdelivered || !self.is_suspended(sighting.failure);
-            if counts && let Some(info) = real(sighting.service) {
-                self.absorb_sighting(sighting, &info, &look);
+            let counts =
+                failed_connection.misdelivered || !self.is_suspended(failed_connection.failure);
+            if counts && let Some(info) = real(failed_connection.service) {
+                self.absorb_sighting(failed_connection, &info, &look);
             }
         }
     }
@@ -181,14 +182,16 @@ impl Ledger {
             let families = self.families.iter_mut();
             return families.for_each(|family| family.answers.forget_lost(old));
         }
-        for sighting in sample
-            .anomalies
+        for failed_connection in sample
+            .failed_connections
             .iter()
             .filter(|anomaly| anomaly.answer_lost)
         {
-            if let Some(info) = real(sighting.service).filter(|info| !is_disputed(info, at)) {
+            if let Some(info) =
+                real(failed_connection.service).filter(|info| !is_disputed(info, at))
+            {
                 let ledger = &mut self.families[info.family as usize];
-                ledger.lose_answer(sighting.class, sighting.arrived);
+                ledger.lose_answer(failed_connection.class, failed_connection.arrived);
             }
         }
     }
@@ -333,7 +336,7 @@ impl Ledger {
                     .fail(path, (n, None), look.at, &self.limits);
             }
         }
-        // Stale connections count by age, as sightings. A connection whose answer was not delivered did
+        // Stale connections count by age, as failed_connections. A connection whose answer was not delivered did
         // succeed.
         failures.retain(|(failure, _)| {
             !matches!(failure, Failure::Stale | Failure::AnswerNotDelivered)
@@ -360,7 +363,7 @@ impl Ledger {
         let family = &mut self.families[info.family as usize];
         family.fail(delta.class, look.at);
         // The connections arrived a loss window before the sample. If a proof is younger than that, the order
-        // of proof and failure is unknown here; sightings show it.
+        // of proof and failure is unknown here; failed_connections show it.
         let noticed = look.at.minus(LOST_NOTICED);
         if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
             return;
@@ -404,54 +407,60 @@ impl Ledger {
 
     fn absorb_sighting(
         &mut self,
-        sighting: &FailedConnection,
+        failed_connection: &FailedConnection,
         info: &ServiceInfo,
         look: &SampleContext,
     ) {
         if is_disputed(info, look.at) {
             return;
         }
-        let at = sighting.at.min(look.at);
+        let at = failed_connection.at.min(look.at);
         // A connection to an endpoint's own address accuses nobody: the client may know that address from
         // elsewhere.
-        if sighting.is_direct() {
-            if sighting.age() >= Some(DIALLED_AFTER)
-                && let Some(track) = self.track(sighting.service, info, at)
+        if failed_connection.is_direct() {
+            if failed_connection.age() >= Some(DIALLED_AFTER)
+                && let Some(track) = self.track(failed_connection.service, info, at)
             {
-                track.count(sighting.class, Failure::Stale, 1, at);
+                track.count(failed_connection.class, Failure::Stale, 1, at);
                 track.dial(at);
             }
             return;
         }
-        if let Some(track) = self.track(sighting.service, info, at) {
-            track.sight(sighting, at);
+        if let Some(track) = self.track(failed_connection.service, info, at) {
+            track.sight(failed_connection, at);
         }
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
-        match sighting.failure {
-            Failure::AnswerNotDelivered => return family.answer_not_delivered(sighting.client, at),
-            Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
-            _ => family.fail(sighting.class, at),
+        match failed_connection.failure {
+            Failure::AnswerNotDelivered => {
+                return family.answer_not_delivered(failed_connection.client, at);
+            }
+            Failure::Stale if failed_connection.age().is_none_or(|age| age <= left_grace) => return,
+            _ => family.fail(failed_connection.class, at),
         }
         // Conntrack sends a client that reuses the port of an old connection to the old endpoint, whatever the
         // rules are. So a Service's failures do not include these. Only the node's verdict counts them, if
         // programming has stalled.
-        if sighting.failure == Failure::Stale {
+        if failed_connection.failure == Failure::Stale {
             return;
         }
         // The failure was found only now, but counts from the arrival of the connection.
-        let began = sighting.arrived;
+        let began = failed_connection.arrived;
         // For such a client the kernel may also have no route to the old endpoint, and answer by ICMP.
-        let counts_outside = sighting.failure == Failure::Refused && !sighting.icmp;
+        let counts_outside =
+            failed_connection.failure == Failure::Refused && !failed_connection.icmp;
         if counts_outside
-            && sighting.class == SourceClass::External
+            && failed_connection.class == SourceClass::External
             // After a gap the ring buffer holds failures that may be over.
             && at >= look.floor
             // The order of this failure and the proof is unknown.
             && !look.proven_outside.contains(&(info.name.clone(), info.family))
             && self.worked_outside.has(info, look.at)
         {
-            let (path, client) = ((sighting.service, info), Some(sighting.client));
+            let (path, client) = (
+                (failed_connection.service, info),
+                Some(failed_connection.client),
+            );
             self.external_failures
                 .fail(path, (1, client), at, &self.limits);
         }
@@ -460,16 +469,16 @@ impl Ledger {
             arrived,
             since: arrived,
             noticed: at.max(look.floor),
-            failure: sighting.failure,
+            failure: failed_connection.failure,
             // The counters contain this failure as well.
             count: 0,
-            icmp: sighting.icmp,
-            misdelivered: sighting.misdelivered,
-            client: Some(sighting.client),
+            icmp: failed_connection.icmp,
+            misdelivered: failed_connection.misdelivered,
+            client: Some(failed_connection.client),
         };
-        self.fail_service(sighting.class, info, &new);
+        self.fail_service(failed_connection.class, info, &new);
         let family = &mut self.families[info.family as usize];
-        if let Some(endpoint) = sighting.misdelivered_endpoint()
+        if let Some(endpoint) = failed_connection.misdelivered_endpoint()
             && self.endpoint_devices.believes(&endpoint)
         {
             let namespace = &info.name.namespace;
@@ -479,7 +488,12 @@ impl Ledger {
             return;
         }
         let times = (new.arrived, new.noticed);
-        family.run(times, &[(sighting.failure, 1)], info, self.limits.proof_age);
+        family.run(
+            times,
+            &[(failed_connection.failure, 1)],
+            info,
+            self.limits.proof_age,
+        );
     }
 
     /// Returns the track of a failing Service, which is created if there is room.
@@ -548,9 +562,16 @@ struct SampleContext {
 }
 
 fn to_former_endpoints(sample: &Sample) -> BTreeSet<u32> {
-    let misrouted = sample.anomalies.iter().filter(|sighting| {
-        let is_outside = sighting.class == SourceClass::External;
-        is_outside && sighting.failure == Failure::Misrouted && sighting.left_since.is_some()
-    });
-    misrouted.map(|sighting| sighting.service).collect()
+    let misrouted = sample
+        .failed_connections
+        .iter()
+        .filter(|failed_connection| {
+            let is_outside = failed_connection.class == SourceClass::External;
+            is_outside
+                && failed_connection.failure == Failure::Misrouted
+                && failed_connection.left_since.is_some()
+        });
+    misrouted
+        .map(|failed_connection| failed_connection.service)
+        .collect()
 }

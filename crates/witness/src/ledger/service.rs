@@ -138,31 +138,34 @@ impl Track {
     }
 
     /// Records a single failure, which the counters contain as well.
-    pub(crate) fn sight(&mut self, sighting: &FailedConnection, at: Mono) {
+    pub(crate) fn sight(&mut self, failed_connection: &FailedConnection, at: Mono) {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
-        let Some(age) = sighting
+        let Some(age) = failed_connection
             .age()
-            .filter(|_| sighting.failure == Failure::Stale)
+            .filter(|_| failed_connection.failure == Failure::Stale)
         else {
             return;
         };
-        let place = usize::from(sighting.class != SourceClass::Pod);
-        let client = SocketAddr::new(sighting.client, sighting.client_port);
-        let is_reused = self.dialled_from[place].met_before(client, sighting.destination, at);
+        let place = usize::from(failed_connection.class != SourceClass::Pod);
+        let client = SocketAddr::new(failed_connection.client, failed_connection.client_port);
+        let is_reused =
+            self.dialled_from[place].met_before(client, failed_connection.destination, at);
         let kept = &mut self.stale[place];
         if kept.len() == STALE_KEPT {
             // Connections from reused ports are removed first, so that one client cannot displace the few
             // connections that count.
-            let reused = kept.iter().position(|sighting| sighting.is_reused);
+            let reused = kept
+                .iter()
+                .position(|failed_connection| failed_connection.is_reused);
             kept.remove(reused.unwrap_or_default());
         }
         kept.push_back(StaleConnection {
             at,
             age,
-            of_pod: sighting.class == SourceClass::Pod,
-            of_outsider: sighting.class == SourceClass::External,
-            destination: sighting.destination,
+            of_pod: failed_connection.class == SourceClass::Pod,
+            of_outsider: failed_connection.class == SourceClass::External,
+            destination: failed_connection.destination,
             is_reused,
         });
     }

@@ -153,13 +153,15 @@ impl Event {
             lost,
         });
         if let Fate::Failed(failure, Some((client, before))) = self.fate {
-            sample
-                .anomalies
-                .push(self.sighting(failure, client, sample.at.minus(ms(before))));
+            sample.failed_connections.push(self.failed_connection(
+                failure,
+                client,
+                sample.at.minus(ms(before)),
+            ));
         }
     }
 
-    fn sighting(&self, failure: Failure, client: u8, at: Mono) -> FailedConnection {
+    fn failed_connection(&self, failure: Failure, client: u8, at: Mono) -> FailedConnection {
         let lag = if failure == Failure::Lost { 1_000 } else { 0 };
         FailedConnection {
             at,

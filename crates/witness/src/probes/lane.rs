@@ -64,13 +64,15 @@ pub struct LaneLedger {
 pub struct Run {
     /// When the first of them was sent.
     pub since: Mono,
-    /// [`LaneLedger::failing_since`] when the run began.
-    pub(crate) earlier: Option<Mono>,
+    /// When the lane had begun to fail before the run, if a gap in probing ended that run.
+    #[serde(rename = "earlier")]
+    pub(crate) failing_before: Option<Mono>,
     /// When the last of them ended.
     pub last: Mono,
     pub failures: u32,
     /// Whether the frontend is an address of the node: without a rule, the node refuses connections to it.
-    pub local: bool,
+    #[serde(rename = "local")]
+    pub refusal_clear: bool,
     /// The last failures, as many as confirm a run: when each probe was sent, and the cause.
     pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
 }
@@ -87,7 +89,7 @@ impl Run {
 
     /// When the lane began to fail, perhaps before a gap in probing.
     pub fn onset(&self) -> Mono {
-        self.earlier.unwrap_or(self.since)
+        self.failing_before.unwrap_or(self.since)
     }
 
     /// Whether enough probes failed in a row.
@@ -101,7 +103,7 @@ impl Run {
         let counts = |cause: ProbeCause| {
             cause.is_unambiguous()
                 && !(misrouted_suspended && cause == ProbeCause::Misrouted)
-                && (self.local || cause != ProbeCause::Refused)
+                && (self.refusal_clear || cause != ProbeCause::Refused)
         };
         let clear = self.recent.iter().filter(|(_, cause)| counts(*cause));
         2 * clear.count() > self.recent.len()
@@ -167,13 +169,13 @@ impl LaneLedger {
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
     }
 
-    /// Records a failure. `counts` is whether it counts against the datapath, or why it is void; `local` is
-    /// [`Run::local`].
+    /// Records a failure. `counts` is whether it counts against the datapath, or why it is void; `refusal_clear` is
+    /// [`Run::refusal_clear`].
     pub(super) fn fail(
         &mut self,
         trace: &ProbeTrace,
         cause: ProbeCause,
-        local: bool,
+        refusal_clear: bool,
         counts: Result<(), VoidReason>,
         limits: &Limits,
         now: Mono,
@@ -200,12 +202,12 @@ impl LaneLedger {
             Some(run) if follows(run) => run,
             run => run.insert(Run {
                 since: trace.sent,
-                earlier: self.failing_since,
+                failing_before: self.failing_since,
                 last: trace.sent,
                 ..Run::default()
             }),
         };
-        run.local = local;
+        run.refusal_clear = refusal_clear;
         run.enter(trace.sent, ended, cause, limits);
         if run.is_long(limits) && !run.is_unambiguous(false) {
             self.failing_since.get_or_insert(run.since);

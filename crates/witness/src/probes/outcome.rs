@@ -1,6 +1,6 @@
 //! Outcome of one probe: passed, failed with a cause, or void.
 //!
-//! The cause follows from the first missing stage and from the observer's sightings. A failure
+//! The cause follows from the first missing stage and from the observer's failed_connections. A failure
 //! between pathproof's devices, or of a starved agent, is void: it accuses no node.
 
 use pathproof_facts::cause::ProbeCause;

@@ -37,7 +37,7 @@ fn conflict(path: ProbePath) -> LaneConflict {
 pub(super) fn fail(world: &mut World, clients: &[Client], failure: Failure, from: u64, to: u64) {
     for at in (from..=to).step_by(250) {
         for (service, class, client) in clients {
-            let mut seen = sighting(*service, *class, *client, failure, at - 10);
+            let mut seen = failed_connection(*service, *class, *client, failure, at - 10);
             seen.misdelivered = failure == Misrouted;
             seen.destination = Some(([10, 244, 0, *client], 8_080).into());
             world.sight(seen).fail_unseen(*service, *class, failure);
@@ -108,7 +108,7 @@ fn rules_that_are_gone_accuse_beside_a_sentinel_that_passes(
     world.worked_outside(WEB).worked_outside(API);
     for at in (2_250..=7_000).step_by(250) {
         for (service, class, client) in clients {
-            let mut seen = sighting(*service, *class, *client, failure, at - 10);
+            let mut seen = failed_connection(*service, *class, *client, failure, at - 10);
             seen.destination = Some(([192, 0, 2, 9], 8_080).into());
             world.sight(seen).fail_unseen(*service, *class, failure);
         }

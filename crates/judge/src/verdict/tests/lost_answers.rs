@@ -37,7 +37,7 @@ fn lose_answers(world: &mut World, from: u64, to: u64, side_event: SideEvent) {
         for (service, client) in [(WEB, 1), (API, 2)] {
             world.prove(service, Pod, at);
             // It arrives now and is reported at once.
-            let mut lost = sighting(service, Pod, client, Lost, at + 1_000);
+            let mut lost = failed_connection(service, Pod, client, Lost, at + 1_000);
             lost.answer_lost = true;
             world.sight(lost).fail_unseen(service, Pod, Lost);
         }

@@ -175,7 +175,7 @@ impl World {
         failure: Failure,
         at: u64,
     ) -> &mut Self {
-        self.sight(sighting(service, class, client, failure, at));
+        self.sight(failed_connection(service, class, client, failure, at));
         self.fail_unseen(service, class, failure)
     }
 
@@ -232,8 +232,8 @@ impl World {
         self
     }
 
-    pub(super) fn sight(&mut self, sighting: FailedConnection) -> &mut Self {
-        self.next.anomalies.push(sighting);
+    pub(super) fn sight(&mut self, failed_connection: FailedConnection) -> &mut Self {
+        self.next.failed_connections.push(failed_connection);
         self
     }
 
@@ -266,7 +266,7 @@ impl World {
         }
         self.next.unanswered = [0; 2];
         self.next.counts.clear();
-        self.next.anomalies.clear();
+        self.next.failed_connections.clear();
         self
     }
 
@@ -319,11 +319,11 @@ fn to_left(service: u32, class: SourceClass, client: u8, age: u64, at: u64) -> F
     FailedConnection {
         left_since: Some(Mono(ms(at).0.saturating_sub(age * 1_000_000))),
         destination: Some(SocketAddr::from(([10, 244, 0, 5], 8080))),
-        ..sighting(service, class, client, Failure::Stale, at)
+        ..failed_connection(service, class, client, Failure::Stale, at)
     }
 }
 
-pub(super) fn sighting(
+pub(super) fn failed_connection(
     service: u32,
     class: SourceClass,
     client: u8,

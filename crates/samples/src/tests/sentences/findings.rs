@@ -25,7 +25,7 @@ use crate::ago;
 const LACKING: [MissingCriterion; 11] = [
     MissingCriterion::Filtered,
     MissingCriterion::New,
-    MissingCriterion::Referee,
+    MissingCriterion::ProbesPass,
     MissingCriterion::SentinelConflict,
     MissingCriterion::Unprobed,
     MissingCriterion::Namespaces,
@@ -42,7 +42,7 @@ fn lane(path: ProbePath, transport: Transport, cause: ProbeCause) -> FailedLane 
         transport,
         cause,
         failures: 8,
-        local: path == ProbePath::NodePort,
+        refusal_clear: path == ProbePath::NodePort,
         client: Some("198.18.0.1".parse().unwrap()),
     }
 }
@@ -263,10 +263,10 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 LaneLacking::Failures,
                 LaneLacking::Off("CAP_NET_RAW is missing".to_owned()),
                 LaneLacking::Void(VoidReason::Damaged),
-                LaneLacking::Look,
+                LaneLacking::DeviceCheck,
                 LaneLacking::Others,
                 LaneLacking::Breadth(MissingCriterion::Pod),
-                LaneLacking::Breadth(MissingCriterion::Referee),
+                LaneLacking::Breadth(MissingCriterion::ProbesPass),
                 LaneLacking::Breadth(MissingCriterion::Services),
                 LaneLacking::Connection,
             ];

@@ -73,7 +73,7 @@ fn every_lane_has_its_sentence() {
             said(out, Family::V4, &failing(path, cause));
         }
         let local = LaneView {
-            local: true,
+            refusal_clear: true,
             failures: 1,
             ..failing(ProbePath::NodePort, cause)
         };
@@ -89,7 +89,7 @@ fn every_lane_has_its_sentence() {
     let never = |path, cause| LaneView {
         state: LaneState::NeverWorked,
         // A lane without a run of failures has no use for its flag `local`.
-        local: path == ProbePath::OffCluster,
+        refusal_clear: path == ProbePath::OffCluster,
         cause,
         ..lane(path, Transport::Tcp)
     };

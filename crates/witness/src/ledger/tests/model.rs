@@ -56,8 +56,8 @@ impl Model {
         for delta in &sample.counts {
             self.counts(sample, delta, names, proven);
         }
-        for sighting in &sample.anomalies {
-            self.sighting(sample, sighting, gap, names);
+        for failed_connection in &sample.failed_connections {
+            self.failed_connection(sample, failed_connection, gap, names);
         }
     }
 
@@ -146,7 +146,13 @@ impl Model {
         );
     }
 
-    fn sighting(&mut self, sample: &Sample, seen: &FailedConnection, gap: bool, names: &Names) {
+    fn failed_connection(
+        &mut self,
+        sample: &Sample,
+        seen: &FailedConnection,
+        gap: bool,
+        names: &Names,
+    ) {
         let Some(family) = real(names, seen.service) else {
             return;
         };
