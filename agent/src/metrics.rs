@@ -20,12 +20,14 @@ mod connections;
 mod counters;
 mod definitions;
 mod readings;
+mod rotator;
 mod samples;
 mod series;
 
 use connections::Connections;
 use counters::Measured;
 pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
+pub use rotator::{Rotating, Written};
 pub use series::ServiceMetrics;
 use series::Shown;
 
@@ -55,6 +57,8 @@ struct Current {
     report: Option<Arc<Report>>,
     connections: Connections,
     datagrams: Connections,
+    /// `None` in an agent.
+    rotating: Option<Rotating>,
 }
 
 impl Metrics {
@@ -127,6 +131,11 @@ impl Metrics {
     /// Replaces the report after a turn.
     pub fn update(&self, report: Arc<Report>) {
         self.current().report = Some(report);
+    }
+
+    /// Changes what a rotator shows.
+    pub fn rotating(&self, change: impl FnOnce(&mut Rotating)) {
+        change(self.current().rotating.get_or_insert_default());
     }
 
     pub fn http(&self) -> &HttpStats {

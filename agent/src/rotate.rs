@@ -8,30 +8,35 @@
 //! failure is logged once, and retried at the next check.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use kube::{Api, Client};
 use pathproof_facts::switches::{ENFORCEMENT, Enforcement, Switches};
-use pathproof_facts::time::Wall;
-use pathproof_rotator::rotation::{
-    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, SliceSpec, Write, slice_name,
-};
+use pathproof_rotator::rotation::{Candidate, Plan, Rotation, SliceSpec, Write, slice_name};
 use pathproof_rotator::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
 use serde_json::{Value, json};
 use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::cluster::api::client::{client, root_cause};
 use crate::cluster::api::{Nodes, follow_nodes, with_advice};
 use crate::config::{RotateConfig, Withdraw};
+use crate::http::bind::{BindAddress, listen};
+use crate::http::limits::Limits;
+use crate::http::serve::{Listener, Rules, serve};
+use crate::http::{AllowList, admin};
 use crate::lifecycle::Shutdown;
+use crate::metrics::{Metrics, WriteResult, Written};
 
+mod lease;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -42,6 +47,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(5);
 /// Minimum pause before an early check, which happens when a node starts or stops failing.
 const EARLY: Duration = Duration::from_secs(1);
+/// Memory for connections to the metrics, in bytes.
+const CONNECTIONS: u64 = 4 << 20;
 
 /// Reason why a check could not do all of its work.
 #[derive(Debug, Error)]
@@ -58,6 +65,19 @@ enum Trouble {
     /// The count of nodes in the slices may be outdated.
     #[error("the nodes cannot be counted: {why}")]
     Uncounted { why: String },
+    /// The annotation has a limited length, which all agents read.
+    #[error("the count has no room for the labels {labels}: name fewer with --brake-by")]
+    Unlisted { labels: String },
+}
+
+impl Trouble {
+    fn result(&self) -> WriteResult {
+        match self {
+            Trouble::Raced { .. } => WriteResult::Conflict,
+            Trouble::Away { .. } => WriteResult::Unreachable,
+            _ => WriteResult::Rejected,
+        }
+    }
 }
 
 /// Runs the rotator until SIGTERM or SIGINT. Then it releases the lease, so that another rotator
@@ -67,6 +87,11 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
     let api = &config.api;
     let client = client(api.kubeconfig.as_deref(), api.server.as_deref(), None).await?;
     let mut rotator = Rotator::new(&client, config);
+    // The server ends when this is dropped.
+    let mut served = JoinSet::new();
+    if let Some(address) = rotator.config.metrics_bind_address {
+        served.spawn(show(address, &rotator.metrics)?);
+    }
     loop {
         let turn = async {
             rotator.look().await;
@@ -83,8 +108,26 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
     Ok(())
 }
 
+/// Serves the metrics for ever.
+fn show(
+    address: BindAddress,
+    metrics: &Arc<Metrics>,
+) -> Result<impl Future<Output = ()> + use<>, Box<dyn Error + Send + Sync>> {
+    let listener = TcpListener::from_std(listen("--metrics-bind-address", address)?)?;
+    let rules = Rules {
+        listener: Listener::Admin,
+        allow: AllowList::default(),
+        proxied: false,
+        limits: Limits::default().within_memory(CONNECTIONS),
+        metrics: Arc::clone(metrics),
+    };
+    let router = admin::of_rotator(Arc::clone(metrics));
+    Ok(serve(listener, router, rules, std::future::pending()))
+}
+
 struct Rotator {
     config: RotateConfig,
+    metrics: Arc<Metrics>,
     candidate: Candidate,
     rotation: Rotation,
     leases: Api<Lease>,
@@ -119,6 +162,7 @@ impl Rotator {
             said: None,
             led: false,
             switches: None,
+            metrics: Metrics::new(),
             config,
         }
     }
@@ -138,6 +182,10 @@ impl Rotator {
         if std::mem::replace(&mut self.led, leads) != leads {
             tracing::info!(leads, lease = %self.config.lease, "leadership changed");
         }
+        self.metrics.rotating(|rotating| {
+            rotating.leads = leads;
+            rotating.counted = rotating.counted.take().filter(|_| leads);
+        });
         let trouble = result.err().map(|error| error.to_string());
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.said) {
             tracing::warn!(%why, "the rotator could not do all of its work");
@@ -170,6 +218,7 @@ impl Rotator {
         // there.
         steps.retain(|step| !step.withdraw || self.switches.is_some());
         let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
+        let unlisted = nodes.left_out(clock::mono());
         let withdrawn = self.withdraw(&steps).await;
         maintained.and(withdrawn)?;
         if self.config.withdraw == Withdraw::Off && left > 0 {
@@ -179,7 +228,9 @@ impl Rotator {
             );
             return Err(refused("remove the withdrawal label from nodes", why));
         }
-        uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
+        let uncounted = uncounted.map(|why| Trouble::Uncounted { why });
+        let unlisted = unlisted.map(|labels| Trouble::Unlisted { labels });
+        uncounted.or(unlisted).map_or(Ok(()), Err)
     }
 
     /// Creates, repairs and updates the sentinel's slices.
@@ -204,7 +255,12 @@ impl Rotator {
         let now = clock::mono();
         let number = nodes.number();
         let rotates = self.rotation.is_due(number, now);
-        let counted = nodes.publish(rotates, clock::wall(), now);
+        let wall = clock::wall();
+        let counted = nodes.publish(rotates, wall, now);
+        if let Some(count) = counted.clone() {
+            self.metrics
+                .rotating(|rotating| rotating.counted = Some((wall, count)));
+        }
         let wanted = slices::wanted(
             service.spec,
             &self.config,
@@ -246,7 +302,9 @@ impl Rotator {
             } });
             let (params, patch) = (slices::patching(), Patch::Merge(patch));
             let patched = self.labelled.patch_metadata(&step.node, &params, &patch);
-            match ask(&format!("label node {}", step.node), patched).await {
+            let labelled = ask(&format!("label node {}", step.node), patched).await;
+            self.note(Written::Label, &labelled);
+            match labelled {
                 Err(Trouble::Raced { .. }) => {}
                 Err(why @ Trouble::Refused { .. }) => {
                     tracing::debug!(node = step.node, %why, "a node's label could not be written");
@@ -263,6 +321,13 @@ impl Rotator {
             }
         }
         refused
+    }
+
+    fn note<T>(&self, kind: Written, written: &Result<T, Trouble>) {
+        let result = written.as_ref().err();
+        let result = result.map_or(WriteResult::Ok, Trouble::result);
+        self.metrics
+            .rotating(|rotating| rotating.wrote(kind, result));
     }
 
     async fn pause(&self) {
@@ -287,7 +352,13 @@ impl Rotator {
             if !self.candidate.leads(clock::mono()) {
                 break;
             }
-            self.write_one(wanted, write).await?;
+            let written = self.write_one(wanted, write).await;
+            let kind = match write {
+                Write::Count { .. } => Written::Count,
+                _ => Written::Slice,
+            };
+            self.note(kind, &written);
+            written?;
             if let Write::Create { generation, .. } | Write::Update { generation, .. } = write {
                 let now = clock::mono();
                 self.rotation.wrote(*generation, plan.rotates, now);
@@ -374,63 +445,6 @@ impl Rotator {
             }
         }
     }
-
-    /// Reads the lease when that is due, and writes it if necessary.
-    async fn elect(&mut self) -> Result<(), Trouble> {
-        let asked = clock::mono();
-        if !self.candidate.is_due(asked) {
-            return Ok(());
-        }
-        let name = &self.config.lease;
-        let found = ask("read the Lease", self.leases.get_opt(name)).await?;
-        let seen = found.as_ref().map(lease_seen);
-        let step = self.candidate.step(seen.as_ref(), asked);
-        let params = slices::posting();
-        let ours = lease_of(found, name, Some(self.candidate.name()), clock::wall());
-        let written = match step {
-            LeaseStep::Wait => return Ok(()),
-            LeaseStep::Create => ask("create the Lease", self.leases.create(&params, &ours)).await,
-            LeaseStep::Take | LeaseStep::Seize | LeaseStep::Renew => {
-                let replaced = self.leases.replace(name, &params, &ours);
-                ask("update the Lease", replaced).await
-            }
-        };
-        match written {
-            Ok(_) => {
-                self.candidate.wrote(asked);
-                if step == LeaseStep::Seize {
-                    tracing::info!(lease = %name, "took over an expired lease; the sentinel's \
-                                                   endpoint stays unchanged for 10 min");
-                    self.rotation.seized(asked);
-                }
-            }
-            Err(Trouble::Raced { .. }) => self.candidate.lost(),
-            Err(other) => return Err(other),
-        }
-        Ok(())
-    }
-
-    /// Releases the lease, so that another rotator leads at once.
-    async fn give_up(&mut self) {
-        if !self.candidate.leads(clock::mono()) {
-            return;
-        }
-        self.candidate.lost();
-        let name = &self.config.lease;
-        let found = ask("read the Lease", self.leases.get_opt(name)).await;
-        let me = Some(self.candidate.name());
-        let is_ours = |lease: &Lease| lease_seen(lease).holder.as_deref() == me;
-        let Some(found) = found.ok().flatten().filter(is_ours) else {
-            return;
-        };
-        let nobodys = lease_of(Some(found), name, None, clock::wall());
-        let params = slices::posting();
-        let written = self.leases.replace(name, &params, &nobodys);
-        if let Err(error) = ask("release the Lease", written).await {
-            tracing::info!(%error, "the lease could not be released: another rotator takes over \
-                                    when it expires");
-        }
-    }
 }
 
 fn refused(what: &str, why: String) -> Trouble {
@@ -460,31 +474,4 @@ async fn ask<T>(
             why: root_cause(&other),
         },
     })
-}
-
-fn lease_seen(lease: &Lease) -> LeaseSeen {
-    let spec = lease.spec.clone().unwrap_or_default();
-    let seconds = spec.lease_duration_seconds.unwrap_or(0);
-    LeaseSeen {
-        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
-        version: lease.metadata.resource_version.clone().unwrap_or_default(),
-        duration: Duration::from_secs(seconds.try_into().unwrap_or(0)),
-    }
-}
-
-/// The Lease to write, with this holder or with none: `found`, or a new Lease. Its times are only for people.
-/// No rotator compares them with its own clock to decide whether the Lease has expired.
-fn lease_of(found: Option<Lease>, name: &str, holder: Option<&str>, now: Wall) -> Lease {
-    let mut lease = found.unwrap_or_default();
-    lease.metadata.name = Some(name.to_owned());
-    let spec = lease.spec.get_or_insert_default();
-    let now = now.timestamp();
-    if holder.is_some() && spec.holder_identity.as_deref() != holder {
-        spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |n| n.saturating_add(1)));
-        spec.acquire_time = Some(MicroTime(now));
-    }
-    spec.holder_identity = holder.map(str::to_owned);
-    spec.lease_duration_seconds = i32::try_from(LEASE.as_secs()).ok();
-    spec.renew_time = Some(MicroTime(now));
-    lease
 }

@@ -10,7 +10,8 @@ use pathproof_facts::cluster::ObjectName;
 use pathproof_wire::service::FAMILIES;
 
 use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
-use super::values::{OrNone, dns_name, label, minutes, object_name, pair, percent};
+use super::values::{OrNone, bind_address, dns_name, label, minutes, object_name, pair, percent};
+use crate::http::bind::BindAddress;
 
 const WITHDRAWAL: &str = "Withdrawal";
 /// The well-known label of zones, and those of node pools: GKE, EKS, AKS, DOKS, Karpenter.
@@ -135,6 +136,16 @@ pub struct RotateConfig {
         help_heading = WITHDRAWAL
     )]
     pub withdraw_share: u32,
+
+    /// Listen address of /metrics and /livez: IP:PORT, IP, or :PORT; "none" serves neither
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "none",
+        value_parser = bind_address(19256),
+        help_heading = "Metrics"
+    )]
+    pub metrics_bind_address: OrNone<BindAddress>,
 
     #[command(flatten)]
     pub process: ProcessArgs,

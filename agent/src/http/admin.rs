@@ -79,6 +79,16 @@ pub fn router(state: AdminState) -> Router {
         .with_state(state)
 }
 
+/// The rotator's port: /metrics, and /livez, which is 200 while the one thread of the process turns.
+pub fn of_rotator(shown: Arc<Metrics>) -> Router {
+    let page = || async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], shown.encode()) };
+    Router::new()
+        .route("/metrics", get(page))
+        .route("/livez", get(|| async { "alive\n" }))
+        .fallback(|| async { not_found() })
+        .layer(axum::middleware::map_response(seal))
+}
+
 /// Passes on requests of the node itself: from loopback, or from the address that the client dialled.
 async fn for_the_node_itself(
     connection: Option<Extension<Dialled>>,

@@ -1,6 +1,6 @@
 //! The table of metrics: name, kind, labels and meaning of each, and the source of its values.
 
-use Source::{Always, Library, Turn, Value};
+use Source::{Always, Library, Rotator, Turn, Value};
 use pathproof_facts::switches::Enforcement;
 use pathproof_report::Report;
 use prometheus_client::encoding::EncodeMetric;
@@ -9,7 +9,7 @@ use prometheus_client::registry::Unit;
 
 use super::readings::{self as read, unix};
 use super::samples::Samples;
-use super::{Counted, Current};
+use super::{Counted, Current, Rotating, rotator};
 
 pub(super) struct Definition {
     /// Name without unit and without `_total`.
@@ -31,6 +31,8 @@ pub(super) enum Source {
     Turn(fn(&Report, &mut Samples<'_>)),
     /// Counted connections, or the process.
     Always(fn(&Current, &mut Samples<'_>)),
+    /// What a rotator does: absent in an agent.
+    Rotator(fn(&Rotating, &mut Samples<'_>)),
     /// A metric of the library, which counts events as they occur: absent while it is empty.
     Library(fn(&Counted) -> &dyn EncodeMetric),
 }
@@ -190,6 +192,21 @@ definitions! {
     /// Publishing
     Counter "pathproof_publish_writes" ["kind", "result"] = Library(|counted| &counted.publish.0),
         "Writes to the API server by kind (condition, event) and result; absent for kinds that are not published and for failures that did not occur";
+
+    /// Rotator
+    Gauge "pathproof_rotator_leader" [] = Rotator(rotator::leader),
+        "1 if this rotator leads, else 0; all others of this table but the writes are absent unless it does";
+    Gauge "pathproof_rotator_count_timestamp" in Seconds [] = Rotator(rotator::counted_at),
+        "Time of the last complete count of nodes, as Unix time; it stops advancing while the rotator cannot count";
+    Gauge "pathproof_rotator_nodes" [] = Rotator(rotator::nodes),
+        "Nodes in that count: those whose agents publish the condition";
+    Gauge "pathproof_rotator_failing_nodes" [] = Rotator(rotator::failing),
+        "Nodes among them that fail";
+    Gauge "pathproof_rotator_domain_failing_nodes" ["label", "value"]
+        = Rotator(rotator::failing_by_domain),
+        "Failing nodes of a zone or pool, for those that the count lists";
+    Counter "pathproof_rotator_writes" ["kind", "result"] = Rotator(rotator::writes),
+        "Writes to the API server by kind (lease, slice, count, label) and result (ok, conflict, rejected, unreachable)";
 
     /// Agent
     Gauge "pathproof_build_info" ["version", "revision", "abi"] = Turn(read::build),

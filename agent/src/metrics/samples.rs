@@ -21,6 +21,7 @@ impl Collector for Exposition {
             let is_absent = match it.source {
                 Source::Value(_) | Source::Turn(_) => report.is_none(),
                 Source::Always(_) => false,
+                Source::Rotator(_) => current.rotating.is_none(),
                 Source::Library(metric) => metric(counted).is_empty(),
             };
             if is_absent {
@@ -35,6 +36,11 @@ impl Collector for Exposition {
                 (Source::Value(read), Some(report)) => samples.value(read(report)),
                 (Source::Turn(read), Some(report)) => read(report, &mut samples),
                 (Source::Always(read), _) => read(&current, &mut samples),
+                (Source::Rotator(read), _) => {
+                    if let Some(rotating) = &current.rotating {
+                        read(rotating, &mut samples);
+                    }
+                }
                 (Source::Library(metric), _) => metric(counted).encode(samples.encoder)?,
                 (_, None) => {}
             }

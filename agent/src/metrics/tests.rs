@@ -111,6 +111,7 @@ fn every_definition_is_exposed_and_nothing_else() {
     assert!(!metrics.encode().contains("kubeproxy_"));
     metrics.http().as_kube_proxy();
     metrics.publish().want(Published::Condition);
+    metrics.rotating(|_| ());
     for outcome in ["passed", "void"] {
         metrics.counted.measured.probe(lane(), outcome);
     }

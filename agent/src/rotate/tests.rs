@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::lifecycle::tests::CapturedLog;
 
+mod metrics;
 mod server;
 
 use server::{HOUR, LEASE, SERVICE, SLICES, Server};

@@ -1,7 +1,7 @@
 //! Counts the nodes that fail by their own evidence, from their conditions, and decides when to
 //! publish a new count. Nothing here reads a cluster.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use pathproof_facts::fleet_report::FleetReport;
@@ -17,6 +17,9 @@ use super::{ConditionSeen, OUT_OF_DATE, age};
 const ONE_IN: u32 = 50;
 /// Pause before a small change of the number of unsound nodes is published.
 const SMALL: Duration = Duration::from_secs(10);
+/// Minimum time between two counts that are published for [`domains::rise`] alone. The first one is not
+/// delayed: it stops the further nodes of its domain.
+const RISES: Duration = Duration::from_secs(3);
 /// Pause before any other change is published, for example of the number of nodes.
 const OTHER: Duration = Duration::from_secs(60);
 /// Interval of writing an unchanged count: it shows agents that the rotator is alive.
@@ -39,6 +42,8 @@ struct PublishedCount {
     written: Mono,
     /// When this count was first published.
     changed: Mono,
+    /// When a rise in a domain was last published.
+    rose: Option<Mono>,
 }
 
 #[derive(Debug)]
@@ -174,6 +179,18 @@ impl Census {
         report
     }
 
+    /// Labels of counted nodes that the published count leaves out: there are too many, or they are too long.
+    pub fn left_out(&self, now: Mono) -> BTreeSet<&str> {
+        let Some(last) = &self.published else {
+            return BTreeSet::new();
+        };
+        let members = self.nodes.values().filter(|member| member.is_counted(now));
+        let labels = members.flat_map(|member| member.domains.iter().map(|(label, _)| &**label));
+        labels
+            .filter(|label| !last.report.domains.contains_key(*label))
+            .collect()
+    }
+
     /// The count that the sentinel's slices should have now. `None` leaves the slices as they are: before
     /// all nodes are known, or while the watch of Nodes is `silent`. `anyway` means that the slices are
     /// about to be written for another reason.
@@ -189,28 +206,29 @@ impl Census {
         }
         let counted = self.count(wall, now);
         let is_same = |last: &PublishedCount| last.report.is_same(&counted);
+        let rises = |last: &PublishedCount| domains::rise(&last.report, &counted);
         let due = |last: &PublishedCount| {
             let (before, after) = (last.report.count().unsound, counted.count().unsound);
             let leaving_of = |report: &FleetReport| report.leaving.unwrap_or_default();
             let leaving = leaving_of(&last.report).abs_diff(leaving_of(&counted));
             let (since, pause) = match before.abs_diff(after).max(leaving) {
-                _ if last.report.in_use != counted.in_use
-                    || domains::rise(&last.report, &counted) =>
-                {
-                    (last.changed, Duration::ZERO)
-                }
+                _ if last.report.in_use != counted.in_use => (last.changed, Duration::ZERO),
                 0 if is_same(last) => (last.written, BEAT),
                 0 => (last.changed, OTHER),
                 change if change >= 1.max(counted.nodes / ONE_IN) => (last.changed, Duration::ZERO),
                 _ => (last.changed, SMALL),
             };
-            now.since(since) >= pause
+            let rested = last.rose.is_none_or(|at| now.since(at) >= RISES);
+            now.since(since) >= pause || rested && rises(last)
         };
         if anyway || self.published.as_ref().is_none_or(due) {
             // A rotation that writes the same count again does not delay the next change.
             let same = self.published.as_ref().filter(|last| is_same(last));
+            let last = self.published.as_ref();
+            let rose = last.filter(|last| rises(last)).map(|_| now);
             self.published = Some(PublishedCount {
                 changed: same.map_or(now, |last| last.changed),
+                rose: rose.or_else(|| last?.rose),
                 written: now,
                 report: counted,
             });

@@ -68,8 +68,8 @@ pub(super) fn list(report: &mut FleetReport, counted: &Domains<'_>) {
     }
 }
 
-/// Whether more nodes of a domain fail than before, at least two and a tenth of it. That is written at once,
-/// because it may be few nodes of the cluster.
+/// Whether more nodes of a domain fail than before, at least two and a tenth of it. That does not wait for
+/// more nodes, because it may be few nodes of the cluster.
 pub(super) fn rise(before: &FleetReport, after: &FleetReport) -> bool {
     after.domains.iter().any(|(label, domains)| {
         let known = before.domains.get(label);

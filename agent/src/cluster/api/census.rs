@@ -94,6 +94,13 @@ impl Nodes {
         self.known.lock().0.withdrawn()
     }
 
+    /// Labels of failure domains that the published count leaves out, as text; `None` if it has all.
+    pub fn left_out(&self, now: Mono) -> Option<String> {
+        let known = self.known.lock();
+        let labels = Vec::from_iter(known.0.left_out(now)).join(", ");
+        (!labels.is_empty()).then_some(labels)
+    }
+
     /// The current problem of the watch, as a sentence; `None` if it works.
     pub fn trouble(&self) -> Option<String> {
         self.known.lock().1.clone()

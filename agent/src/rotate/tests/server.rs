@@ -277,6 +277,7 @@ impl Server {
             withdraw: Withdraw::Off,
             withdraw_after: Duration::from_secs(60),
             withdraw_share: 20,
+            metrics_bind_address: None,
             api: ApiArgs::default(),
             process: ProcessArgs::default(),
         };

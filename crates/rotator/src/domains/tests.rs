@@ -92,9 +92,31 @@ fn a_failing_pool_is_written_at_once() {
     fail(&mut census, 1);
     assert_eq!(of_pool(&mut census, s(1)), Some(2));
     fail(&mut census, 2);
-    assert_eq!(of_pool(&mut census, s(2)), Some(3));
+    assert_eq!(of_pool(&mut census, s(2)), Some(2), "too soon");
+    assert_eq!(of_pool(&mut census, s(4)), Some(3));
     put(&mut census, "n2", false, &[("pool", "ingress")]);
-    assert_eq!(of_pool(&mut census, s(3)), Some(3), "fewer are not urgent");
+    assert_eq!(of_pool(&mut census, s(8)), Some(3), "fewer are not urgent");
+}
+
+/// A rise that is many nodes of the cluster does not wait for the previous one.
+#[test]
+fn a_rise_does_not_delay_a_larger_change() {
+    let mut census = ingress(0);
+    let mut published = |failing: u32, at| {
+        for number in 0..failing {
+            put(
+                &mut census,
+                &format!("n{number}"),
+                true,
+                &[("pool", "ingress")],
+            );
+        }
+        let report = census.publish(false, false, NOW, at);
+        report.unwrap().count().unsound
+    };
+    assert_eq!(published(0, s(0)), 0);
+    assert_eq!(published(2, s(1)), 2);
+    assert_eq!(published(4, s(2)), 4);
 }
 
 /// Agents read the first 1,024 bytes of a count. If not all domains fit, the count of the fullest one left out is
@@ -144,4 +166,13 @@ fn long_labels_never_make_a_count_unreadable() {
     assert!(report.text().len() <= FLEET_LENGTH);
     assert_eq!(FleetReport::parse(&report.text()).unwrap(), report);
     assert_eq!((report.count().unsound, report.domains.len()), (1, 3));
+    assert!(census.left_out(s(0)).is_empty(), "nothing is published");
+    census.publish(false, false, NOW, s(0));
+    let left_out: Vec<&str> = census.left_out(s(0)).into_iter().collect();
+    assert_eq!(left_out, [&*labels[3], &*labels[4]]);
+    let silent = s(16 * 60);
+    assert!(census.left_out(silent).is_empty(), "no node counts");
+    let mut ingress = ingress(2);
+    ingress.publish(false, false, NOW, s(0));
+    assert!(ingress.left_out(s(0)).is_empty());
 }
