@@ -19,12 +19,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 pub use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use node::{Fault, NodeApi};
+use node::{Fault, Found, NodeApi};
 use outcome::Outcomes;
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_report::condition::{
-    Announcer, ConditionState, Pace, Refusal, Schedule, Status, Written, condition, message,
+    AgentSeen, Announcer, ConditionState, Pace, Refusal, Schedule, Status, condition, message,
 };
 use pathproof_report::{PublishReport, Report};
 use tokio::sync::watch;
@@ -102,7 +102,7 @@ pub fn start(
 
 /// Reads the condition that an earlier agent wrote, once. The read is retried only after faults that may
 /// pass, such as an unreachable API server: meanwhile nothing can be written either.
-async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
+async fn find(node: &NodeApi, pace: Pace) -> Found {
     let mut pause = pace.retry;
     loop {
         match node.read().await {
@@ -115,7 +115,7 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
             Err(error) => {
                 tracing::info!(%error, "the Node's previous condition cannot be read: \
                                         lastTransitionTime starts again");
-                return None;
+                return Found::default();
             }
         }
     }
@@ -156,7 +156,7 @@ impl Publisher {
     async fn run(&self, settings: &Settings, reports: Reports) {
         let (name, pace) = (&settings.node, settings.pace);
         let mut ended = reports.clone();
-        let found = tokio::select! {
+        let (found, told) = tokio::select! {
             found = find(&self.node, pace) => found,
             () = async { while ended.changed().await.is_ok() {} } => return,
         };
@@ -164,7 +164,7 @@ impl Publisher {
         let condition = async {
             if settings.condition {
                 let schedule = Schedule::new(name, pace, found, clock::mono());
-                self.keep_condition(schedule, reports.clone()).await;
+                self.keep_condition(schedule, told, reports.clone()).await;
             }
         };
         let events = async {
@@ -176,7 +176,13 @@ impl Publisher {
         tokio::join!(condition, events);
     }
 
-    async fn keep_condition(&self, mut schedule: Schedule, mut reports: Reports) {
+    /// Keeps the condition, which last showed the agent `told`.
+    async fn keep_condition(
+        &self,
+        mut schedule: Schedule,
+        mut told: Option<AgentSeen>,
+        mut reports: Reports,
+    ) {
         let mut due = Some(Mono(0));
         while wait(&mut reports, due.take()).await {
             let report = reports.borrow_and_update().clone();
@@ -186,6 +192,11 @@ impl Publisher {
                 // ends, it is unknown what it wrote last.
                 schedule.set_uncertain();
             } else {
+                let agent = AgentSeen::of(&report);
+                if (told.as_ref()).is_none_or(|told| told.mode() != agent.mode()) {
+                    schedule.renew(clock::mono());
+                }
+                told = Some(agent);
                 due = self.update_condition(&mut schedule, &report).await;
             }
         }
@@ -201,7 +212,7 @@ impl Publisher {
         let due = schedule.due()?;
         if due <= now {
             let transition = schedule.transition().unwrap_or(wall);
-            let words = words(report, condition);
+            let words = AgentSeen::of(report).sign(&words(report, condition));
             let result = self.node.write(condition, words, wall, transition).await;
             match &result {
                 Ok(()) => schedule.wrote(condition, transition, clock::mono()),

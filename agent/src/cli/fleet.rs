@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pathproof_facts::time::{HumanDuration, Wall};
 use pathproof_judge::eligibility::PRESETS;
+use pathproof_report::condition::AgentSeen;
 use pathproof_rotator::{Group, Row, Tally, age, rows};
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ const SCHEMA: u32 = 1;
 const SENTENCES: usize = 20;
 /// Column where the text of a row begins.
 const INDENT: usize = 2;
-const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
+const TITLES: [&str; 6] = ["node", "verdict", "why", "since", "agent", "eligible"];
 /// Index of the verdict among the titles.
 const VERDICT: usize = 1;
 
@@ -211,11 +212,20 @@ fn cells(row: &Row, now: Wall) -> Cells {
             Some(seconds @ 172_800..) => format!("{} d", seconds / 86_400),
             Some(seconds) => HumanDuration(Duration::from_secs(seconds)).to_string(),
         },
+        row.agent.as_ref().map_or("-".to_owned(), agent),
         match &row.leaving {
             None => "yes".to_owned(),
             Some(why) => format!("no, {}", leaving(why)),
         },
     ]
+}
+
+/// Version and mode. In audit mode the brake holds nothing back.
+fn agent(agent: &AgentSeen) -> String {
+    match agent.mode() {
+        (version, "enforce") if agent.braked => format!("{version} braked"),
+        (version, enforcement) => format!("{version} {enforcement}"),
+    }
 }
 
 fn of_group(group: Group) -> (&'static str, &'static str, Style) {

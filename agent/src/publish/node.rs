@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::api::{Patch, PatchParams, Request};
 use kube::{Api, Client};
 use pathproof_facts::time::Wall;
-use pathproof_report::condition::{ConditionState, Reason, Refusal, Status, TYPE, Written};
+use pathproof_report::condition::{
+    AgentSeen, ConditionState, Reason, Refusal, Status, TYPE, Written,
+};
 use serde_json::json;
 use thiserror::Error;
 
@@ -21,6 +23,9 @@ const MANAGER: &str = "pathproof";
 /// Media type that requests only metadata in answers to writes: a whole Node is tens of kilobytes, and is not
 /// needed.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// The condition that an earlier agent wrote, and that agent.
+pub(super) type Found = (Option<Written>, Option<AgentSeen>);
 
 pub(super) struct NodeApi {
     client: Client,
@@ -38,12 +43,15 @@ impl NodeApi {
     }
 
     /// Reads the condition that an earlier agent wrote.
-    pub(super) async fn read(&self) -> Result<Option<Written>, Fault> {
+    pub(super) async fn read(&self) -> Result<Found, Fault> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = self.in_time(nodes.get(&self.name)).await?;
         let conditions = node.status.and_then(|status| status.conditions);
         let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
-        Ok(conditions.iter().flatten().find(ours).and_then(written))
+        let found = conditions.iter().flatten().find(ours);
+        let message = found.and_then(|condition| condition.message.as_deref());
+        let agent = message.and_then(|message| AgentSeen::read(message).1);
+        Ok((found.and_then(written), agent))
     }
 
     /// Sets the condition by a strategic merge patch with the conditions' merge key. It touches no

@@ -5,6 +5,8 @@ mod server;
 use std::cell::Cell;
 use std::time::Duration;
 
+use pathproof_facts::switches::Enforcement;
+use pathproof_judge::brake::BrakeReason;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_report::condition::Pace;
 use pathproof_samples as sample;
@@ -101,7 +103,7 @@ async fn our_condition_alone_is_patched_by_its_type() {
         "type": "ServiceDatapathReady",
         "status": "False",
         "reason": "DatapathBrokenLeaked",
-        "message": FLUSHED,
+        "message": format!("{FLUSHED} [pathproof 0.1.0, enforce]"),
         "lastHeartbeatTime": at,
         "lastTransitionTime": at,
     }]}});
@@ -139,6 +141,45 @@ async fn the_condition_of_an_earlier_agent_is_kept() {
     let condition = condition_of(&patch);
     assert_eq!(condition["status"], "False");
     assert_ne!(condition["lastTransitionTime"], "2026-11-21T11:00:00Z");
+}
+
+/// A change of the mode alone is written once. The brake is shown at the next write.
+#[tokio::test]
+async fn another_mode_is_written_and_the_brake_waits() {
+    let world = World::begin(Server::start().await, settings(true, false));
+    let mut report = sound();
+    world.say(report.clone());
+    let message = |seen: &Seen| condition_of(seen)["message"].as_str().unwrap().to_owned();
+    let first = message(&world.server.nth("PATCH", 0).await);
+    assert!(first.ends_with(" [pathproof 0.1.0, enforce]"), "{first}");
+    world
+        .until_counted(Published::Condition, WriteResult::Ok, 1)
+        .await;
+    report.agent.enforcement = Enforcement::Audit;
+    world.say(report.clone());
+    let second = message(&world.server.nth("PATCH", 1).await);
+    assert!(second.ends_with(" [pathproof 0.1.0, audit]"), "{second}");
+    report.answers.held = Some(BrakeReason::Turn);
+    world.say(report);
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(world.server.count("PATCH"), 2);
+}
+
+#[rstest]
+#[case::of_an_earlier_release("m", 1)]
+#[case::of_another_version("m [pathproof 0.0.9, enforce]", 1)]
+#[case::of_the_same_agent("m [pathproof 0.1.0, enforce]", 0)]
+#[tokio::test]
+async fn a_new_version_writes_once(#[case] message: &str, #[case] writes: usize) {
+    let server = Server::start().await;
+    server.has_condition(json!([
+        {"type": "ServiceDatapathReady", "status": "True", "reason": "DatapathProven",
+         "message": message, "lastTransitionTime": "2026-11-21T11:00:00Z"},
+    ]));
+    let world = World::begin(server, settings(true, false));
+    world.say(sound());
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.server.count("PATCH"), writes);
 }
 
 #[rstest]

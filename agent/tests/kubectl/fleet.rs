@@ -31,7 +31,7 @@ fn node(name: &str, status: &str, reason: &str) -> Value {
             { "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it is" },
             {
                 "type": "ServiceDatapathReady", "status": status, "reason": reason,
-                "message": "what the agent wrote", "lastHeartbeatTime": now.to_string(),
+                "message": "what the agent wrote [pathproof 0.1.0, audit]", "lastHeartbeatTime": now.to_string(),
                 "lastTransitionTime": since.to_string(),
             },
         ] },
@@ -70,7 +70,7 @@ fn the_list_is_made_of_conditions() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     let head = "NOT READY  5 nodes: 1 not ready, 1 uncertain, 1 leaving, 1 healthy, 1 not Linux\n";
     assert!(said.out.starts_with(head), "{}", said.out);
-    let sick = "✗ worker-2  broken    leaked        4 min  yes\n      What the agent wrote.\n";
+    let sick = "✗ worker-2  broken    leaked        4 min  0.1.0 audit  yes\n      What the agent wrote.\n";
     assert!(said.out.contains(sick), "{}", said.out);
     assert!(said.out.contains("kubectl pathproof why worker-2"));
     let expected = [

@@ -12,9 +12,13 @@ use std::iter;
 pub use announce::Announcer;
 use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_facts::named;
+use pathproof_facts::switches::Enforcement;
 use pathproof_facts::text::visible;
 use pathproof_judge::verdict::Verdict;
 pub use schedule::{Pace, Refusal, Schedule, Written};
+use serde::Serialize;
+
+use crate::Report;
 
 /// The condition's type: the merge key of a Node's conditions, so that writes touch no other condition.
 pub const TYPE: &str = "ServiceDatapathReady";
@@ -190,6 +194,60 @@ pub fn message(verdict: &Verdict, condition: ConditionState, lenience: Option<&s
     let fits = |also: &String| text.len() + also.len() <= MESSAGE_MAX;
     let also = also.filter(fits).unwrap_or_default();
     bounded(text + &also)
+}
+
+/// Begins the part of a Node's message that [`AgentSeen`] holds.
+const AGENT_MARK: &str = " [pathproof ";
+
+/// What a condition shows of its agent, at the end of its message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AgentSeen {
+    pub version: String,
+    /// `enforce` or `audit`.
+    pub enforcement: String,
+    /// Whether the fleet brake holds back a 503.
+    pub braked: bool,
+}
+
+impl AgentSeen {
+    pub fn of(report: &Report) -> Self {
+        let enforcement = match report.agent.enforcement {
+            Enforcement::Enforce => "enforce",
+            Enforcement::Audit => "audit",
+        };
+        Self {
+            version: report.agent.version.clone(),
+            enforcement: enforcement.to_owned(),
+            braked: report.answers.held.is_some(),
+        }
+    }
+
+    /// The part whose change is written soon. The brake may change many nodes at once.
+    pub fn mode(&self) -> (&str, &str) {
+        (&self.version, &self.enforcement)
+    }
+
+    /// Appends this to a message.
+    pub fn sign(&self, message: &str) -> String {
+        let (version, enforcement) = self.mode();
+        let braked = if self.braked { ", braked" } else { "" };
+        format!("{message}{AGENT_MARK}{version}, {enforcement}{braked}]")
+    }
+
+    /// Splits a message; `None` if an earlier release wrote it.
+    pub fn read(message: &str) -> (&str, Option<Self>) {
+        let signed = || {
+            let (message, words) = message.strip_suffix(']')?.rsplit_once(AGENT_MARK)?;
+            let mut words = words.split(", ").map(str::to_owned);
+            let agent = Self {
+                version: words.next()?,
+                enforcement: words.next()?,
+                braked: words.next().is_some(),
+            };
+            Some((message, Some(agent)))
+        };
+        signed().unwrap_or((message, None))
+    }
 }
 
 /// Truncates at a character, with an ellipsis.

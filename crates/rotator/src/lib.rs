@@ -11,7 +11,7 @@ use std::time::Duration;
 use pathproof_facts::time::{HumanDuration, Wall};
 use pathproof_judge::eligibility::always_counts;
 use pathproof_judge::explain::label;
-use pathproof_report::condition::{Reason, Status, TYPE, says_leaving};
+use pathproof_report::condition::{AgentSeen, Reason, Status, TYPE, says_leaving};
 use serde::{Serialize, Serializer};
 
 /// A condition that is older than this is out of date: agents write it every 5 min.
@@ -73,6 +73,8 @@ pub struct Row {
     pub since: Option<Wall>,
     /// Why the node is leaving, in one word such as a taint's key.
     pub leaving: Option<String>,
+    /// The agent, its mode and the brake when it wrote the condition; `None` from an earlier release.
+    pub agent: Option<AgentSeen>,
 }
 
 fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -138,11 +140,13 @@ fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
         sentence: None,
         since: None,
         leaving: deleted.or(tainted),
+        agent: None,
     }
 }
 
 fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     let reason = Reason::parse(&condition.reason);
+    let (message, agent) = AgentSeen::read(&condition.message);
     let age = condition.heartbeat.map(|at| age(at, now));
     if age.is_none_or(|age| age > OUT_OF_DATE) {
         let unwritten = match age {
@@ -152,9 +156,9 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
         return Row {
             since: condition.heartbeat,
             sentence: Some(format!(
-                "its agent {unwritten}: check the agent's pod; the last message was: {}",
-                condition.message
+                "its agent {unwritten}: check the agent's pod; the last message was: {message}"
             )),
+            agent,
             ..blank(node, "out of date", "no heartbeat".to_owned())
         };
     }
@@ -162,8 +166,9 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     let why = reason.map_or_else(|| condition.reason.clone(), |_| label(why));
     let mut row = blank(node, verdict, why);
     row.since = condition.transition;
-    row.sentence = (row.group != Group::Healthy).then(|| condition.message.clone());
-    if reason == Some(Reason::Leaving) || says_leaving(&condition.message) {
+    row.agent = agent;
+    row.sentence = (row.group != Group::Healthy).then(|| message.to_owned());
+    if reason == Some(Reason::Leaving) || says_leaving(message) {
         row.leaving.get_or_insert("leaving".to_owned());
     }
     row

@@ -194,6 +194,44 @@ fn a_broken_node_that_leaves_is_recognised_by_its_message() {
     assert_eq!((row.group, row.verdict), (Group::Leaving, "broken"));
 }
 
+#[rstest]
+#[case("it works [pathproof 0.1.0, audit]", "it works", Some(("0.1.0", "audit", false)))]
+#[case("a [b] [pathproof 0.1.0, enforce, braked]", "a [b]", Some(("0.1.0", "enforce", true)))]
+#[case("what an earlier agent wrote", "what an earlier agent wrote", None)]
+#[case("to [fd00::1]", "to [fd00::1]", None)]
+#[case("cut [pathproof 0.1.0]", "cut [pathproof 0.1.0]", None)]
+fn the_message_names_its_agent(
+    #[case] message: &str,
+    #[case] sentence: &str,
+    #[case] expected: Option<(&str, &str, bool)>,
+) {
+    let (found, agent) = AgentSeen::read(message);
+    assert_eq!(found, sentence);
+    let shown = |agent: &AgentSeen| agent.sign(found);
+    assert!(agent.as_ref().is_none_or(|agent| shown(agent) == message));
+    let expected = expected.map(|(version, enforcement, braked)| AgentSeen {
+        version: version.to_owned(),
+        enforcement: enforcement.to_owned(),
+        braked,
+    });
+    assert_eq!(agent, expected);
+}
+
+#[test]
+fn a_row_shows_the_agent_and_not_in_its_sentence() {
+    let mut node = with(Status::False, "DatapathBrokenLeaked");
+    let seen = node.condition.as_mut().unwrap();
+    seen.message.push_str(" [pathproof 0.1.0, enforce]");
+    let agent = AgentSeen::read(&seen.message).1;
+    assert!(agent.is_some());
+    for age in [100, 3_600] {
+        node.condition.as_mut().unwrap().heartbeat = Some(before(Duration::from_secs(age)));
+        let row = row(&node, NOW);
+        assert_eq!(row.agent, agent);
+        assert!(row.sentence.unwrap().ends_with("what the agent said"));
+    }
+}
+
 #[test]
 fn a_node_without_a_condition_is_in_doubt() {
     let row = row(&node("worker-1"), NOW);

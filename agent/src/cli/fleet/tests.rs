@@ -26,17 +26,18 @@ fn condition(name: &str, status: Status, reason: &str, message: &str, since: i64
 }
 
 fn proven(name: &str, since: i64) -> NodeSeen {
-    let message = "IPv4: a new connection from a pod of this node succeeded 40 ms ago";
+    let message = "IPv4: a new connection from a pod of this node succeeded 40 ms ago \
+                   [pathproof 0.1.0, enforce]";
     condition(name, Status::True, "DatapathProven", message, since)
 }
 
 fn mixed() -> Vec<Row> {
     let leaked = "IPv4: every Service with new connections failed for 12 s (shop/web:http, \
                   shop/cart:grpc: leaked, left the node untranslated); no connection succeeded in \
-                  that time";
+                  that time [pathproof 0.1.0, enforce, braked]";
     let stale = "IPv4: connections succeed, except to \
                  shop/checkout-with-a-rather-long-name-for-a-service:https (stale, sent to an \
-                 endpoint that was removed; 40 failed so far)";
+                 endpoint that was removed; 40 failed so far) [pathproof 0.0.9, audit]";
     let mut leaving = proven("worker-7", 3_590);
     leaving
         .taints
@@ -178,6 +179,8 @@ fn the_document_names_what_the_page_shows() {
     assert_eq!(first["verdict"], "broken");
     assert_eq!(first["since"], "2026-11-21T23:55:50Z");
     assert_eq!(first["leaving"], serde_json::Value::Null);
+    let agent = serde_json::json!({"version": "0.1.0", "enforcement": "enforce", "braked": true});
+    assert_eq!(first["agent"], agent);
     let leaving = document["nodes"].as_array().unwrap().iter();
     let leaving: Vec<_> = leaving.filter(|node| node["group"] == "leaving").collect();
     assert_eq!(leaving.len(), 1);

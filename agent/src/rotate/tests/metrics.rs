@@ -26,7 +26,8 @@ fn writes(rotator: &Rotator, kind: &str, result: &str) -> Option<f64> {
 async fn only_the_leader_shows_a_count() {
     const COUNTED: &str = "pathproof_rotator_count_timestamp_seconds";
     let server = Server::start().await;
-    (server.store().nodes, server.store().failing) = (3, 1);
+    server.store().nodes = 3;
+    server.store().failing = 1;
     let mut first = server.rotator("a", HOUR).await;
     let mut second = server.rotator("b", HOUR).await;
     server.until_counted(&mut first, FAILING).await;
@@ -90,7 +91,7 @@ async fn the_port_serves_metrics_and_livez_only() {
     metrics.rotating(|rotating| rotating.leads = true);
     let router = admin::of_rotator(metrics);
     for (path, code, part) in [
-        ("/metrics", 200, "pathproof_rotator_leader 1"),
+        ("/metrics", 200_u16, "pathproof_rotator_leader 1"),
         ("/livez", 200, "alive"),
         ("/verdict", 404, ""),
     ] {

@@ -137,6 +137,13 @@ impl Schedule {
         });
     }
 
+    /// Brings the next heartbeat forward, because the message shows another agent or mode.
+    pub fn renew(&mut self, now: Mono) {
+        let jitter = spread(&self.node, JITTER, self.pace.jitter);
+        let soon = now.plus(self.pace.settle).plus(jitter);
+        self.heartbeat_at = self.heartbeat_at.map(|at| at.min(soon));
+    }
+
     /// Time of the next write of the current condition; `None` before the first call of
     /// [`observe`](Self::observe).
     pub fn due(&self) -> Option<Mono> {

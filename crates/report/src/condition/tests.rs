@@ -192,6 +192,23 @@ fn an_agent_that_begins_keeps_what_it_finds() {
     assert_eq!(schedule.transition(), Some(wall(0)));
 }
 
+/// Before the first write there is nothing to renew.
+#[test]
+fn a_changed_mode_is_written_once_and_soon() {
+    let mut schedule = schedule("node-1", None);
+    schedule.renew(at(0));
+    schedule.observe(sound(), at(0), wall(0));
+    schedule.wrote(sound(), wall(0), at(1));
+    assert!(schedule.due() > Some(at(150)), "{:?}", schedule.due());
+    schedule.renew(at(20));
+    let due = schedule.due().unwrap();
+    assert!(due >= at(30) && due <= at(35), "{due:?}");
+    schedule.renew(at(25));
+    assert_eq!(schedule.due(), Some(due), "no later");
+    schedule.wrote(sound(), wall(0), at(35));
+    assert!(schedule.due() > Some(at(185)), "{:?}", schedule.due());
+}
+
 #[test]
 fn a_node_that_is_registered_again_gets_its_condition_at_once() {
     let mut schedule = schedule("node-1", None);
