@@ -18,6 +18,9 @@ pub(crate) const UNTIL_MINUTE_10: &str = "1x19 0x100";
 /// 0 for ten minutes, then 1 for twenty, then 0.
 pub(crate) const MINUTES_10_TO_30: &str = "0x19 1x39 0x60";
 
+/// Time of a rotator's last count.
+pub(crate) const COUNTED: &str = "pathproof_rotator_count_timestamp_seconds";
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fleet(BTreeMap<String, String>);
 
@@ -27,7 +30,28 @@ impl Fleet {
         for node in 1..=nodes {
             fleet.add_agent(&format!("node-{node}"), "");
         }
+        fleet.add_rotators();
         fleet
+    }
+
+    /// Adds two rotators, of which the first leads.
+    fn add_rotators(&mut self) {
+        for pod in ["rotator-1", "rotator-2"] {
+            let labels = format!("job=\"pathproof-rotator\",pod=\"{pod}\"");
+            self.put("up", &labels, ALWAYS_1);
+            for kind in ["lease", "slice", "count", "label"] {
+                for result in ["ok", "conflict", "rejected", "unreachable"] {
+                    let values = match (pod, result) {
+                        ("rotator-1", "ok") => "0+2x120",
+                        _ => ALWAYS_0,
+                    };
+                    let labels = format!("{labels},kind=\"{kind}\",result=\"{result}\"");
+                    self.put("pathproof_rotator_writes_total", &labels, values);
+                }
+            }
+        }
+        let leader = "job=\"pathproof-rotator\",pod=\"rotator-1\"";
+        self.put(COUNTED, leader, "0+30x120");
     }
 
     /// Adds an agent of a healthy node. `pod` distinguishes two agents on one node.

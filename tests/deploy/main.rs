@@ -10,6 +10,7 @@ mod find;
 mod fleet;
 mod gitops;
 mod install;
+mod labels;
 mod listed;
 mod many;
 mod options;

@@ -7,7 +7,7 @@ use node_tests::prelude::*;
 use crate::alerts::{
     CRITICAL, WARNING, broken, expect, expect_every, expect_words, first_broken, stay_broken,
 };
-use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, MINUTES_10_TO_30};
+use crate::fleet::{ALWAYS_0, COUNTED, FROM_MINUTE_10, Firing, Fleet, MINUTES_10_TO_30};
 
 const MANY: &str = "PathproofManyNodesBroken";
 
@@ -288,4 +288,65 @@ fn words_of_the_fleet_are_filled_in() {
     let unknown = format!("{before} are broken or stale at the same time; 2 of them. {after}");
     let words = ["2 nodes do not route Services", &unknown];
     expect_words(&fleet, MANY, &json!({ "severity": CRITICAL }), words);
+}
+
+const LEADER: &str = "pod=\"rotator-1\"";
+
+/// Cases: times of the leader's counts, and those of the other rotator from the time when it leads. A killed leader
+/// is replaced within a minute.
+#[rstest]
+#[case::the_leader_hangs("0+30x19 570x100", None, true)]
+#[case::nobody_leads("0+30x19 stale", None, true)]
+#[case::another_leads_soon("0+30x19 stale", Some("_x22 660+30x98"), false)]
+#[case::another_leads_late("0+30x19 stale", Some("_x26 780+30x94"), true)]
+fn failing_nodes_are_counted_by_somebody(
+    #[case] leader: &str,
+    #[case] other: Option<&str>,
+    #[case] fires: bool,
+) {
+    let mut fleet = Fleet::healthy(3);
+    fleet.set(COUNTED, &[LEADER], leader);
+    if let Some(other) = other {
+        let labels = "job=\"pathproof-rotator\",pod=\"rotator-2\"";
+        fleet.put(COUNTED, labels, other);
+    }
+    let nobody = Firing::of_fleet("PathproofNobodyCounts", WARNING);
+    let nobody: Vec<_> = fires.then_some(nobody).into_iter().collect();
+    let after = if other.is_none() { &nobody[..] } else { &[] };
+    expect(&fleet, &[("11m", &[]), ("12m30s", &nobody), ("20m", after)]);
+}
+
+/// A replica that restarts is no fault. If all disappear, they are missed because they were there an hour ago.
+#[test]
+fn rotators_that_disappear() {
+    let nobody = [Firing::of_fleet("PathproofNobodyCounts", WARNING)];
+    let mut fleet = Fleet::healthy(3);
+    fleet.set("up", &["pod=\"rotator-2\""], "1x19 0x10 1x90");
+    expect(&fleet, &[("12m", &[]), ("20m", &[])]);
+    fleet.set("up", &["job=\"pathproof-rotator\""], "1x10 stale");
+    fleet.set(COUNTED, &[LEADER], "0+30x10 stale");
+    expect(&fleet, &[("59m", &[]), ("62m30s", &nobody)]);
+}
+
+/// Cases: kind and result of the leader's writes, their sum, and whether they fire.
+#[rstest]
+#[case::refused("slice", "rejected", "0x19 0+6x100", true)]
+#[case::not_answered("count", "unreachable", "0x19 0+6x100", true)]
+#[case::a_label_among_many("label", "rejected", "0x19 0+6x100", true)]
+#[case::races("slice", "conflict", "0x19 0+6x100", false)]
+#[case::a_short_outage("slice", "unreachable", "0x19 0+6x2 12x100", false)]
+fn writes_of_the_rotator_that_fail(
+    #[case] kind: &str,
+    #[case] result: &str,
+    #[case] values: &str,
+    #[case] fires: bool,
+) {
+    const WRITES: &str = "pathproof_rotator_writes_total";
+    let mut fleet = Fleet::healthy(3);
+    let kind = format!("kind=\"{kind}\"");
+    let result = format!("result=\"{result}\"");
+    fleet.set(WRITES, &[LEADER, &kind, &result], values);
+    let fail = Firing::of_fleet("PathproofRotatorWritesFail", WARNING);
+    let fail: Vec<_> = fires.then_some(fail).into_iter().collect();
+    expect(&fleet, &[("14m", &[]), ("25m", &fail)]);
 }

@@ -117,6 +117,26 @@ hostAliases:
 {{- if and .Values.shared.create .Values.sentinel.enabled }}true{{ end -}}
 {{- end }}
 
+{{/* Whether the rotator's metrics are scraped. */}}
+{{- define "pathproof.rotatorMetrics" -}}
+{{- if and (include "pathproof.rotator" .) .Values.rotator.metricsPort }}true{{ end -}}
+{{- end }}
+
+{{/* Value of the label job of the agents' series. */}}
+{{- define "pathproof.job" -}}
+{{- .Values.metrics.job | default "pathproof" -}}
+{{- end }}
+
+{{/* Rules or the dashboard, with the labels of the user's Prometheus: context, text. */}}
+{{- define "pathproof.relabelled" -}}
+{{- $label := (index . 0).Values.metrics.clusterLabel | default "cluster" }}
+{{- $text := index . 1 | replace "job=\"pathproof" (printf "job=\"%s" (include "pathproof.job" (index . 0))) }}
+{{- range list "by (%s" "on (%s" "{%s=~" "$labels.%s" "build_info, %s)" "\"%s\": " }}
+{{- $text = replace (printf . "cluster") (printf . $label) $text }}
+{{- end }}
+{{- $text }}
+{{- end }}
+
 {{/* Whether the pod probe is part of this release. */}}
 {{- define "pathproof.echo" -}}
 {{- if and .Values.shared.create .Values.echo.enabled .Values.sentinel.enabled (eq .Values.agent.view "full") }}true{{ end -}}
@@ -288,6 +308,9 @@ have another default for. */}}
 {{- end }}
 {{- with .brakeBy }}
 - "--brake-by={{ join `,` . }}"
+{{- end }}
+{{- with .metricsPort }}
+- "--metrics-bind-address=0.0.0.0:{{ . }}"
 {{- end }}
 {{- if ne .withdraw "off" }}
 - "--withdraw={{ .withdraw }}"
