@@ -156,7 +156,7 @@ impl Publisher {
     async fn run(&self, settings: &Settings, reports: Reports) {
         let (name, pace) = (&settings.node, settings.pace);
         let mut ended = reports.clone();
-        let (found, told) = tokio::select! {
+        let (found, shown) = tokio::select! {
             found = find(&self.node, pace) => found,
             () = async { while ended.changed().await.is_ok() {} } => return,
         };
@@ -164,7 +164,7 @@ impl Publisher {
         let condition = async {
             if settings.condition {
                 let schedule = Schedule::new(name, pace, found, clock::mono());
-                self.keep_condition(schedule, told, reports.clone()).await;
+                self.keep_condition(schedule, shown, reports.clone()).await;
             }
         };
         let events = async {
@@ -176,11 +176,11 @@ impl Publisher {
         tokio::join!(condition, events);
     }
 
-    /// Keeps the condition, which last showed the agent `told`.
+    /// Keeps the condition up to date. `shown` is the agent in the API server's copy.
     async fn keep_condition(
         &self,
         mut schedule: Schedule,
-        mut told: Option<AgentSeen>,
+        mut shown: Option<AgentSeen>,
         mut reports: Reports,
     ) {
         let mut due = Some(Mono(0));
@@ -193,10 +193,10 @@ impl Publisher {
                 schedule.set_uncertain();
             } else {
                 let agent = AgentSeen::of(&report);
-                if (told.as_ref()).is_none_or(|told| told.mode() != agent.mode()) {
+                if (shown.as_ref()).is_none_or(|shown| shown.mode() != agent.mode()) {
                     schedule.renew(clock::mono());
                 }
-                told = Some(agent);
+                shown = Some(agent);
                 due = self.update_condition(&mut schedule, &report).await;
             }
         }

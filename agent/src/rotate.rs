@@ -108,7 +108,7 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
     Ok(())
 }
 
-/// Serves the metrics for ever.
+/// Opens the port of the metrics, and returns the task that serves it.
 fn show(
     address: BindAddress,
     metrics: &Arc<Metrics>,

@@ -2,11 +2,27 @@
 //! long kube-proxy takes to follow.
 
 use node_tests::cluster::{Process, base};
+use node_tests::http;
 use node_tests::prelude::*;
 
 use crate::scene::{PATIENCE, Scene};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+
+const METRICS: &str = "127.0.0.1:19257";
+
+/// Waits until the rotator's metrics have these lines.
+fn wait_metrics(scene: &Scene, lines: &[&str]) {
+    let address: SocketAddr = METRICS.parse().expect("an address");
+    let mut page = String::new();
+    let shown = until(PATIENCE, || {
+        let asked = || http::get(address, "/metrics", PATIENCE);
+        page = scene.world.node.run(asked).ok()?.body;
+        let has = |line: &&str| page.lines().any(|shown| shown == *line);
+        lines.iter().all(has).then_some(())
+    });
+    assert!(shown.is_some(), "not all of {lines:?}: {page}");
+}
 
 /// The distinct ports of the sentinel's slices, one per generation.
 fn generations(scene: &Scene) -> Vec<u64> {
@@ -24,7 +40,8 @@ fn rotator(scene: &Scene) -> Process {
     let mut command = scene.world.node.command(agent_binary().expect("a binary"));
     command
         .args(["rotate", "--interval", "10", "--kubeconfig"])
-        .arg(file);
+        .arg(file)
+        .arg(format!("--metrics-bind-address={METRICS}"));
     Process::start(command, "rotator", scene.world.dir()).expect("a rotator")
 }
 
@@ -78,6 +95,15 @@ fn a_rotation_is_followed_and_its_lag_known() {
         Some("pathproof-sentinel"),
         "{}",
         rotator.log()
+    );
+    wait_metrics(
+        &scene,
+        &[
+            "pathproof_rotator_leader 1.0",
+            "pathproof_rotator_nodes 1.0",
+            "pathproof_rotator_failing_nodes 0.0",
+            "pathproof_rotator_writes_total{kind=\"slice\",result=\"rejected\"} 0.0",
+        ],
     );
     let metrics = scene.agent().metrics().expect("metrics");
     assert!(

@@ -1,5 +1,5 @@
-//! The labels `job` and `cluster` of rules, dashboard and scrapes can be the user's, and the rotator is scraped
-//! under a job of its own.
+//! Users can change the labels `job` and `cluster` of rules, dashboard and scrapes. The rotator has another job
+//! than the agents.
 
 use std::fs;
 

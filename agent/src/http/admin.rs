@@ -79,7 +79,7 @@ pub fn router(state: AdminState) -> Router {
         .with_state(state)
 }
 
-/// The rotator's port: /metrics, and /livez, which is 200 while the one thread of the process turns.
+/// The rotator's port: /metrics, and /livez, which is 200 while the process's only thread is not blocked.
 pub fn of_rotator(shown: Arc<Metrics>) -> Router {
     let page = || async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], shown.encode()) };
     Router::new()

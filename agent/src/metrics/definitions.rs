@@ -31,7 +31,7 @@ pub(super) enum Source {
     Turn(fn(&Report, &mut Samples<'_>)),
     /// Counted connections, or the process.
     Always(fn(&Current, &mut Samples<'_>)),
-    /// What a rotator does: absent in an agent.
+    /// State of a rotator: absent in an agent.
     Rotator(fn(&Rotating, &mut Samples<'_>)),
     /// A metric of the library, which counts events as they occur: absent while it is empty.
     Library(fn(&Counted) -> &dyn EncodeMetric),
@@ -195,18 +195,18 @@ definitions! {
 
     /// Rotator
     Gauge "pathproof_rotator_leader" [] = Rotator(rotator::leader),
-        "1 if this rotator leads, else 0; all others of this table but the writes are absent unless it does";
+        "1 if this rotator leads; while it is 0, the next four are absent";
     Gauge "pathproof_rotator_count_timestamp" in Seconds [] = Rotator(rotator::counted_at),
-        "Time of the last complete count of nodes, as Unix time; it stops advancing while the rotator cannot count";
+        "Time of the last complete count of nodes, as Unix time";
     Gauge "pathproof_rotator_nodes" [] = Rotator(rotator::nodes),
-        "Nodes in that count: those whose agents publish the condition";
+        "Nodes whose agents publish the condition";
     Gauge "pathproof_rotator_failing_nodes" [] = Rotator(rotator::failing),
-        "Nodes among them that fail";
+        "Failing nodes among them";
     Gauge "pathproof_rotator_domain_failing_nodes" ["label", "value"]
         = Rotator(rotator::failing_by_domain),
-        "Failing nodes of a zone or pool, for those that the count lists";
+        "Failing nodes of the zones and pools that the count lists";
     Counter "pathproof_rotator_writes" ["kind", "result"] = Rotator(rotator::writes),
-        "Writes to the API server by kind (lease, slice, count, label) and result (ok, conflict, rejected, unreachable)";
+        "Writes to the API server by kind (lease, slice, count, label) and result";
 
     /// Agent
     Gauge "pathproof_build_info" ["version", "revision", "abi"] = Turn(read::build),

@@ -1,4 +1,4 @@
-//! What a rotator counted and wrote.
+//! State of a rotator: its lease, its last count and its writes.
 
 use pathproof_facts::fleet_report::FleetReport;
 use pathproof_facts::named;
@@ -8,7 +8,7 @@ use super::WriteResult;
 use super::samples::Samples;
 
 named! {
-    /// What a write of the rotator is about.
+    /// Kinds of writes.
     pub enum Written {
         Lease = "lease",
         /// The sentinel's slices, with or without the count.
@@ -20,7 +20,7 @@ named! {
     }
 }
 
-/// Results that the rotator tells apart.
+/// Results that a rotator's write can have; an agent's writes have more.
 const RESULTS: [WriteResult; 4] = [
     WriteResult::Ok,
     WriteResult::Conflict,

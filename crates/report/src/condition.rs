@@ -196,10 +196,10 @@ pub fn message(verdict: &Verdict, condition: ConditionState, lenience: Option<&s
     bounded(text + &also)
 }
 
-/// Begins the part of a Node's message that [`AgentSeen`] holds.
+/// Separates the sentence of a condition's message from its [`AgentSeen`].
 const AGENT_MARK: &str = " [pathproof ";
 
-/// What a condition shows of its agent, at the end of its message.
+/// An agent's version and mode, at the end of its condition's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AgentSeen {
     pub version: String,

@@ -1,4 +1,4 @@
-//! What a rotator shows to Prometheus.
+//! The rotator's metrics: the lease, the count and the writes.
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
