@@ -28,7 +28,7 @@ const MODULES: [(&str, &str); 27] = [
     ("state", "files"),
     ("sentinel", "config netfilter netlink probe"),
     ("publish", "causes clock metrics"),
-    ("rotate", "clock cluster config lifecycle"),
+    ("rotate", "clock cluster config http lifecycle metrics"),
     ("echo", "args lifecycle"),
     ("kube_proxy_compat", "args config input netfilter netlink"),
     ("http", "clock lifecycle metrics"),
