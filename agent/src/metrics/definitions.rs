@@ -194,13 +194,19 @@ definitions! {
         "Writes to the API server by kind (condition, event) and result; absent for kinds that are not published and for failures that did not occur";
 
     /// Rotator
-    Gauge "pathproof_rotator_leader" [] = Rotator(rotator::leader),
+    Gauge "pathproof_rotator_leader" []
+        = Rotator(|rotating, to| to.value(Some(f64::from(rotating.leads)))),
         "1 if this rotator leads; while it is 0, the next four are absent";
-    Gauge "pathproof_rotator_count_timestamp" in Seconds [] = Rotator(rotator::counted_at),
+    Gauge "pathproof_rotator_count_timestamp" in Seconds []
+        = Rotator(|rotating, to| {
+            to.value(rotating.counted.as_ref().map(|(at, _)| at.0 as f64 / 1e9));
+        }),
         "Time of the last complete count of nodes, as Unix time";
-    Gauge "pathproof_rotator_nodes" [] = Rotator(rotator::nodes),
+    Gauge "pathproof_rotator_nodes" []
+        = Rotator(|rotating, to| to.value(rotating.of_count(|report| report.nodes))),
         "Nodes whose agents publish the condition";
-    Gauge "pathproof_rotator_failing_nodes" [] = Rotator(rotator::failing),
+    Gauge "pathproof_rotator_failing_nodes" []
+        = Rotator(|rotating, to| to.value(rotating.of_count(|report| report.count().unsound))),
         "Failing nodes among them";
     Gauge "pathproof_rotator_domain_failing_nodes" ["label", "value"]
         = Rotator(rotator::failing_by_domain),

@@ -39,39 +39,22 @@ pub struct Rotating {
 
 impl Rotating {
     pub fn wrote(&mut self, what: Written, result: WriteResult) {
-        let place = RESULTS.iter().position(|one| *one == result);
-        if let Some(place) = place {
+        if let Some(place) = RESULTS.iter().position(|one| *one == result) {
             self.writes[what as usize][place] += 1;
         }
     }
 
-    fn report(&self) -> Option<&FleetReport> {
-        Some(&self.counted.as_ref()?.1)
+    /// A number of the last count.
+    pub(super) fn of_count(&self, read: fn(&FleetReport) -> u32) -> Option<f64> {
+        let (_, report) = self.counted.as_ref()?;
+        Some(f64::from(read(report)))
     }
-}
-
-pub(super) fn leader(rotating: &Rotating, to: &mut Samples<'_>) {
-    to.value(Some(f64::from(rotating.leads)));
-}
-
-pub(super) fn counted_at(rotating: &Rotating, to: &mut Samples<'_>) {
-    let counted = rotating.counted.as_ref();
-    to.value(counted.map(|(at, _)| at.0 as f64 / 1e9));
-}
-
-pub(super) fn nodes(rotating: &Rotating, to: &mut Samples<'_>) {
-    to.value(rotating.report().map(|report| f64::from(report.nodes)));
-}
-
-pub(super) fn failing(rotating: &Rotating, to: &mut Samples<'_>) {
-    let counts = rotating.report().map(FleetReport::count);
-    to.value(counts.map(|count| f64::from(count.unsound)));
 }
 
 /// The domains that the annotation lists, so their number is bounded by its length.
 pub(super) fn failing_by_domain(rotating: &Rotating, to: &mut Samples<'_>) {
-    let report = rotating.report();
-    for (label, domains) in report.into_iter().flat_map(|report| &report.domains) {
+    let counted = rotating.counted.iter();
+    for (label, domains) in counted.flat_map(|(_, report)| &report.domains) {
         for (value, (unsound, _)) in domains {
             to.add(&[label, value], f64::from(*unsound));
         }
