@@ -92,7 +92,7 @@ fn page(rows: &[Row], colour: bool) -> String {
 #[case("sound", sound())]
 #[case("empty", Vec::new())]
 fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
-    crate::cli::page::assert_page("fleet", name, &page(&rows, false));
+    crate::cli::page::assert_text("fleet", name, &page(&rows, false));
 }
 
 /// Checks the list quoted in these pages, where `...` marks omitted lines.

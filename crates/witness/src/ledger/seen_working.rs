@@ -69,20 +69,22 @@ pub struct ServiceFailures {
     pub endpoints: u32,
     /// Arrival of the first one, or the time when it was noticed if the arrival is unknown.
     pub since: Mono,
-    /// Start of an earlier run that ended by a pause, without a success since. It had many failures.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    earlier: Option<Mono>,
+    /// Start of a run before this one, if that had many failures and ended by a pause, not by a success.
+    #[serde(rename = "earlier", default, skip_serializing_if = "Option::is_none")]
+    failing_before: Option<Mono>,
     /// When the last one was noticed.
     pub last: Mono,
-    /// From counters, by [`Failure`].
-    counted: [u64; FAILURES],
-    /// From single reports, by [`Failure`]. Neither `counted` nor this is always complete. A sample with a
-    /// success of the Service for the same class of clients adds no counts, and reports of connections from
-    /// before a success are ignored.
-    reported: [u64; FAILURES],
-    /// Whether some were refused by ICMP, as a REJECT rule does.
+    /// From counters, by [`Failure`]. A sample with a success of the Service for the same class of clients adds
+    /// none.
+    #[serde(rename = "counted")]
+    by_counters: [u64; FAILURES],
+    /// From single reports, by [`Failure`]. The kernel limits them, and those of connections from before a
+    /// success are ignored.
+    #[serde(rename = "reported")]
+    by_reports: [u64; FAILURES],
+    /// Whether some connections were refused by ICMP, as a REJECT rule does.
     pub icmp: bool,
-    /// Whether some left by an uplink for an endpoint of this node.
+    /// Whether some connections to an endpoint of this node left by an uplink.
     pub misdelivered: bool,
     /// Distinct clients that are known.
     pub clients: Vec<IpAddr>,
@@ -91,8 +93,8 @@ pub struct ServiceFailures {
 impl ServiceFailures {
     /// Failures by kind: the greater of the two numbers of each.
     pub fn failures(&self) -> [u64; FAILURES] {
-        let mut failures = self.counted;
-        for (failures, reported) in failures.iter_mut().zip(self.reported) {
+        let mut failures = self.by_counters;
+        for (failures, reported) in failures.iter_mut().zip(self.by_reports) {
             *failures = reported.max(*failures);
         }
         failures
@@ -100,12 +102,12 @@ impl ServiceFailures {
 
     /// Whether these are more than a few unrelated failures.
     fn are_many(&self) -> bool {
-        self.earlier.is_some() || self.failures().iter().sum::<u64>() >= MANY
+        self.failing_before.is_some() || self.failures().iter().sum::<u64>() >= MANY
     }
 
     /// When the Service began to fail, perhaps before a pause.
     pub fn onset(&self) -> Mono {
-        self.earlier.unwrap_or(self.since)
+        self.failing_before.unwrap_or(self.since)
     }
 
     pub fn namespace(&self) -> &str {
@@ -224,7 +226,7 @@ impl ServicesSeenWorking {
             label: info.label(),
             object: info.name.to_string(),
             since: new.since,
-            earlier: earlier.map(|failing| failing.onset()),
+            failing_before: earlier.map(|failing| failing.onset()),
             last: new.noticed,
             ..ServiceFailures::default()
         });
@@ -232,8 +234,8 @@ impl ServicesSeenWorking {
         failing.since = failing.since.min(new.since);
         failing.last = failing.last.max(new.noticed);
         let total = match new.count {
-            0 => &mut failing.reported[new.failure as usize],
-            _ => &mut failing.counted[new.failure as usize],
+            0 => &mut failing.by_reports[new.failure as usize],
+            _ => &mut failing.by_counters[new.failure as usize],
         };
         *total = total.saturating_add(u64::from(new.count.max(1)));
         failing.icmp |= new.icmp;
