@@ -91,9 +91,8 @@ impl FleetReport {
         }
     }
 
-    /// The count with its time, for a node on which `value_of` returns the value of a label; `None` if no
-    /// agent publishes its condition.
-    pub fn published<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> Option<Published> {
+    /// The count with its time, for a node on which `value_of` returns the value of a label.
+    pub fn published<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> Published {
         let mut domains = [Count::default(); DOMAIN_LABELS];
         for (count, (label, listed)) in domains.iter_mut().zip(&self.domains) {
             let known = value_of(label).and_then(|value| listed.get(value).or(self.rest.as_ref()));
@@ -101,12 +100,12 @@ impl FleetReport {
                 *count = Count { unsound, nodes };
             }
         }
-        (self.nodes > 0).then_some(Published {
+        Published {
             count: self.count(),
             domains,
             leaving: self.leaving,
             written: self.written,
-        })
+        }
     }
 }
 

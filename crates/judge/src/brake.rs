@@ -202,9 +202,19 @@ impl Brake {
     }
 
     /// Records the count in the slices. Only a count with a new time shows that the rotator is alive. The age
-    /// of the first recorded count is computed from its time and the wall clock.
+    /// of the first recorded count is computed from its time and the wall clock. A count of no nodes is none: the
+    /// last one ages, and is then forgotten. It may come from a rotator whose clock is wrong, or that counts
+    /// before agents report again, so it releases no node at once.
     pub fn record(&mut self, published: Published, wall: Wall, now: Mono) {
+        let catches_up = self.catches_up(now);
         let memory = &mut self.memory;
+        if published.count.nodes == 0 {
+            let is_old = |came: Option<Mono>| came.is_none_or(|at| now.since(at) > SILENT);
+            if !catches_up && memory.counted.is_some_and(|(_, came)| is_old(came)) {
+                (memory.counted, memory.over) = (None, None);
+            }
+            return;
+        }
         let same = |before: &Published| {
             let key = |one: &Published| (one.count, one.leaving, one.written);
             key(before) == key(&published)

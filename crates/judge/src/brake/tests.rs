@@ -364,9 +364,9 @@ fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
 /// A count without nodes shows nothing about the fleet.
 #[test]
 fn a_count_of_no_nodes_is_none() {
-    let parse = |text| FleetReport::parse(text).unwrap().published(|_| None);
-    assert_eq!(parse(r#"{"nodes":0,"unsound":{},"written":5}"#), None);
-    let published = parse(r#"{"nodes":3,"unsound":{"leaked":1},"written":5}"#).unwrap();
+    assert_eq!(brake(of(0, 0)).counted(), None);
+    let text = r#"{"nodes":3,"unsound":{"leaked":1},"written":5}"#;
+    let published = FleetReport::parse(text).unwrap().published(|_| None);
     assert_eq!(
         published.count,
         Count {
@@ -376,6 +376,29 @@ fn a_count_of_no_nodes_is_none() {
     );
     assert_eq!(published.written, 5);
     assert_eq!(published.of_leaving(), None, "such nodes are not counted");
+}
+
+/// No agent publishes its condition any more, so no count can include this node. For 15 min, and while agents
+/// report again after an outage, their conditions may still come.
+#[test]
+fn after_counts_of_no_nodes_an_old_count_holds_nothing() {
+    let late = SILENT.as_secs() + 1;
+    let held = |brake: &mut Brake, at: u64| {
+        count(brake, of(0, 0), s(at));
+        brake.step(true, false, s(at)).is_some()
+    };
+    let mut quiet = brake(of(200, 200));
+    assert!(held(&mut quiet, 1));
+    assert!(held(&mut quiet, late - 1));
+    assert!(!held(&mut quiet, late));
+    assert_eq!(quiet.counted(), None);
+    let mut back = brake(of(200, 200));
+    assert!(held(&mut back, 1));
+    back.source(true, s(2));
+    back.source(false, s(late));
+    let caught_up = late + CATCH_UP.as_secs();
+    assert!(held(&mut back, caught_up));
+    assert!(!held(&mut back, caught_up + 1));
 }
 
 #[test]

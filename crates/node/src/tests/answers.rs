@@ -114,6 +114,7 @@ const FEW: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":39},"written
 #[rstest]
 #[case::few(FEW, [503, 503])]
 #[case::many(MANY, [200, 200])]
+#[case::no_nodes(r#"{"nodes":0,"unsound":{},"written":1700000000}"#, [503, 503])]
 #[case::absurd(r#"{"nodes":1,"unsound":{"DatapathStale":2}}"#, [503, 503])]
 #[case::garbage("40 of 200", [503, 503])]
 fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {

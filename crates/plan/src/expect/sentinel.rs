@@ -144,9 +144,7 @@ pub fn sentinel(
         let mark = format!("label {label}");
         node?.marks.get(mark.as_str()).map(|value| &**value)
     };
-    let fleet = newest
-        .as_ref()
-        .and_then(|report| report.published(value_of));
+    let fleet = newest.as_ref().map(|report| report.published(value_of));
     Sentinel {
         exists: true,
         conflicts: Vec::new(),

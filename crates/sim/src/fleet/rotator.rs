@@ -263,9 +263,10 @@ fn wanted(fleet: Option<String>) -> SliceSpec {
     }
 }
 
-/// The count as a node outside the pool or in it reads it.
+/// The count as a node outside the pool or in it reads it; `None` without nodes.
 pub(super) fn published(report: &FleetReport, in_pool: bool) -> Option<Published> {
-    report.published(|label| (label == POOL).then_some(POOLS[usize::from(in_pool)]))
+    let value_of = |label: &str| (label == POOL).then_some(POOLS[usize::from(in_pool)]);
+    Some(report.published(value_of)).filter(|published| published.count.nodes > 0)
 }
 
 /// Gives a node its label, if the fleet has a pool.
