@@ -128,6 +128,8 @@ impl Ledger {
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
+        // An earlier agent remembered endpoints with an empty name where it had seen no device lead to them.
+        ledger.endpoint_devices.lose_uplinks(&BTreeSet::from([""]));
         // The source of the cluster view counts as unreachable until it has delivered the view to this agent.
         ledger.sentinel.source_away(now);
         match memory.sampled {

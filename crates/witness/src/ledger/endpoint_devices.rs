@@ -79,7 +79,11 @@ impl EndpointDevices {
 
 #[cfg(test)]
 mod tests {
+    use pathproof_facts::limits::Limits;
+    use pathproof_facts::time::Mono;
+
     use super::*;
+    use crate::ledger::Ledger;
 
     const POD: [u8; 4] = [10, 1, 0, 7];
 
@@ -121,6 +125,21 @@ mod tests {
         assert!(!lost(learned("veth7", true), 8));
         // Without a bridge all its pods are cut off.
         assert!(!lost(learned("cni0", false), 7));
+    }
+
+    #[test]
+    fn an_endpoint_without_a_device_is_not_taken_over() {
+        let is_believed = |device: &str| {
+            let earlier = Ledger {
+                endpoint_devices: learned(device, false),
+                ..Ledger::default()
+            };
+            let memory = earlier.memory();
+            let heir = Ledger::restore(Limits::default(), memory, true, Mono(1));
+            heir.endpoint_devices.believes(&POD.into())
+        };
+        assert!(is_believed("cni0"));
+        assert!(!is_believed(""));
     }
 
     #[test]
