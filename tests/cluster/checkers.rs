@@ -1,5 +1,5 @@
 //! Real HAProxy, nginx, keepalived and Envoy beside a real kube-proxy, from the agent's installation to its
-//! removal: how soon each follows the answer. The agent ends no connection of the node itself.
+//! removal: how soon each follows the answer. The agent ends none of kubelet's connections.
 //!
 //! HAProxy opens a connection for each check, Envoy keeps one. Debian's nginx makes no checks: here it passes
 //! requests on by a connection that it keeps. keepalived runs a script on the node.
@@ -20,8 +20,6 @@ use node_tests::{built, http};
 
 use crate::scene::{PATIENCE, Scene, flush};
 
-/// Where the node gets the answer of clients outside.
-const CHECKS: Ipv4Addr = Ipv4Addr::new(127, 10, 2, 56);
 /// Address that keepalived adds to the node while its script succeeds.
 const VIRTUAL: &str = "192.0.2.99/32";
 /// Interval of reading the checkers' states.
@@ -212,7 +210,7 @@ fn move_proxy(scene: &mut Scene) {
 /// Connections of the node to kube-proxy, from before the installation: kubelet's at loopback, and others.
 fn own_connections(scene: &Scene) -> Vec<TcpStream> {
     let node = scene.world.node_address(Family::V4);
-    let to: [IpAddr; 3] = [Ipv4Addr::LOCALHOST.into(), CHECKS.into(), node];
+    let to: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), node];
     let connect = |ip: IpAddr| {
         let stream = (scene.world.node).run(|| TcpStream::connect((ip, HEALTHZ_PORT)));
         let stream = stream.expect("a connection");

@@ -1,5 +1,6 @@
 //! Clients that keep a connection to the process that answered before the agent. The agent ends the connections
-//! of clients outside, so that they connect to it. Connections of the node and to other ports remain.
+//! of clients outside and of checks on the node, so that they connect to it. Other connections of the node, and
+//! those to other ports, remain.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
@@ -92,7 +93,7 @@ fn assert_owned(kept: &[TcpStream]) {
 }
 
 #[test]
-fn kept_connections_of_clients_outside_are_ended() {
+fn kept_connections_of_clients_outside_and_of_checks_are_ended() {
     let mut scene = Scene::bare(Backend::Nftables);
     let balance = |web: &mut Service| *web = web.clone().health_port(HEALTH_PORT);
     scene.manifests.change("web", balance).expect("web");
@@ -105,7 +106,9 @@ fn kept_connections_of_clients_outside_are_ended() {
     let at = |port| SocketAddr::new(v4.ip(), port);
     let loopback = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), HEALTHZ_PORT);
     let ended = [v4, v6, at(HEALTH_PORT)];
-    let ended = ended.map(|to| connect(&outside, to).expect("a connection"));
+    let mut ended = Vec::from(ended.map(|to| connect(&outside, to).expect("a connection")));
+    let checks = SocketAddr::from(([127, 10, 2, 56], HEALTHZ_PORT));
+    ended.push(connect(&node, checks).expect("a connection"));
     let of_node = [v4, v6, loopback, at(HEALTH_PORT)];
     let of_node = of_node.map(|to| connect(&node, to).expect("a connection"));
     let mut remaining = Vec::from(of_node);
@@ -128,6 +131,8 @@ fn kept_connections_of_clients_outside_are_ended() {
         assert!(is_ended(stream), "{stream:?}: {}", scene.agent().log());
         assert_eq!(who(&outside, to), Who::Pathproof, "{to}");
     }
+    assert!(is_ended(&ended[3]), "{}", scene.agent().log());
+    assert_eq!(who(&node, checks), Who::Pathproof);
     let kept = scene.report()["port"]["kept"].clone();
     let expected = json!({ "open": 0, "ended": ended.len(), "left": null });
     assert_eq!(kept, expected, "{}", scene.agent().log());

@@ -3,7 +3,7 @@
 //! (docs/internal/design/shell.md#kept-connections).
 //!
 //! `bypassing` selects the connections, and `Schedule` spreads their ends over time; neither does I/O.
-//! Connections of the node itself and those of an agent are never ended.
+//! Connections of the node itself, unless they dialled [`CHECKS`], and those of an agent are never ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,7 +16,7 @@ use pathproof_judge::health_ports::PortTable;
 use pathproof_judge::health_ports::owner::PortKey;
 use pathproof_report::KeptConnections;
 use pathproof_wire::service::{Address, Family};
-use pathproof_wire::steer::{ALIVE_NS, Dialled, SteerRule, mapped};
+use pathproof_wire::steer::{ALIVE_NS, CHECKS, Dialled, SteerRule, mapped};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -174,8 +174,9 @@ fn refusal(error: &io::Error) -> Option<String> {
     }
 }
 
-/// The connections that another process has accepted, although the agent `takes` such connections now. The
-/// node's connections are excluded, and those that no process has accepted yet.
+/// The connections that another process has accepted, although the agent `takes` such connections now. Excluded
+/// are those that no process has accepted yet, and the node's, kubelet's probes among them. Only checks dial
+/// [`CHECKS`], so such a connection is not excluded, whatever its source.
 fn bypassing(
     mut connections: Vec<Socket>,
     takes: impl Fn(&Dialled) -> bool,
@@ -184,7 +185,7 @@ fn bypassing(
 ) -> io::Result<Vec<Socket>> {
     connections.retain(|connection| {
         let dialled = connection.dialled();
-        takes(&dialled) && !dialled.is_own() && connection.inode != 0
+        takes(&dialled) && !dialled.is_for_owner() && connection.inode != 0
     });
     if !connections.is_empty() {
         // The agent's sockets are read after the connections, so that none of those is missing.
@@ -192,9 +193,13 @@ fn bypassing(
         connections.retain(|connection| !own.contains(&connection.inode));
     }
     // Reading the addresses takes the kernel's lock of interfaces, so it is left out if nothing needs it.
-    if !connections.is_empty() {
+    let is_check = |dialled: &Dialled| dialled.destination == CHECKS;
+    if !(connections.iter()).all(|connection| is_check(&connection.dialled())) {
         let local = local()?;
-        connections.retain(|connection| !local.contains(&connection.dialled().source));
+        connections.retain(|connection| {
+            let dialled = connection.dialled();
+            is_check(&dialled) || !local.contains(&dialled.source)
+        });
     }
     Ok(connections)
 }
@@ -296,7 +301,10 @@ mod tests {
     #[case::the_nodes_other_address("192.0.2.11", "192.0.2.10", 10256, OTHER, false)]
     #[case::the_node_by_ipv6("2001:db8::11", "2001:db8::10", 10256, OTHER, false)]
     #[case::loopback("127.0.0.1", "127.0.0.1", 10256, OTHER, false)]
-    #[case::a_check_on_the_node("127.0.0.1", "127.10.2.56", 10256, OTHER, false)]
+    #[case::a_check_on_the_node("127.0.0.1", "127.10.2.56", 10256, OTHER, true)]
+    #[case::a_check_by_another_address("192.0.2.10", "127.10.2.56", 10256, OTHER, true)]
+    #[case::a_check_of_another_port("127.0.0.1", "127.10.2.56", 31001, OTHER, false)]
+    #[case::from_the_address_of_checks("127.10.2.56", "127.0.0.1", 10256, OTHER, false)]
     #[case::the_agents_own("203.0.113.7", "192.0.2.10", 10256, OWN, false)]
     #[case::not_accepted_yet("203.0.113.7", "192.0.2.10", 10256, 0, false)]
     fn connections_that_bypass_the_agent(
