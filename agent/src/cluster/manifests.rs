@@ -1,9 +1,10 @@
 //! A folder of manifests as events for the [`Store`].
 //!
-//! If a file changes, all files are read again, each object in turn. A file that cannot be read completely
-//! keeps its previous objects. If several files define an object, the first file by name counts.
+//! If a file changes, it is read again, each object in turn, and if anything is wrong, all files are. A file that
+//! cannot be read completely keeps its previous objects. If several files define an object, the first file by
+//! name counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -52,6 +53,8 @@ pub(super) struct Manifests {
     files: Option<Files>,
     /// Whether these files were read.
     is_read: bool,
+    /// The files at the last read, without those that have documents of other kinds; empty after a problem.
+    sound: Files,
     /// The file of each object of the view.
     origins: Origins,
     most: usize,
@@ -65,6 +68,7 @@ impl Manifests {
             store: Store::unlimited(node_name),
             files: None,
             is_read: false,
+            sound: BTreeMap::new(),
             origins: BTreeMap::new(),
             most: MAX_FILES,
         }
@@ -88,7 +92,7 @@ impl Manifests {
                 });
                 self.is_read = is_same || (at_once && changed <= 1);
                 if self.is_read {
-                    self.read_all(&files);
+                    self.read_changed(&files);
                 }
                 self.files = Some(files);
             }
@@ -140,16 +144,42 @@ impl Manifests {
         Ok(present)
     }
 
-    /// Replaces all objects by those of the files. Two files are parsed at a time, because parsing takes most
-    /// of the time.
-    fn read_all(&mut self, files: &Files) {
+    /// Replaces all objects by those of the files. Objects of sound files that did not change are kept. A problem
+    /// may be an object that such a file defines too, so then all files are read.
+    fn read_changed(&mut self, files: &Files) {
+        let before = std::mem::replace(&mut self.sound, files.clone());
+        let is_same = |(name, stamp): &(_, _)| before.get(*name) == Some(*stamp);
+        let same: BTreeSet<&OsString> = files.iter().filter(is_same).map(|file| file.0).collect();
+        self.read(files, &same);
+        if !self.store.problems.is_empty() {
+            if !same.is_empty() {
+                self.read(files, &BTreeSet::new());
+            }
+            self.sound.clear();
+        }
+        for kind in Kind::ALL {
+            self.store.take(Event::ListEnds(kind));
+        }
+        let sizes = files.values().flatten().map(|(content, _)| content.2);
+        if sizes.sum::<u64>() > LARGE {
+            give_back_memory();
+        }
+    }
+
+    /// Reads files, except those whose objects are kept. Two files are parsed at a time, because parsing takes
+    /// most of the time.
+    fn read(&mut self, files: &Files, kept: &BTreeSet<&OsString>) {
         let origins = std::mem::take(&mut self.origins);
         self.store.problems.clear();
         self.store.ignored = 0;
         for kind in Kind::ALL {
             self.store.take(Event::ListBegins(kind));
         }
-        let names: Vec<&OsString> = files.keys().collect();
+        for ((kind, key), origin) in origins.iter().filter(|(_, origin)| kept.contains(origin)) {
+            self.origins.insert((*kind, *key), origin.clone());
+            self.store.keep(*kind, *key);
+        }
+        let names: Vec<_> = files.keys().filter(|name| !kept.contains(name)).collect();
         for pair in names.chunks(2) {
             thread::scope(|scope| {
                 let mut readers = Vec::new();
@@ -178,20 +208,16 @@ impl Manifests {
                 }
             });
         }
-        for kind in Kind::ALL {
-            self.store.take(Event::ListEnds(kind));
-        }
-        let sizes = files.values().flatten().map(|(content, _)| content.2);
-        if sizes.sum::<u64>() > LARGE {
-            give_back_memory();
-        }
     }
 
     /// Stores an object of a file. Returns false for a document that could not be parsed.
     fn take(&mut self, name: &OsString, item: Item) -> bool {
         let path = self.folder.join(name);
         match item {
-            Item::Ignored => self.store.ignored += 1,
+            Item::Ignored => {
+                self.sound.remove(name);
+                self.store.ignored += 1;
+            }
             Item::Object(parsed) => self.put(name, &path, parsed),
             Item::Broken(why) => {
                 let path = path.display();

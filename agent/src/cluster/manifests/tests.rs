@@ -239,6 +239,29 @@ fn a_slice_may_move_to_another_service() {
 }
 
 #[test]
+fn only_a_changed_file_is_read_again() {
+    let mut world = World::new();
+    for name in ["a", "b", "c"] {
+        world.write(&format!("{name}.yaml"), &service(name));
+    }
+    assert_eq!(world.services(), ["a", "b", "c"]);
+    let last_read = |world: &World| world.manifests.store.place.clone();
+    assert!(last_read(&world).ends_with("/c.yaml"));
+    world.write("a.yaml", &service("d"));
+    assert_eq!(world.services(), ["b", "c", "d"]);
+    assert!(last_read(&world).ends_with("/a.yaml"));
+    world.write("a.yaml", &service("c"));
+    assert_eq!(world.services(), ["b", "c"]);
+    let words = "c.yaml: Service default/c is also defined in a.yaml, which is used";
+    assert_eq!(world.problems(), [words]);
+    world.write("a.yaml", &service("d"));
+    assert_eq!(world.services(), ["b", "c", "d"]);
+    assert_eq!(world.problems(), [""; 0]);
+    world.remove("b.yaml");
+    assert_eq!(world.services(), ["c", "d"]);
+}
+
+#[test]
 fn a_mounted_config_map_is_swapped_whole() {
     let mut world = World::new();
     let path = |name: &str| world.folder.path().join(name);
