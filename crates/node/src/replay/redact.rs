@@ -56,34 +56,50 @@ impl Pseudonyms {
     /// Replaces every word that is an address, with or without a port or a prefix length.
     pub fn replaced(&mut self, text: &str) -> String {
         let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, '.' | ':');
-        let (mut out, mut word) = (String::with_capacity(text.len()), String::new());
-        for c in text.chars().chain(['\0']) {
-            if is_part(c) {
-                word.push(c);
-                continue;
-            }
-            out.push_str(&self.word(&word));
-            word.clear();
-            if c != '\0' {
-                out.push(c);
-            }
+        let is_letter = |c: char| c.is_alphabetic() || c == '_';
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(begin) = rest.find(is_part) {
+            let (before, from) = rest.split_at(begin);
+            let end = from.find(|c: char| !is_part(c)).unwrap_or(from.len());
+            let (word, after) = from.split_at(end);
+            // In JSON, a letter before an address may be the end of an escape, as in `\nfd00::1`.
+            let is_escape = before.len() > 1 && before.as_bytes()[before.len() - 2] == b'\\';
+            let (begins, ends) = (before.ends_with(is_letter), after.starts_with(is_letter));
+            out.push_str(before);
+            out.push_str(&self.word(word, begins && !is_escape, ends));
+            rest = after;
         }
-        out
+        out + rest
     }
 
-    fn word(&mut self, word: &str) -> String {
+    /// `begins` and `ends`: whether a letter precedes or follows the word.
+    fn word(&mut self, word: &str, begins: bool, ends: bool) -> String {
         // A dot or colon after an address belongs to the sentence around it.
         let bare = word.trim_end_matches(['.', ':']);
         let tail = &word[bare.len()..];
-        if let Ok(address) = bare.parse::<IpAddr>() {
-            return format!("{}{tail}", self.of(address));
+        if let Some(replaced) = self.address(bare, begins || ends) {
+            return format!("{replaced}{tail}");
         }
-        match bare.rsplit_once(':') {
-            Some((address, port)) if address.contains('.') => match address.parse::<Ipv4Addr>() {
-                Ok(address) => format!("{}:{port}{tail}", self.of(address.into())),
-                Err(_) => word.to_owned(),
-            },
+        match bare.split_once(':') {
+            // The end of a name and an address, as in `Address:10.0.0.1`.
+            Some((name, rest)) if !rest.starts_with(':') => {
+                format!("{name}:{}{tail}", self.word(rest, false, ends))
+            }
             _ => word.to_owned(),
+        }
+    }
+
+    /// `in_name`: whether a letter is beside the text. A part of a module's name in a log, such as `f::a` of
+    /// `pathproof::app`, would be an IPv6 address otherwise.
+    fn address(&mut self, text: &str, in_name: bool) -> Option<String> {
+        match text.parse::<IpAddr>() {
+            Ok(address) if text.contains('.') || !in_name => Some(self.of(address).to_string()),
+            _ => {
+                let (address, port) = text.rsplit_once(':')?;
+                let address: Ipv4Addr = address.parse().ok()?;
+                Some(format!("{}:{port}", self.of(address.into())))
+            }
         }
     }
 
@@ -97,5 +113,34 @@ impl Pseudonyms {
             IpAddr::V4(_) => Ipv4Addr::from_bits(0xc612_0000 | (next & 0x1_ffff)).into(),
             IpAddr::V6(_) => Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(next)).into(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("to 10.0.0.1.", "to 198.18.0.1.")]
+    #[case("10.0.0.1:80: refused", "198.18.0.1:80: refused")]
+    #[case("10.0.0.1:53->10.0.0.1:80", "198.18.0.1:53->198.18.0.1:80")]
+    #[case("{Address:10.0.0.1}", "{Address:198.18.0.1}")]
+    #[case("src:10.0.0.1:80", "src:198.18.0.1:80")]
+    #[case("[fd00::7]:80 fd00::7/64", "[2001:db8::1]:80 2001:db8::1/64")]
+    #[case("id:fd00::7, at:fd00::7", "id:2001:db8::1, at:2001:db8::1")]
+    #[case(r"a\nfd00::7\n10.0.0.1", r"a\n2001:db8::1\n198.18.0.2")]
+    fn every_address_in_a_text_is_replaced(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(Pseudonyms::default().replaced(text), expected);
+    }
+
+    /// Negative controls.
+    #[rstest]
+    #[case("2026-11-23T04:05:06.7Z INFO pathproof::app::agent: shop/web:http")]
+    #[case("rotate::feed, std::fmt, a::b_c")]
+    #[case("02:42:ac:11:00:02 on 127.0.0.1:19256, Linux 6.1.0, sha256:abcdef")]
+    fn text_without_an_address_stays(#[case] text: &str) {
+        assert_eq!(Pseudonyms::default().replaced(text), text);
     }
 }
