@@ -344,8 +344,8 @@ pub enum FleetCommand {
     ///
     /// The file has, for each pod of an agent, its verdict and explanation, its journal, its recordings and
     /// logs, the Node's conditions, and the versions of node and cluster. Addresses are replaced by others and
-    /// tokens are removed; names of nodes, namespaces and Services stay. `index.txt` in it says what could not
-    /// be read.
+    /// tokens are removed; names of nodes, namespaces and Services stay, with addresses that are part of a
+    /// name. `index.txt` in it says what could not be read.
     Bundle(BundleArgs),
 }
 

@@ -173,6 +173,42 @@ fn the_report_has_the_journals_of_all_agents() {
     assert!(said.out.contains(line), "{}", said.out);
 }
 
+/// A pod without a node is listed as missing. If a node does not answer, no further command is run there.
+#[test]
+fn a_bundle_is_written_whatever_pods_are_there() {
+    let away = pod("agent-away", "Running", &json!({ "running": {} }));
+    let pending = json!({ "metadata": { "name": "agent-x" }, "status": { "phase": "Pending" } });
+    let canned = lists("pods", &json!([pending, away]));
+    canned.put(
+        "nodes",
+        &json!({ "items": [node("worker-3", "True", "DatapathProven")] }),
+    );
+    canned.put("version", &json!({}));
+    let file = canned.0.path().join("bundle");
+    let words = ["bundle", "--all", "--file", file.to_str().unwrap()];
+    let said = plugin(&canned, &words);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    let missing = |file: &str, why: &str| format!("missing: {file}: {why}\n");
+    for line in [
+        missing(
+            "not-scheduled/agent-x/agent.log",
+            "the pod does not run (Pending)",
+        ),
+        missing(
+            "worker-3/agent-away/agent.log",
+            "dial tcp 198.18.0.1:10250: i/o timeout (exit status: 1)",
+        ),
+        missing(
+            "worker-3/agent-away/verdict.json",
+            "not tried, because the node does not answer",
+        ),
+    ] {
+        assert!(said.err.contains(&line), "{line} in {}", said.err);
+    }
+    assert!(!said.arguments.contains(&"exec".to_owned()));
+    assert!(fs::metadata(&file).unwrap().len() > 0);
+}
+
 #[rstest]
 #[case(json!([]), "there is no agent pod on node worker-3 in namespace pathproof")]
 #[case(

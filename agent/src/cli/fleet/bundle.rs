@@ -25,6 +25,13 @@ use crate::cluster::listed::PodSeen;
 
 /// Time limit of one command in a pod. A node that is away would hold kubectl for minutes.
 const PATIENCE: Duration = Duration::from_secs(40);
+const NO_ANSWER: &str = "no answer within 40 s";
+/// Why the other commands of a pod are not run.
+const AWAY: &str = "not tried, because the node does not answer";
+/// Folder of pods that run on no node yet.
+const NOWHERE: &str = "not-scheduled";
+/// Number of lines of a log, the last ones. A limit of bytes alone would keep the first ones.
+const LINES: &str = "--tail=20000";
 /// Maximum size of one file of the bundle.
 const MAX_PART: u64 = 16 << 20;
 /// Size of all files after which no further pods are read: what a tracker or a mail takes, once compressed.
@@ -35,8 +42,9 @@ const FULL: &str = "the bundle is full: name this node to get its own";
 const INDEX: &str = "\
 What pathproof's agents knew, collected by `kubectl pathproof bundle`.
 
-Addresses are replaced, each always by the same one; tokens are removed. Names of nodes, namespaces, Services and
-pods are not replaced. `pathproof replay FILE` replays a recording.
+Addresses are replaced, each always by the same one; tokens, keys and certificates are removed. Names of nodes,
+namespaces, Services and pods are not replaced: some clouds name nodes by their addresses.
+`pathproof replay FILE` replays a recording.
 ";
 
 #[derive(Debug, Error)]
@@ -104,57 +112,86 @@ fn create(wanted: &BundleArgs) -> Result<File, BundleError> {
     };
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-        .open(&wanted.file)
-        .map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => BundleError::Exists(wanted.file.clone()),
-            _ => BundleError::File(wanted.file.clone(), source),
-        })
+    let opened = options.open(&wanted.file).and_then(|file| {
+        // The mode above applies to a new file only.
+        #[cfg(unix)]
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        Ok(file)
+    });
+    opened.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => BundleError::Exists(wanted.file.clone()),
+        _ => BundleError::File(wanted.file.clone(), source),
+    })
 }
 
-/// Everything about one pod, in files below NODE/POD/.
+/// Everything about one pod, in files below NODE/POD/. If the node does not answer a command, the others are
+/// not run: each would wait for the same time.
 fn of_pod(args: &FleetArgs, pod: &PodSeen) -> Vec<Part> {
-    let name = |file: &str| format!("{}/{}/{file}", pod.node, pod.name);
-    let run = |file: &str, words: &[&str]| {
-        let mut command = in_pod(args, &pod.name, words[0]);
-        (name(file), output(command.args(&words[1..])))
+    let folder = match &*pod.node {
+        "" => NOWHERE,
+        node => node,
     };
-    let logs = |file: &str, more: &[&str]| {
-        let mut command = kubectl::kubectl("logs", &args.kubectl);
-        command
-            .arg(format!("--namespace={}", args.namespace))
-            .arg(&pod.name);
-        command
-            .args(["--container", CONTAINER, "--timestamps"])
-            .args(more);
-        command.arg(format!("--limit-bytes={}", MAX_PART / 2));
-        (name(file), output(&mut command))
-    };
-    let mut parts = vec![
-        (name("node.json"), node(args, &pod.node)),
-        logs("agent.log", &[]),
-    ];
-    // Most pods have no previous container: that is not missing.
-    let previous = logs("agent.previous.log", &["--previous"]);
-    parts.extend(Some(previous).filter(|(_, log)| log.is_ok()));
-    if let Some(why) = &pod.waits {
-        parts.push((
-            name("verdict.json"),
-            Err(format!("the pod does not run ({why})")),
-        ));
+    let name = |file: &str| format!("{folder}/{}/{file}", pod.name);
+    let mut parts = Vec::new();
+    if folder == NOWHERE {
+        parts.push((name("agent.log"), Err(waits(pod))));
         return parts;
     }
-    parts.push(run("verdict.json", &["status", "--output=json"]));
-    parts.push(run("why.txt", &["why"]));
-    let journal = run("episodes.json", &["report", "--output=json"]);
+    parts.push((name("node.json"), node(args, &pod.node)));
+    let mut away = false;
+    let mut read = |file: &str, mut command: Command| {
+        let printed = match away {
+            true => Err(AWAY.to_owned()),
+            false => output(&mut command),
+        };
+        away |= printed.as_ref().is_err_and(|why| is_away(why));
+        (name(file), printed)
+    };
+    parts.push(read("agent.log", logs(args, pod, &[])));
+    // Most pods have no previous container: that is not missing.
+    let previous = read("agent.previous.log", logs(args, pod, &["--previous"]));
+    parts.extend(Some(previous).filter(|(_, log)| log.is_ok()));
+    if pod.waits.is_some() {
+        parts.push((name("verdict.json"), Err(waits(pod))));
+        return parts;
+    }
+    let run = |words: &[&str]| {
+        let mut command = in_pod(args, &pod.name, words[0]);
+        command.args(&words[1..]);
+        command
+    };
+    parts.push(read("verdict.json", run(&["status", "--output=json"])));
+    parts.push(read("why.txt", run(&["why"])));
+    let journal = read("episodes.json", run(&["report", "--output=json"]));
     let recordings = journal.1.as_deref().map(recordings).unwrap_or_default();
     parts.push(journal);
-    parts.push(run("last.pathproof", &["record", "--output=-"]));
+    parts.push(read("last.pathproof", run(&["record", "--output=-"])));
     for kept in recordings {
         let word = format!("--kept={kept}");
-        parts.push(run(&kept, &["record", &word, "--output=-"]));
+        parts.push(read(&kept, run(&["record", &word, "--output=-"])));
     }
     parts
+}
+
+fn waits(pod: &PodSeen) -> String {
+    let why = pod.waits.as_deref().unwrap_or_default();
+    format!("the pod does not run ({why})")
+}
+
+/// Whether a command failed because the node does not answer kubectl, or the API server.
+fn is_away(why: &str) -> bool {
+    why == NO_ANSWER || why.contains("timeout") || why.contains("no route to host")
+}
+
+fn logs(args: &FleetArgs, pod: &PodSeen, more: &[&str]) -> Command {
+    let mut command = kubectl::kubectl("logs", &args.kubectl);
+    command
+        .arg(format!("--namespace={}", args.namespace))
+        .arg(&pod.name)
+        .args(["--container", CONTAINER, "--timestamps", LINES])
+        .arg(format!("--limit-bytes={}", MAX_PART / 2))
+        .args(more);
+    command
 }
 
 /// Names of the recordings in a journal, as agents name them: no other name becomes a word or a file.
@@ -219,7 +256,7 @@ fn output(command: &mut Command) -> Result<Vec<u8>, String> {
             Err(format!("{last} ({status})"))
         }
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(NO_ANSWER.to_owned()),
     }
 }
 
@@ -299,21 +336,53 @@ impl Bundle {
     }
 }
 
-/// Replaces JSON Web Tokens, which begin with a JSON object in Base64, and words after `Bearer`.
+/// Replaces what gives access: PEM blocks, JSON Web Tokens, keys and certificates in Base64, and words after
+/// `Bearer`.
 fn without_tokens(text: &str) -> String {
+    let ends = [' ', '"', '\'', '\n', ',', '=', '\\'];
     let mut out = String::with_capacity(text.len());
     let mut bearer = false;
-    for word in text.split_inclusive([' ', '"', '\'', '\n', ',', '=']) {
-        let bare = word.trim_end_matches([' ', '"', '\'', '\n', ',', '=']);
-        if !bare.is_empty() && (bearer || bare.starts_with("eyJ")) {
-            out.push_str("[token]");
-            out.push_str(&word[bare.len()..]);
-        } else {
+    for word in without_pem(text).split_inclusive(ends) {
+        let bare = word.trim_end_matches(ends);
+        if bare.is_empty() {
             out.push_str(word);
+            continue;
+        }
+        match bearer.then_some(0).or_else(|| secret(bare)) {
+            Some(at) => {
+                out.push_str(&word[..at]);
+                out.push_str("[token]");
+                out.push_str(&word[bare.len()..]);
+            }
+            None => out.push_str(word),
         }
         bearer = word.eq_ignore_ascii_case("bearer ");
     }
     out
+}
+
+/// Where a JSON object or a PEM block begins in Base64.
+fn secret(word: &str) -> Option<usize> {
+    let begins = ["eyJ", "LS0tLS1CRUdJTi"].into_iter();
+    let found = begins.flat_map(|begin| word.match_indices(begin));
+    let is_whole = |at: &usize| !word[..*at].ends_with(|c: char| c.is_ascii_alphanumeric());
+    found.map(|(at, _)| at).filter(is_whole).min()
+}
+
+/// Replaces keys and certificates. A block without an end, as in a log that was cut, reaches to the end of the
+/// text.
+fn without_pem(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, block)) = rest.split_once("-----BEGIN ") {
+        out.push_str(before);
+        out.push_str("[PEM]");
+        let end = block.split_once("-----END ");
+        rest = end
+            .and_then(|(_, end)| end.split_once("-----"))
+            .map_or("", |(_, rest)| rest);
+    }
+    out + rest
 }
 
 #[cfg(test)]

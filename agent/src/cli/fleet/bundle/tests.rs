@@ -81,8 +81,11 @@ fn a_file_is_replaced_only_if_that_is_wanted() {
         .to_string();
     assert!(refused.ends_with("exists: give another name with --file, or replace it with --force"));
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     create(&wanted(path.clone(), true)).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "");
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let nowhere = dir.path().join("none").join("bundle");
     let error = create(&wanted(nowhere, false)).unwrap_err();
     assert!(error.to_string().ends_with("cannot be written"), "{error}");
@@ -96,6 +99,15 @@ fn a_file_is_replaced_only_if_that_is_wanted() {
 )]
 #[case("token=eyJhbGciOiJSUzI1NiJ9.e30.x, y", "token=[token], y")]
 #[case(r#"{"a":"eyJh","b":1}"#, r#"{"a":"[token]","b":1}"#)]
+#[case(
+    r#"{"a":"Bearer  x.y\nb \"eyJh\""}"#,
+    r#"{"a":"Bearer  [token]\nb \"[token]\""}"#
+)]
+#[case("{Token:eyJhb.e30.x by}", "{Token:[token] by}")]
+#[case("key-data: LS0tLS1CRUdJTiBSU0E", "key-data: [token]")]
+#[case("a\n-----BEGIN KEY-----\nMII\n-----END KEY-----\nb", "a\n[PEM]\nb")]
+#[case("a -----BEGIN KEY-----\nMII", "a [PEM]")]
+#[case("the keyJob=1, monkeyJs", "the keyJob=1, monkeyJs")]
 #[case("the bearer's eye, and a bearer\n", "the bearer's eye, and a bearer\n")]
 fn tokens_are_removed_and_other_words_are_not(#[case] text: &str, #[case] expected: &str) {
     assert_eq!(without_tokens(text), expected);
