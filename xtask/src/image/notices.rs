@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn this_repositorys_notices_name_what_the_program_links() {
+    fn the_notices_here_name_what_the_program_links() {
         let text = notices(&graph().unwrap()).unwrap();
         for linked in ["\naya ", "\naya-ebpf ", "\nrustls "] {
             assert!(text.contains(linked), "no {linked:?}");
