@@ -31,7 +31,7 @@ const AWAY: &str = "not tried, because the node does not answer";
 /// Folder of pods that run on no node yet.
 const NOWHERE: &str = "not-scheduled";
 /// Number of lines of a log, the last ones. A limit of bytes alone would keep the first ones.
-const LINES: &str = "--tail=20000";
+const LINES: &str = "--tail=10000";
 /// Maximum size of one file of the bundle.
 const MAX_PART: u64 = 16 << 20;
 /// Size of all files after which no further pods are read: what a tracker or a mail takes, once compressed.
@@ -42,8 +42,9 @@ const FULL: &str = "the bundle is full: name this node to get its own";
 const INDEX: &str = "\
 What pathproof's agents knew, collected by `kubectl pathproof bundle`.
 
-Addresses are replaced, each always by the same one; tokens, keys and certificates are removed. Names of nodes,
-namespaces, Services and pods are not replaced: some clouds name nodes by their addresses.
+Addresses are replaced, each always by the same one. Words that look like tokens, keys or certificates are removed:
+look for others before you send it. Names of nodes, namespaces, Services and pods are not replaced: some clouds name
+nodes by their addresses.
 `pathproof replay FILE` replays a recording.
 ";
 
