@@ -285,8 +285,8 @@ pub struct ClusterReport {
 }
 
 impl Report {
-    /// Keeps the names that failed_connections had in the report before: later a Service or interface may be gone,
-    /// or its id be another's.
+    /// Keeps the names that failed connections had in the report before: later a Service or interface may be
+    /// gone, or its id be another's.
     pub fn keep_names(&mut self, before: &Report) {
         let key = |it: &FailedConnectionReport| {
             (it.at, it.client, it.frontend, it.destination, it.failure)
