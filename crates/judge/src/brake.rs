@@ -136,7 +136,7 @@ pub struct BrakeMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct CurrentFailure {
     since: Mono,
-    /// Whether the sentinel named a cause that only a faulty datapath has.
+    /// Whether nothing but the node's datapath explains it (`Finding::is_certain`).
     certain: bool,
     /// When it became certain: this node's turn is counted from then on.
     #[serde(default)]
@@ -232,7 +232,7 @@ impl Brake {
     }
 
     /// Whether a 503 for the datapath is held back, and why. Call it with every answer. `certain`:
-    /// the sentinel names a cause that only a faulty datapath has.
+    /// nothing but the node's datapath explains the failure (`Finding::is_certain`).
     pub fn step(&mut self, fails: bool, certain: bool, now: Mono) -> Option<BrakeReason> {
         let percent = self.percent?;
         if !fails {

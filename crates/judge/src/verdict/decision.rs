@@ -253,8 +253,8 @@ impl<'a> Case<'a> {
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
             old.map(|seen| seen.at).max().is_some_and(|last| {
-                // A later change on the wire ends this at once. Without such changes in a recording, a repair
-                // counts once connections succeed after a quiet moment.
+                // A later change on the wire ends this at once. With the sentinel off nobody sees such changes:
+                // then a repair counts once connections succeed after a quiet moment.
                 let repaired = self.ledger.programming.is_none()
                     && self.now.since(last) > limits.stale_quiet
                     && track.last_proof >= Some(last);

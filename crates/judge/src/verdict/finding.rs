@@ -352,7 +352,7 @@ pub struct FailedLane {
     pub cause: ProbeCause,
     /// Number of failures in a row.
     pub failures: u32,
-    /// Whether the frontend is an address of the node: if it refuses, no rule handles it.
+    /// Whether a refusal of its frontend accuses the datapath, and not a filter.
     #[serde(rename = "local")]
     pub refusal_clear: bool,
     pub client: Option<IpAddr>,

@@ -224,7 +224,7 @@ pub struct LaneView {
     pub void: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<IpAddr>,
-    /// Whether its frontend is an address of the node, which refuses connections that no rule handles.
+    /// Whether a refusal of its frontend accuses the datapath, and not a filter.
     #[serde(rename = "local", skip_serializing_if = "std::ops::Not::not", default)]
     pub refusal_clear: bool,
     /// Reason why the last probe is void, if it is.

@@ -21,7 +21,8 @@ use super::{Ledger, SERVICES_TRACKED, ServicesSeenWorking, Track};
 use crate::evidence::{Client, CountDelta, FailedConnection, Place, Sample};
 use crate::peers::PeerSample;
 
-/// A failed connection is reported this long after it arrived, or with the next sample if that is later.
+/// Time after a SYN's arrival at which its failure is final: connections that a sample counts as lost arrived
+/// at least this long before it.
 const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
 /// Maximum delay until a lost connection is noticed, including the time to the next sample.
 pub const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);

@@ -70,7 +70,7 @@ pub struct Run {
     /// When the last of them ended.
     pub last: Mono,
     pub failures: u32,
-    /// Whether the frontend is an address of the node: without a rule, the node refuses connections to it.
+    /// Whether a refusal accuses the datapath, and not a filter.
     #[serde(rename = "local")]
     pub refusal_clear: bool,
     /// The last failures, as many as confirm a run: when each probe was sent, and the cause.
