@@ -2,8 +2,10 @@
 //! than the agents.
 
 use std::fs;
+use std::process::Command;
 
-use node_tests::deploy::{Chart, Tool};
+use node_tests::cluster::documents;
+use node_tests::deploy::{Chart, Tool, folder, overlay_folder, said};
 use node_tests::prelude::*;
 
 use crate::alerts::promtool;
@@ -15,7 +17,7 @@ const LABEL: &str = "k8s_cluster";
 /// Everything about metrics, with these values too.
 fn rendered(mut metrics: Value, port: u16) -> Vec<Value> {
     for kind in ["podMonitor", "prometheusRule", "dashboard"] {
-        metrics[kind] = json!({ "enabled": true });
+        metrics[kind]["enabled"] = json!(true);
     }
     let chart = Chart::with(json!({
         "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } },
@@ -29,7 +31,8 @@ fn rendered(mut metrics: Value, port: u16) -> Vec<Value> {
 fn job_of(objects: &[Value], monitor: &str) -> Value {
     let spec = &named(objects, "PodMonitor", monitor)["spec"];
     let relabelings = spec["podMetricsEndpoints"][0]["relabelings"].as_array();
-    let mut relabelings = relabelings.expect("relabelings").iter();
+    let mut relabelings = relabelings.expect("relabelings").iter().rev();
+    // The last one wins.
     let of_job = relabelings.find(|relabeling| relabeling["targetLabel"] == "job");
     of_job.map_or(Value::Null, |relabeling| relabeling["replacement"].clone())
 }
@@ -70,14 +73,49 @@ fn job_and_cluster_are_the_users() {
     promtool(&["check", "rules"], &path);
 }
 
+/// The command in deploy/README.md gives users of kustomize what these values give users of the chart.
+#[test]
+fn the_command_for_kustomize_changes_the_same() {
+    needs!(Tool::Helm.installed());
+    needs!(Tool::Kubectl.installed());
+    let readme = fs::read_to_string(folder().join("README.md")).expect("the page");
+    let (_, script) = readme.split_once("| sed -E '").expect("the command");
+    let (script, _) = script.split_once('\'').expect("its end");
+    let script = script.replace("JOB", "ours").replace("LABEL", LABEL);
+    let dir = overlay_folder("beside-kube-proxy", &["alerts", "dashboard"]).expect("a folder");
+    let mut command = Tool::Kubectl.command().expect("kubectl");
+    let text = said(command.arg("kustomize").arg(dir.path())).expect("kustomize");
+    let path = dir.path().join("rendered.yaml");
+    fs::write(&path, text).expect("write the objects");
+    let mut command = Command::new("sed");
+    let text = said(command.args(["-E", &script]).arg(&path)).expect("sed");
+    let by_sed = documents(&text).expect("YAML");
+    let by_chart = rendered(json!({ "job": "ours", "clusterLabel": LABEL }), 19256);
+    let parts = |objects: &[Value]| {
+        let mut maps = objects
+            .iter()
+            .filter_map(|object| object["data"].get("pathproof.json"));
+        let dashboard = maps.next().expect("a dashboard").clone();
+        (
+            of_kind(objects, "PrometheusRule")["spec"].clone(),
+            dashboard,
+        )
+    };
+    assert_eq!(parts(&by_sed), parts(&by_chart));
+}
+
 #[test]
 fn the_scrapes_set_the_job() {
     needs!(Tool::Helm.installed());
     let ours = rendered(json!({}), 19256);
     assert_eq!(job_of(&ours, "pathproof-agent"), Value::Null);
     assert_eq!(job_of(&ours, "pathproof-rotator"), "pathproof-rotator");
-    let theirs = rendered(json!({ "job": JOB }), 19256);
-    assert_eq!(job_of(&theirs, "pathproof-agent"), JOB);
+    let own = json!([{ "targetLabel": "job", "replacement": "a" }, { "targetLabel": "job", "replacement": "b" }]);
+    let theirs = rendered(
+        json!({ "job": JOB, "podMonitor": { "relabelings": own } }),
+        19256,
+    );
+    assert_eq!(job_of(&theirs, "pathproof-agent"), "b");
     let expected = format!("{JOB}-rotator");
     assert_eq!(job_of(&theirs, "pathproof-rotator"), expected);
 }
