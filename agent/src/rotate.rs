@@ -218,7 +218,7 @@ impl Rotator {
         // there.
         steps.retain(|step| !step.withdraw || self.switches.is_some());
         let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
-        let unlisted = nodes.left_out(clock::mono());
+        let unlisted = nodes.left_out();
         let withdrawn = self.withdraw(&steps).await;
         maintained.and(withdrawn)?;
         if self.config.withdraw == Withdraw::Off && left > 0 {

@@ -44,6 +44,8 @@ struct PublishedCount {
     changed: Mono,
     /// When a rise in a domain was last published.
     rose: Option<Mono>,
+    /// Labels of counted nodes for which it has no room: there are too many, or they are too long.
+    left_out: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -179,16 +181,17 @@ impl Census {
         report
     }
 
-    /// Labels of counted nodes that the published count leaves out: there are too many, or they are too long.
-    pub fn left_out(&self, now: Mono) -> BTreeSet<&str> {
-        let Some(last) = &self.published else {
-            return BTreeSet::new();
-        };
+    /// Labels of counted nodes for which the published count has no room.
+    pub fn left_out(&self) -> impl Iterator<Item = &str> {
+        let last = self.published.iter();
+        last.flat_map(|last| last.left_out.iter().map(String::as_str))
+    }
+
+    fn lacking(&self, report: &FleetReport, now: Mono) -> BTreeSet<String> {
         let members = self.nodes.values().filter(|member| member.is_counted(now));
         let labels = members.flat_map(|member| member.domains.iter().map(|(label, _)| &**label));
-        labels
-            .filter(|label| !last.report.domains.contains_key(*label))
-            .collect()
+        let lacking = labels.filter(|label| !report.domains.contains_key(*label));
+        lacking.map(str::to_owned).collect()
     }
 
     /// The count that the sentinel's slices should have now. `None` leaves the slices as they are: before
@@ -229,6 +232,7 @@ impl Census {
             self.published = Some(PublishedCount {
                 changed: same.map_or(now, |last| last.changed),
                 rose: rose.or_else(|| last?.rose),
+                left_out: self.lacking(&counted, now),
                 written: now,
                 report: counted,
             });

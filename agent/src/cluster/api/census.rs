@@ -94,10 +94,10 @@ impl Nodes {
         self.known.lock().0.withdrawn()
     }
 
-    /// Labels of failure domains that the published count leaves out, as text; `None` if it has all.
-    pub fn left_out(&self, now: Mono) -> Option<String> {
+    /// Labels of failure domains for which the published count has no room, as text; `None` if it has all.
+    pub fn left_out(&self) -> Option<String> {
         let known = self.known.lock();
-        let labels = Vec::from_iter(known.0.left_out(now)).join(", ");
+        let labels = Vec::from_iter(known.0.left_out()).join(", ");
         (!labels.is_empty()).then_some(labels)
     }
 
