@@ -34,6 +34,19 @@ pub struct AdminPort {
 }
 
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct StateFolder {
+    /// State folder of the agent, which has its recordings
+    #[arg(
+        id = "state-dir",
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "FOLDER",
+        default_value = "/run/pathproof"
+    )]
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct StatusArgs {
     #[command(flatten)]
     pub admin: AdminPort,
@@ -60,14 +73,8 @@ pub struct WhyArgs {
     #[arg(long, value_name = "FILE", requires = "at")]
     pub recording: Option<PathBuf>,
 
-    /// State folder of the agent, for --at
-    #[arg(
-        long,
-        env = "PATHPROOF_STATE_DIR",
-        value_name = "FOLDER",
-        default_value = "/run/pathproof"
-    )]
-    pub state_dir: PathBuf,
+    #[command(flatten)]
+    pub state: StateFolder,
 
     /// Output format: text, or the chain of evidence as JSON
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
@@ -83,14 +90,8 @@ pub struct RecordArgs {
     #[arg(long, value_name = "NAME")]
     pub kept: Option<String>,
 
-    /// State folder of the agent, for --kept
-    #[arg(
-        long,
-        env = "PATHPROOF_STATE_DIR",
-        value_name = "FOLDER",
-        default_value = "/run/pathproof"
-    )]
-    pub state_dir: PathBuf,
+    #[command(flatten)]
+    pub state: StateFolder,
 
     /// File to write, or - for standard output
     #[arg(
@@ -345,7 +346,7 @@ pub enum FleetCommand {
     /// The file has, for each pod of an agent, its verdict and explanation, its journal, its recordings and
     /// logs, the Node's conditions, and the versions of node and cluster. Addresses are replaced by others and
     /// tokens are removed; names of nodes, namespaces and Services stay, with addresses that are part of a
-    /// name. `index.txt` in it says what could not be read.
+    /// name. Its `index.txt` says what could not be read.
     Bundle(BundleArgs),
 }
 

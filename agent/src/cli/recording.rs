@@ -47,7 +47,7 @@ pub fn record(args: &RecordArgs) -> Exit {
 fn save(args: &RecordArgs) -> Result<String, Problem> {
     let (path, shown) = (&args.output, args.output.display());
     let mut recording = match &args.kept {
-        Some(name) => kept(&args.state_dir, name)?,
+        Some(name) => kept(&args.state.path, name)?,
         None => fetch::recording(&args.admin.address)?,
     };
     let mut how = "";
@@ -93,7 +93,7 @@ pub fn run_replay(args: &ReplayArgs) -> Exit {
 pub(super) fn report_at(at: Wall, args: &WhyArgs) -> Result<Report, Problem> {
     let path = match &args.recording {
         Some(path) => path.clone(),
-        None => recorded(&args.state_dir, at)?,
+        None => recorded(&args.state.path, at)?,
     };
     let replayed = load(&path, Some(at))?;
     let begins = replayed.span.0;

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -34,7 +35,7 @@ const NOWHERE: &str = "not-scheduled";
 const LINES: &str = "--tail=10000";
 /// Maximum size of one file of the bundle.
 const MAX_PART: u64 = 16 << 20;
-/// Size of all files after which no further pods are read: what a tracker or a mail takes, once compressed.
+/// Maximum size of all files: compressed, a tracker or a mail takes it.
 const MAX_ALL: usize = 512 << 20;
 /// Number of recordings that an agent keeps.
 const RECORDINGS: usize = 6;
@@ -70,7 +71,7 @@ pub(super) fn run(args: &FleetArgs, wanted: &BundleArgs, now: Wall) -> Result<Ex
         .map_err(failed)?;
     let mut read = 0;
     for chunk in pods.chunks(AT_ONCE) {
-        if bundle.size > MAX_ALL {
+        if bundle.is_full {
             for pod in &pods[read..] {
                 bundle
                     .add((pod.node.clone(), Err(FULL.to_owned())))
@@ -83,7 +84,7 @@ pub(super) fn run(args: &FleetArgs, wanted: &BundleArgs, now: Wall) -> Result<Ex
             let started: Vec<_> = chunk.iter().map(start).collect();
             started
                 .into_iter()
-                .filter_map(|part| part.join().ok())
+                .map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)))
                 .collect()
         });
         for part in parts.into_iter().flatten() {
@@ -114,9 +115,11 @@ fn create(wanted: &BundleArgs) -> Result<File, BundleError> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let opened = options.open(&wanted.file).and_then(|file| {
-        // The mode above applies to a new file only.
+        // The mode above applies to a new file only. A device keeps its own.
         #[cfg(unix)]
-        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        if file.metadata()?.is_file() {
+            file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        }
         Ok(file)
     });
     opened.map_err(|source| match source.kind() {
@@ -253,7 +256,10 @@ fn output(command: &mut Command) -> Result<Vec<u8>, String> {
         Ok(Ok((printed, _))) if status.success() => Ok(printed),
         Ok(Ok((_, words))) => {
             let words = String::from_utf8_lossy(&words);
-            let last = words.lines().last().unwrap_or_default();
+            // kubectl adds a line of its own to what the command said.
+            let mut lines = words.lines().rev();
+            let last = lines.find(|line| !line.starts_with("command terminated"));
+            let last = last.unwrap_or("it said nothing");
             Err(format!("{last} ({status})"))
         }
         Ok(Err(error)) => Err(error.to_string()),
@@ -264,9 +270,12 @@ fn output(command: &mut Command) -> Result<Vec<u8>, String> {
 fn read(from: Option<impl io::Read>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
-        from.take(MAX_PART).read_to_end(&mut bytes)?;
+        from.take(MAX_PART + 1).read_to_end(&mut bytes)?;
     }
-    Ok(bytes)
+    match bytes.len() as u64 > MAX_PART {
+        true => Err(io::Error::other("it is larger than 16 MiB")),
+        false => Ok(bytes),
+    }
 }
 
 /// The file while it is written.
@@ -276,6 +285,8 @@ struct Bundle {
     written: Wall,
     /// Bytes of all files so far.
     size: usize,
+    /// A file did not fit any more.
+    is_full: bool,
     index: String,
     missing: Vec<String>,
 }
@@ -287,13 +298,20 @@ impl Bundle {
             addresses: Pseudonyms::default(),
             written,
             size: 0,
+            is_full: false,
             index: format!("{INDEX}\nwritten {}\n\n", written.timestamp()),
             missing: Vec::new(),
         }
     }
 
     fn add(&mut self, (name, bytes): Part) -> io::Result<()> {
-        let redacted = bytes.and_then(|bytes| self.redacted(&name, &bytes));
+        let redacted = bytes.and_then(|bytes| {
+            self.is_full |= self.size + bytes.len() > MAX_ALL;
+            match self.is_full {
+                true => Err(FULL.to_owned()),
+                false => self.redacted(&name, &bytes),
+            }
+        });
         match redacted {
             Ok(bytes) => {
                 self.index

@@ -72,6 +72,23 @@ fn a_bundle_says_what_it_has_and_what_is_missing() {
 }
 
 #[test]
+fn a_file_beyond_the_limit_of_all_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bundle");
+    let mut bundle = Bundle::new(create(&wanted(path.clone(), false)).unwrap(), Wall(0));
+    bundle.size = MAX_ALL - 4;
+    for (name, text) in [("n/a/fits", "1234"), ("n/a/not", "5"), ("n/b/why.txt", "")] {
+        bundle.add((name.to_owned(), Ok(text.into()))).unwrap();
+    }
+    let missing = bundle.finish().unwrap();
+    assert_eq!(
+        missing,
+        [format!("n/a/not: {FULL}"), format!("n/b/why.txt: {FULL}")]
+    );
+    assert_eq!(files(&path)["n/a/fits"], "1234");
+}
+
+#[test]
 fn a_file_is_replaced_only_if_that_is_wanted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bundle");
@@ -153,6 +170,10 @@ fn what_a_command_prints_is_read_or_its_last_words_are() {
     assert_eq!(sh("echo good; echo bad >&2"), Ok(b"good\n".to_vec()));
     let failed = sh("echo first >&2; echo last >&2; exit 3").unwrap_err();
     assert_eq!(failed, "last (exit status: 3)");
+    let failed = sh("echo refused >&2; echo command terminated with exit code 1 >&2; exit 1");
+    assert_eq!(failed.unwrap_err(), "refused (exit status: 1)");
+    let large = sh(&format!("head -c {} /dev/zero", MAX_PART + 1)).unwrap_err();
+    assert_eq!(large, "it is larger than 16 MiB");
     let missing = output(&mut Command::new("/no/such/kubectl")).unwrap_err();
     assert!(missing.starts_with("kubectl is not in PATH"), "{missing}");
 }
