@@ -64,7 +64,7 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     let recorded: Vec<_> = recorded
         .map(|name| asker.0.home.join(format!("{name}.pathproof")))
         .collect();
-    // That of the last minutes, and the one that was kept when the answer changed.
+    // One of the last minutes, and one that the agent wrote when the answer changed.
     assert!(recorded.len() >= 2, "{index}");
     for recording in recorded {
         let mut replay = Command::new(agent_binary().expect("the agent's binary"));

@@ -1,4 +1,4 @@
-//! What one real node has to itself: its name, network, addresses and folder.
+//! Name, network, addresses and folder of one real node.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;

@@ -37,7 +37,7 @@ pub fn redact(bytes: &[u8], addresses: &mut Pseudonyms) -> Result<Vec<u8>, Recor
     Ok(file)
 }
 
-/// What each address was replaced with: files that are redacted with the same one agree.
+/// Maps each address to its replacement. Share one between files in which an address should stay the same.
 #[derive(Debug, Default)]
 pub struct Pseudonyms {
     known: HashMap<IpAddr, IpAddr>,

@@ -64,7 +64,7 @@ pub struct LaneLedger {
 pub struct Run {
     /// When the first of them was sent.
     pub since: Mono,
-    /// When the lane had begun to fail before the run, if a gap in probing ended that run.
+    /// Start of an earlier run that no success has followed.
     #[serde(rename = "earlier")]
     pub(crate) failing_before: Option<Mono>,
     /// When the last of them ended.
