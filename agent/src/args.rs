@@ -3,9 +3,9 @@
 //! `cargo xtask gen-docs` writes docs/configuration.md from these definitions.
 
 use clap::{Parser, Subcommand};
+use pathproof_shared::docs::address;
 
 use crate::config::{RotateConfig, RunArgs};
-use crate::docs::address;
 
 mod commands;
 pub mod variables;

@@ -7,12 +7,12 @@ use std::process;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use pathproof_facts::text::{self, styled, visible};
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::ABI_VERSION;
 use serde::Serialize;
 
 use crate::REVISION;
 use crate::args::{Args, Command, Output, Plugin};
-use crate::causes::chain;
 use crate::cluster::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;

@@ -2,7 +2,7 @@
 //! ([`watch`]), followed live.
 //!
 //! Both put Kubernetes objects into a `store`, which turns them into facts (`convert`) and returns
-//! [`Update`]s; conclusions are drawn elsewhere. [`listed`] reads lists that kubectl printed. Kubernetes types must not leave this module.
+//! [`Update`]s; conclusions are drawn elsewhere. Kubernetes types must not leave this module.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,6 @@ pub mod api;
 mod budget;
 mod convert;
 mod facts;
-pub mod listed;
 mod manifests;
 mod store;
 pub mod watch;

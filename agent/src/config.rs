@@ -12,12 +12,11 @@ use std::sync::Arc;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::switches::Enforcement;
 use pathproof_judge::eligibility::TerminatingMarks;
+use pathproof_shared::bind_address::BindAddress;
+use pathproof_shared::values::dns_name;
 use pathproof_wire::service::FAMILIES;
 use thiserror::Error;
-use values::dns_name;
 pub(crate) use values::{OrNone, PortRange};
-
-use crate::http::bind::BindAddress;
 
 mod choices;
 mod options;
@@ -28,8 +27,8 @@ pub(crate) mod values;
 pub use choices::{Attach, PortTakeover, Switch, View};
 pub(crate) use options::as_option;
 pub use options::{
-    AdminArgs, ApiArgs, ClusterArgs, HEALTHZ_PORT, HealthzArgs, KeptArgs, ObserverArgs,
-    ProcessArgs, PublishArgs, RunArgs, SentinelConfig,
+    AdminArgs, ApiArgs, ClusterArgs, HealthzArgs, KeptArgs, ObserverArgs, ProcessArgs, PublishArgs,
+    RunArgs, SentinelConfig,
 };
 pub use rotate::{RotateConfig, Withdraw};
 pub use terminating::TerminatingArgs;

@@ -13,10 +13,9 @@ use std::sync::mpsc;
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
 use pathproof_report::{FilesReport, HardeningReport};
+use pathproof_shared::causes::chain;
 use thiserror::Error;
 use tokio::sync::oneshot;
-
-use crate::causes::chain;
 
 mod calls;
 mod files;

@@ -13,11 +13,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Parser as _;
+use pathproof_shared::input;
 use thiserror::Error;
 
 use crate::args::{Args, Command};
 use crate::config::{Config, ConfigError, Surroundings};
-use crate::input;
 
 pub mod cleanup;
 pub mod flags;

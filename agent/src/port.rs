@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::stat::fstat;
 use pathproof_node::event::Successor;
 use pathproof_report::{PortReport, PortWay};
+use pathproof_shared::bind_address::BindAddress;
 use pathproof_wire::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,7 +23,7 @@ use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Attached, Owners, Pulse, Steer, SteerError, Steering};
 use crate::datapath::succession::{Behind, Succession};
-use crate::http::bind::{self, BindAddress, BindError};
+use crate::http::bind::{self, BindError};
 use crate::lifecycle::Readiness;
 
 mod kept;

@@ -8,6 +8,7 @@ use std::{fs, io};
 use pathproof_facts::time::Wall;
 use pathproof_node::effect::PersistedState;
 use pathproof_report::episodes::{self, Journal};
+use pathproof_shared::recordings::{ENDING, files, folder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -118,8 +119,6 @@ pub(crate) fn write_journal(dir: &Path, document: &str) -> io::Result<()> {
     write(&dir.join(JOURNAL), document.as_bytes(), true)
 }
 
-const FOLDER: &str = "recordings";
-const ENDING: &str = ".pathproof";
 /// Maximum number of recordings, of at most 1 MiB each.
 const KEPT: usize = 6;
 /// RFC 3339, without characters that are unusual in file names.
@@ -135,7 +134,7 @@ pub struct Recordings {
 impl Recordings {
     pub fn below(state_dir: &Path) -> Self {
         Self {
-            folder: state_dir.join(FOLDER),
+            folder: folder(state_dir),
         }
     }
 
@@ -157,12 +156,7 @@ impl Recordings {
 
     /// All recordings, the oldest first.
     pub fn files(&self) -> io::Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(&self.folder)?;
-        let paths = entries.map(|entry| Ok(entry?.path()));
-        let mut files = paths.collect::<io::Result<Vec<_>>>()?;
-        files.retain(|path| path.to_str().is_some_and(|path| path.ends_with(ENDING)));
-        files.sort();
-        Ok(files)
+        files(&self.folder)
     }
 
     /// Whether the recording of this name is kept.
@@ -251,7 +245,7 @@ mod tests {
         for second in 0..6 {
             recordings.write(at(7_200 + second), &[1]).unwrap();
         }
-        let part = dir.path().join(FOLDER).join("2026-01-01T000000.000Z.tmp");
+        let part = folder(dir.path()).join("2026-01-01T000000.000Z.tmp");
         let made = fs::File::create(&part).unwrap();
         made.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         let path = recordings.write(at(0), &[2]).unwrap();

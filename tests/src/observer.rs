@@ -14,9 +14,9 @@ use aya::util::nr_cpus;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
-use pathproof::causes::chain;
 use pathproof::clock;
 use pathproof::datapath::load;
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::evidence::{
     Anomaly, Budget, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, UdpPorts,

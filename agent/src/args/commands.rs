@@ -9,9 +9,10 @@ use clap::{
 };
 use pathproof_facts::time::Wall;
 use pathproof_judge::drain;
+use pathproof_shared::values::{dns_name, time};
 
 use super::{CHECK_CODES, DRAIN_CODES};
-use crate::config::values::{device_prefix, dns_name, time};
+use crate::config::values::device_prefix;
 use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

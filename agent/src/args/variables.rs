@@ -1,9 +1,9 @@
 //! Environment variables with the prefix of pathproof's settings.
 
 use clap::CommandFactory as _;
+use pathproof_shared::docs;
 
 use super::Args;
-use crate::docs;
 
 const PREFIX: &str = "PATHPROOF_";
 

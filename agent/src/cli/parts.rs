@@ -9,10 +9,10 @@ use pathproof_facts::time::{HumanDuration, Mono};
 use pathproof_judge::explain::{self, Interfaces, Remedy, label};
 use pathproof_judge::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 use pathproof_report::{PortWay, Report};
+use pathproof_shared::docs::address;
 use pathproof_witness::drops::{DropWatch, meaning as drop_meaning};
 
 use super::page::{Style, TEXT, Text, counted, grouped, sentence};
-use crate::docs::address;
 
 const SERVICES_SHOWN: usize = 8;
 /// Fill level in percent from which the connection table is shown.

@@ -2,14 +2,14 @@
 //!
 //! Each check is a function of the lists that `read` gets. `lines.txt` has every line that a check can give.
 
+use pathproof_shared::docs::address;
+use pathproof_shared::versions::{is_older, numbers};
 use serde::Serialize;
 use serde_json::json;
 
 use super::Exit;
 use super::page::{Style, TEXT, Text, sentence};
 use crate::args::PreflightArgs;
-use crate::docs::address;
-use crate::lifecycle::release::{is_older, numbers};
 
 mod balancers;
 mod network;

@@ -10,11 +10,11 @@ use pathproof_facts::text::visible;
 use pathproof_facts::time::Wall;
 use pathproof_node::replay::{Moment, Pseudonyms, RecordingError, Replayed, redact, replay};
 use pathproof_report::Report;
+use pathproof_shared::input;
 use thiserror::Error;
 
 use super::{Exit, FetchError, fetch};
 use crate::args::{RecordArgs, ReplayArgs, WhyArgs};
-use crate::input;
 use crate::state::Recordings;
 
 /// Maximum size of a recording that is read; an agent writes at most 1 MiB.

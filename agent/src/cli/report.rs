@@ -9,13 +9,13 @@ use std::{fs, io};
 use jiff::civil::Date;
 use pathproof_facts::time::HumanDuration;
 use pathproof_report::episodes::{EPISODES_KEPT, End, Episode, Journal, SCHEMA, day};
+use pathproof_shared::input;
 use thiserror::Error;
 use verdicts::{Judged, OperatorVerdict};
 
 use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, FetchError, fetch};
 use crate::args::{Output, PageArgs, ReportArgs};
-use crate::input;
 
 mod html;
 mod verdicts;

@@ -16,14 +16,14 @@ use pathproof_judge::verdict::{FamilyVerdict, PathState, Verdict};
 use pathproof_report::{
     KeptConnections, PortReport, PortWay, Report, SentinelCondition, SentinelReport,
 };
+use pathproof_shared::causes::chain;
+use pathproof_shared::docs::address;
 use pathproof_wire::service::SourceClass;
 use pathproof_witness::topology::{DatapathTopology, Seen};
 
 use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
-use crate::causes::chain;
-use crate::docs::address;
 
 const REDRAW: Duration = Duration::from_secs(1);
 /// Age from which a report is outdated: the agent writes at least two a second.

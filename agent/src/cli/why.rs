@@ -11,13 +11,13 @@ use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_judge::explain::{self, Interfaces, Remedy, Step};
 use pathproof_judge::verdict::{LaneState, LaneView, Verdict};
 use pathproof_report::{AnswersReport, Report, SentinelCondition, SentinelReport};
+use pathproof_shared::docs::address;
 use pathproof_wire::service::Family;
 use serde::Serialize;
 
 use super::page::{Style, TEXT, Text, grouped, sentence};
 use super::{Exit, fetch, parts, recording};
 use crate::args::WhyArgs;
-use crate::docs::address;
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 2;

@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::{io, thread};
 
+use pathproof_shared::input;
+
 use super::facts::{Kind, Parsed, identity};
 use super::store::{Event, Key, Store};
 use super::yaml::{self, Item};
 use super::{Problem, Update};
-use crate::input;
 use crate::lifecycle::give_back_memory;
 
 /// Device, inode and size, and time of status change. If any differs, the file has changed.

@@ -14,22 +14,19 @@ use pathproof_facts::owners::Declared;
 use pathproof_facts::switches::{Enforcement, NodeSelector};
 use pathproof_judge::answer::UnknownPolicy;
 use pathproof_judge::verdict::CountedFamilies;
+use pathproof_shared::bind_address::{BindAddress, HEALTHZ_PORT, bind_address};
 use pathproof_wire::service::FAMILIES;
 
 use super::choices::{Attach, PortTakeover, Switch, View};
 use super::terminating::TerminatingArgs;
 use super::values::{
-    OrNone, Pattern, PortRange, addresses, bind_address, device_prefix, directory, log_filter,
-    minutes, object_name, pair, pattern, percent, port_range, range, selector, url, word,
+    OrNone, Pattern, PortRange, addresses, device_prefix, directory, log_filter, minutes,
+    object_name, pair, pattern, percent, port_range, range, selector, url, word,
 };
-use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
 use crate::metrics::ServiceMetrics;
 
 pub(super) const SENTINEL: &str = "Sentinel";
-
-/// Default port of /healthz and /livez, the same as kube-proxy's.
-pub const HEALTHZ_PORT: u16 = 10256;
 
 /// Settings of every option: an environment variable (PATHPROOF_ and its name), and commas in lists.
 pub(crate) fn as_option(mut arg: Arg) -> Arg {

@@ -7,11 +7,12 @@ use std::time::Duration;
 use clap::builder::TypedValueParser as _;
 use clap::{Args as ClapArgs, ValueEnum};
 use pathproof_facts::cluster::ObjectName;
+use pathproof_shared::bind_address::{BindAddress, bind_address};
+use pathproof_shared::values::dns_name;
 use pathproof_wire::service::FAMILIES;
 
 use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
-use super::values::{OrNone, bind_address, dns_name, label, minutes, object_name, pair, percent};
-use crate::http::bind::BindAddress;
+use super::values::{OrNone, label, minutes, object_name, pair, percent};
 
 const WITHDRAWAL: &str = "Withdrawal";
 /// The well-known label of zones, and those of node pools: GKE, EKS, AKS, DOKS, Karpenter.

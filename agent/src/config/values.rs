@@ -1,6 +1,6 @@
 //! Parsers of option values. An error states what to give instead; clap adds the option and the value.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,13 +11,12 @@ use jiff::SignedDuration;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::node_context::address;
 use pathproof_facts::switches::{LabelTerm, NodeSelector};
-use pathproof_facts::time::Wall;
-use pathproof_judge::eligibility::{is_dns_name, key_problem};
+use pathproof_judge::eligibility::key_problem;
+use pathproof_shared::values::dns_name;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use tracing_subscriber::filter::EnvFilter;
 
-use crate::http::bind::BindAddress;
 use crate::http::unmapped;
 
 /// A value, or the word `none`. clap would make an option of type `Option` optional; it does not recognize
@@ -29,34 +28,6 @@ const NONE: &str = "none";
 /// Parses a value from its serde name.
 pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, serde::de::value::Error> {
     T::deserialize(text.into_deserializer())
-}
-
-/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; the default port is `port`. `none` means no address.
-pub(crate) fn bind_address(
-    port: u16,
-) -> impl Fn(&str) -> Result<OrNone<BindAddress>, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let text = text.trim();
-        if text == NONE {
-            return Ok(None);
-        }
-        let inner = text
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'));
-        let ip = inner.unwrap_or(text).parse::<IpAddr>();
-        let one = text
-            .parse()
-            .or_else(|_| ip.map(|ip| SocketAddr::new(ip, port)));
-        let everywhere = || text.strip_prefix(':')?.parse().ok();
-        let address = one.map(BindAddress::from).ok();
-        let address = address.or_else(|| everywhere().map(BindAddress::Everywhere));
-        address.map(Some).ok_or_else(|| {
-            format!(
-                "it is not an address: give IP:PORT, IP, :PORT or none, for example 0.0.0.0:{port} \
-                 (host names are not resolved)"
-            )
-        })
-    }
 }
 
 /// Parses a range or a single address. An empty text gives no range, so that an empty environment variable
@@ -166,11 +137,6 @@ pub(super) fn directory(text: &str) -> Result<OrNone<PathBuf>, &'static str> {
     }
 }
 
-/// Parses a time in the form in which [`Wall`] is printed.
-pub(crate) fn time(text: &str) -> Result<Wall, &'static str> {
-    Wall::parse(text.trim()).ok_or("give a time with its zone, for example 2026-11-23T04:05:06Z")
-}
-
 pub(super) fn url(text: &str) -> Result<String, &'static str> {
     let uri: Option<hyper::Uri> = text.parse().ok();
     uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
@@ -185,12 +151,6 @@ pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {
         .map_err(|_| {
             "give a level (error, warn, info, debug, trace) or directives, for example info,pathproof::datapath=debug"
         })
-}
-
-/// Parses the name of a Kubernetes object (RFC 1123 subdomain).
-pub(crate) fn dns_name(text: &str) -> Result<String, &'static str> {
-    let name = is_dns_name(text).then(|| text.to_owned());
-    name.ok_or("give at most 253 lower-case letters, digits, '-' and '.'")
 }
 
 /// `NAMESPACE/NAME`.

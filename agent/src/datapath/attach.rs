@@ -14,12 +14,12 @@ use std::time::Duration;
 use aya::Ebpf;
 use pathproof_facts::time::Mono;
 use pathproof_report::{Attached, DeviceReport};
+use pathproof_shared::causes::chain;
 use pathproof_witness::coverage;
 
 use super::devices::Device;
 use super::load::classifier;
 use super::pins::{KeptPins, Pins};
-use crate::causes::chain;
 
 pub(super) mod filters;
 pub(super) mod hook;

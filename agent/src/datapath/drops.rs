@@ -10,6 +10,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::{ProgramError, RawTracePoint};
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::dropped::{DropKey, SkbLayout};
 use pathproof_witness::drops::DropCount;
@@ -17,7 +18,6 @@ use thiserror::Error;
 
 use super::btf::{self, BtfError};
 use super::load::{self, MapsError, insist, take, write};
-use crate::causes::chain;
 
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// Maximum size; distribution kernels have 5 to 10 MiB.

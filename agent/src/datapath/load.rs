@@ -13,13 +13,13 @@ use aya::programs::{Program, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use caps::{CapSet, Capability};
 use nix::time::{ClockId, clock_getres};
+use pathproof_shared::causes::chain;
+use pathproof_shared::docs::address;
 use pathproof_wire::abi::{FOLLOW_ALL, SEED, WINDOW_SHIFT, map, program};
 use pathproof_wire::gate::window_shift;
 use thiserror::Error;
 
 use super::pins::Pins;
-use crate::causes::chain;
-use crate::docs::address;
 
 /// The object, aligned for aya's ELF reader.
 pub static OBJECT: &[u8] =

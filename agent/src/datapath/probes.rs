@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError, RingBuf};
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::evidence::{Pending, PendingKey};
 use pathproof_wire::packet::Link;
@@ -20,7 +21,6 @@ use super::attach::{Direction, HookError, Mechanism, Mode};
 use super::load::{MapsError, classifier, load_sentinel, missing, refused};
 use super::sample::record;
 use super::syscall::programs_at;
-use crate::causes::chain;
 use crate::netlink::name_of;
 use crate::probe::Kernel;
 

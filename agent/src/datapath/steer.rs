@@ -17,6 +17,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, SockMap};
 use aya::programs::sk_lookup::SkLookupLink;
 use aya::programs::{ProgramError, SkLookup};
 use pathproof_facts::time::Mono;
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::{map, program};
 use pathproof_wire::service::{Address, Family};
 use pathproof_wire::steer::{
@@ -27,7 +28,6 @@ use thiserror::Error;
 use super::listeners::listeners;
 use super::load::{self, MapsError, insist, refused, take, write};
 use super::succession::{Marks, Succession};
-use crate::causes::chain;
 
 /// Addresses of the node's interfaces, one per line.
 const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";

@@ -3,10 +3,11 @@
 //! Listeners at configured ports set `SO_REUSEPORT`, so that a successor can open a port while the agent
 //! still answers there. The kernel allows this only to processes of the same user that set the option too.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
-use std::{fmt, io};
 
+use pathproof_shared::bind_address::BindAddress;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
@@ -30,51 +31,6 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 pub const HEALTHZ: &str = "--healthz-bind-address";
 /// Option of the listener that connections to health check node ports are steered to.
 pub const SERVICES: &str = "--health-check-node-ports";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BindAddress {
-    /// All addresses of both families, at this port: Go's meaning of 0.0.0.0, `[::]` or no host.
-    Everywhere(u16),
-    One(SocketAddr),
-}
-
-impl BindAddress {
-    /// The port; 0 lets the kernel pick one.
-    pub fn port(&self) -> u16 {
-        match self {
-            BindAddress::Everywhere(port) => *port,
-            BindAddress::One(address) => address.port(),
-        }
-    }
-
-    /// Whether only this machine can reach it.
-    pub fn is_loopback(&self) -> bool {
-        matches!(self, BindAddress::One(address) if address.ip().is_loopback())
-    }
-}
-
-impl From<SocketAddr> for BindAddress {
-    fn from(address: SocketAddr) -> Self {
-        let ip = address.ip().to_canonical();
-        if ip.is_unspecified() {
-            BindAddress::Everywhere(address.port())
-        } else if ip == address.ip() {
-            // Keep the whole address, because an IPv6 address may have a scope id.
-            BindAddress::One(address)
-        } else {
-            BindAddress::One(SocketAddr::new(ip, address.port()))
-        }
-    }
-}
-
-impl fmt::Display for BindAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BindAddress::Everywhere(port) => write!(f, "all addresses, port {port}"),
-            BindAddress::One(address) => write!(f, "{address}"),
-        }
-    }
-}
 
 #[derive(Debug, Error)]
 #[error("{option}: cannot listen on {address}; {remedy}", remedy = remedy(source, option))]

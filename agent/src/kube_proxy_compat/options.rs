@@ -5,11 +5,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use pathproof_shared::bind_address::HEALTHZ_PORT;
 use serde_json::Value;
 
 use super::DropInError;
 use super::flags::{Flag, Settings};
-use crate::config::{Config, HEALTHZ_PORT};
+use crate::config::Config;
 
 /// Port of kube-proxy's metrics.
 const METRICS_PORT: u16 = 10249;

@@ -1,4 +1,6 @@
-//! Versions by number, and whether pathproof was tested on a kernel as old as this one.
+//! Whether pathproof was tested on a kernel as old as this one.
+
+use pathproof_shared::versions::is_older;
 
 /// Oldest kernel that pathproof was tested on (docs/internal/kernels.md). Older kernels are not refused,
 /// since the programs may load there.
@@ -10,19 +12,6 @@ pub fn untested() -> Option<String> {
     let release = std::fs::read_to_string(FILE).ok()?;
     let release = release.trim();
     is_older(release, OLDEST_TESTED).then(|| release.to_owned())
-}
-
-/// Whether a version is older than a limit such as `6.1`; `false` for a version without numbers.
-pub fn is_older(version: &str, limit: &str) -> bool {
-    let own = numbers(version);
-    !own.is_empty() && own < numbers(limit)
-}
-
-/// The first three numbers of a version such as `6.1.0-56-cloud-amd64`.
-pub fn numbers(version: &str) -> Vec<u32> {
-    let parts = version.split(|c: char| !c.is_ascii_digit());
-    let numbers = parts.filter_map(|part| part.parse().ok());
-    numbers.take(3).collect()
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use pathproof_facts::time::Wall;
 use pathproof_report::condition::{
     AgentSeen, ConditionState, Reason, Refusal, Status, TYPE, Written,
 };
+use pathproof_shared::causes::chain;
 use serde_json::json;
 use thiserror::Error;
 
 use super::Settings;
-use crate::causes::chain;
 use crate::metrics::WriteResult;
 
 const NODES: &str = "/api/v1/nodes";

@@ -8,13 +8,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use node_tests::observer::{Sandbox, in_sandbox};
 use node_tests::skip;
-use pathproof::causes::chain;
 use pathproof::clock;
 use pathproof::datapath::attach::{Attacher, Mechanism, Mode};
 use pathproof::datapath::devices::Device;
 use pathproof::datapath::pins::Pins;
 use pathproof::datapath::steer::Steer;
 use pathproof::datapath::{Observer, load};
+use pathproof_shared::causes::chain;
 use pathproof_wire::packet::Link;
 use pathproof_wire::steer::{HEALTHZ, SteerRule, steer_flag};
 

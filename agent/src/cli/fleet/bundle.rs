@@ -15,14 +15,14 @@ use flate2::write::GzEncoder;
 use pathproof_facts::time::Wall;
 use pathproof_node::replay::{Pseudonyms, redact};
 use pathproof_report::episodes::Journal;
+use pathproof_shared::causes::chain;
+use pathproof_shared::listed::PodSeen;
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::kubectl::{self, AT_ONCE, CONTAINER, KubectlError, agent_pods, in_pod};
 use crate::args::{BundleArgs, FleetArgs};
-use crate::causes::chain;
 use crate::cli::Exit;
-use crate::cluster::listed::PodSeen;
 
 /// Time limit of one command in a pod. A node that is away would hold kubectl for minutes.
 const PATIENCE: Duration = Duration::from_secs(40);

@@ -7,12 +7,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use pathproof_report::episodes::Journal;
 use pathproof_rotator::NodeSeen;
+use pathproof_shared::causes::chain;
+use pathproof_shared::listed::{self, PodSeen};
 use thiserror::Error;
 
 use crate::args::{FleetArgs, KubectlOptions, Output};
-use crate::causes::chain;
 use crate::cli::report;
-use crate::cluster::listed::{self, PodSeen};
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";

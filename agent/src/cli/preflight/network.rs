@@ -4,13 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use pathproof_plan::expect::addresses::benchmark_range;
+use pathproof_shared::bind_address::{HEALTHZ_PORT, bind_address};
 use pathproof_wire::service::Family;
 use serde_json::Value;
 
 use super::read::{Cluster, name, note, text};
 use super::{Line, line, marks, merged};
-use crate::config::HEALTHZ_PORT;
-use crate::config::values::bind_address;
 
 /// Users of addresses: the list, the place of the addresses in its objects, and a noun.
 const USERS: [(&str, &str, &str); 5] = [

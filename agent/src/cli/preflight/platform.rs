@@ -1,10 +1,10 @@
 //! Checks of the API server, the namespace, an existing installation, and each node.
 
+use pathproof_shared::versions::is_older;
 use serde_json::Value;
 
 use super::read::{Cluster, name, note, text};
 use super::{Line, graded, line, marks, merged};
-use crate::lifecycle::release::is_older;
 
 /// Labels and annotations by which tools mark what they own. Flux' Helm controller sets Helm's too.
 const OWNERS: [&str; 5] = [

@@ -6,12 +6,12 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 
+use pathproof_shared::input;
 use serde_json::Value;
 
 use super::{Line, line};
 use crate::args::{KubectlOptions, PreflightArgs};
 use crate::cli::fleet::kubectl::{KubectlError, kubectl, not_started};
-use crate::input;
 
 /// Maximum size of a recorded file.
 const LARGEST: u64 = 1 << 30;

@@ -198,7 +198,7 @@ fn names_of_others_become_no_markup_and_steer_no_terminal() {
 #[case("[]\n[]", "trailing characters")]
 fn a_file_that_is_no_journal_is_named(#[case] text: &str, #[case] expected: &str) {
     let error = parse("x", text.as_bytes()).unwrap_err();
-    let said = crate::causes::chain(&error);
+    let said = pathproof_shared::causes::chain(&error);
     assert!(said.starts_with("x: ") && said.contains(expected), "{said}");
 }
 
@@ -212,7 +212,7 @@ fn journals_are_read_from_files_and_an_error_names_file_and_line() {
             panic!("another command");
         };
         let shown = gather(&args).and_then(|journals| show(journals, &[], &args.page, args.output));
-        shown.map_err(|error| crate::causes::chain(&error))
+        shown.map_err(|error| pathproof_shared::causes::chain(&error))
     };
     let (one, all) = (path("one.json"), path("all.json"));
     fs::write(&one, quiet()[0].to_string()).unwrap();

@@ -3,8 +3,7 @@
 use jiff::Timestamp;
 use pathproof_facts::named;
 use pathproof_report::episodes::{Episode, Journal};
-
-use crate::config::values::time;
+use pathproof_shared::values::time;
 
 named! {
     /// Whether the 503 was, or would have been, right.

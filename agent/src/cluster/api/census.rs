@@ -15,6 +15,7 @@ use pathproof_rotator::ConditionSeen;
 use pathproof_rotator::census::Census;
 use pathproof_rotator::domains::Labels;
 use pathproof_rotator::withdrawal::{Excluded, LABEL, Step, WithdrawalLimits};
+use pathproof_shared::listed;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -22,7 +23,6 @@ use super::Requests;
 use super::follow::{Follower, Pace};
 use crate::cluster::convert::shuts_down;
 use crate::cluster::facts::Object;
-use crate::cluster::listed;
 use crate::cluster::store::Event;
 
 /// All Nodes, followed until this value is dropped.

@@ -15,12 +15,12 @@ use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
 use nix::unistd::{AccessFlags, access};
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::program;
 use pathproof_wire::packet;
 
 use super::filters::{self, filters};
 use super::{Mode, qdisc};
-use crate::causes::chain;
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
 

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::{fs, io};
 
 use aya::maps::MapData;
+use pathproof_shared::causes::chain;
 use pathproof_wire::abi::map;
 
 use super::{Pins, PinsError, entries, failed};
-use crate::causes::chain;
 
 const GAP: &str = "a restart would leave a gap in observation";
 

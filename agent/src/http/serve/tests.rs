@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 
 use axum::routing::any;
+use pathproof_shared::bind_address::BindAddress;
 use rstest::rstest;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::http::bind::{self, BindAddress};
+use crate::http::bind;
 
 mod bursts;
 mod ends;

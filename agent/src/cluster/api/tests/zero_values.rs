@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use pathproof_shared::listed;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::objects::convert;
 use crate::cluster::facts::Kind;
-use crate::cluster::listed;
 
 const TIME: &str = "2026-11-21T12:00:00Z";
 

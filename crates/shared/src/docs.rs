@@ -2,12 +2,12 @@
 //! points to a page gets its address here.
 
 /// URL of a copy of docs/operations.md, when the program was built or when it runs.
-pub(crate) const URL: &str = "PATHPROOF_DOCS_URL";
+pub const URL: &str = "PATHPROOF_DOCS_URL";
 /// The page that the URL is of. The other pages are looked for beside it.
 const PAGE: &str = "operations.md";
 
 /// URL of a page or section of the docs, or its path in the source if no URL is configured.
-pub(crate) fn address(section: &str) -> String {
+pub fn address(section: &str) -> String {
     let now = std::env::var(URL).ok();
     let built = option_env!("PATHPROOF_DOCS_URL");
     address_below(now.as_deref().into_iter().chain(built), section)

@@ -57,7 +57,7 @@ fn node(node: Node) -> NodeSeen {
 }
 
 /// The condition that agents publish.
-pub(super) fn condition(all: &[NodeCondition]) -> Option<ConditionSeen> {
+pub fn condition(all: &[NodeCondition]) -> Option<ConditionSeen> {
     let ours = all.iter().find(|condition| condition.type_ == TYPE)?;
     let at = |time: &Time| Wall::of(time.0);
     Some(ConditionSeen {

@@ -4,7 +4,11 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+/// Reads a file of at most `limit` bytes.
+///
+/// # Errors
+/// The file cannot be read, or is larger.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();
     if size > limit {
