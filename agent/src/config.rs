@@ -25,13 +25,13 @@ mod terminating;
 pub(crate) mod values;
 
 pub use choices::{Attach, PortTakeover, Switch, View};
-pub(crate) use options::as_option;
 pub use options::{
     AdminArgs, ApiArgs, ClusterArgs, HealthzArgs, KeptArgs, ObserverArgs, ProcessArgs, PublishArgs,
-    RunArgs, SentinelConfig,
+    RunArgs, SentinelConfig, as_option,
 };
 pub use rotate::{RotateConfig, Withdraw};
 pub use terminating::TerminatingArgs;
+pub use values::device_prefix;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

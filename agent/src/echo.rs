@@ -12,12 +12,12 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use clap::Args as ClapArgs;
 use pathproof_witness::peers::{ECHO_PORT, LARGE_TRANSFER_PORT};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::args::EchoArgs;
 use crate::lifecycle::Shutdown;
 
 mod dial;
@@ -28,6 +28,19 @@ mod tests;
 
 /// Time for which a terminating pod keeps answering.
 const LEAVING: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct EchoArgs {
+    /// Name of the pod probe's Service, or its addresses separated by commas; one address of each
+    /// family is dialled
+    #[arg(
+        long,
+        env = "PATHPROOF_ECHO_SERVICE",
+        value_name = "NAME",
+        default_value = pathproof_facts::node_context::ECHO_SERVICE
+    )]
+    pub service: String,
+}
 
 #[derive(Debug, Error)]
 pub enum EchoError {

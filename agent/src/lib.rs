@@ -7,8 +7,6 @@
 pub const REVISION: &str = env!("PATHPROOF_REVISION");
 
 pub mod app;
-pub mod args;
-pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
@@ -18,7 +16,6 @@ pub mod echo;
 mod files;
 pub mod hardening;
 pub mod http;
-pub mod kube_proxy_compat;
 pub mod lifecycle;
 pub mod metrics;
 pub mod netfilter;

@@ -2,7 +2,7 @@
 //! text.
 
 use pathproof::config::Surroundings;
-use pathproof::kube_proxy_compat::{Action, read, resolve};
+use pathproof_kube_proxy_compat::{Action, read, resolve};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {

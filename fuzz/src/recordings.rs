@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use pathproof::cli::{recording, why};
+use pathproof_cli::{recording, why};
 use pathproof_node::replay::{Pseudonyms, redact, replay};
 use pathproof_report::Report;
 

@@ -3,7 +3,7 @@
 //! untrusted query of `/drainz`.
 
 use jiff::Timestamp;
-use pathproof::cli::{fetch, status};
+use pathproof_cli::{fetch, status};
 use pathproof_facts::text::{is_hidden, visible};
 use pathproof_facts::time::Mono;
 use pathproof_judge::drain::Ask;

@@ -12,7 +12,7 @@ use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Process, Servers};
 use node_tests::http::{self, Response};
 use node_tests::prelude::*;
 use node_tests::world::{HEALTHZ_PORT, clean};
-use pathproof::kube_proxy_compat::flags::FLAGS;
+use pathproof_kube_proxy_compat::flags::FLAGS;
 
 use crate::scene::{PATIENCE, Scene, flush};
 
@@ -246,7 +246,7 @@ fn the_flags_are_those_of_the_real_kube_proxy() {
     let shown = FLAGS.iter().filter(|flag| !flag.is_hidden());
     let ours: Vec<String> = shown.map(|flag| flag.usage()).collect();
     assert_eq!(ours, theirs);
-    assert_eq!(usages(&pathproof::kube_proxy_compat::help()), ours);
+    assert_eq!(usages(&pathproof_kube_proxy_compat::help()), ours);
     for flag in FLAGS.iter().filter(|flag| flag.is_hidden()) {
         let said = format!("--{}=0", flag.name);
         assert!(run(&[&said, "--version"]).status.success(), "{said}");

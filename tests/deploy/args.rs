@@ -2,10 +2,10 @@
 
 use node_tests::deploy::{Chart, PROFILES, Tool, overlay};
 use node_tests::prelude::*;
-use pathproof::args::{Args, Command};
 use pathproof::config::{Config, Surroundings};
 use pathproof_facts::owners::Declared;
 use pathproof_facts::switches::Enforcement;
+use pathproof_program::args::{Args, Command};
 
 use crate::find::named;
 

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use clap::Parser;
 use node_tests::prelude::*;
-use pathproof::args::{Args, Command as Said};
 use pathproof::config::{Config, Surroundings};
 use pathproof::confine::{Confined, confine};
+use pathproof_program::args::{Args, Command as Said};
 use pathproof_report::FilesReport;
 use tempfile::TempDir;
 

@@ -30,9 +30,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else if readme != wanted {
         bail!("deploy/chart/README.md is out of date; run: cargo xtask gen-docs");
     }
-    // Tests of the agent compare its pages with the checked-in ones. With the variable they write them first.
+    // Tests of agent and program compare their pages with the checked-in ones. With the variable they write them first.
     let mut pages = run::cargo();
-    pages.args(["test", "--quiet", "--package", "pathproof", "--lib"]);
+    pages.args(["test", "--quiet", "--lib", "--package", "pathproof"]);
+    pages.args(["--package", "pathproof-agent"]);
     pages.arg("the_page_in_docs_is_current");
     match args.check {
         true => pages.env_remove("PATHPROOF_BLESS"),

@@ -29,7 +29,7 @@ use crate::metrics::ServiceMetrics;
 pub(super) const SENTINEL: &str = "Sentinel";
 
 /// Settings of every option: an environment variable (PATHPROOF_ and its name), and commas in lists.
-pub(crate) fn as_option(mut arg: Arg) -> Arg {
+pub fn as_option(mut arg: Arg) -> Arg {
     if matches!(arg.get_action(), ArgAction::Append) {
         arg = arg.value_delimiter(',');
     }

@@ -167,7 +167,11 @@ pub(super) fn object_name(text: &str) -> Result<ObjectName, &'static str> {
 /// devices has a suffix of 3 bytes, such as `-c0`.
 const PREFIX_LEN: usize = 12;
 
-pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
+/// Parses the prefix of the names of the sentinel's interfaces.
+///
+/// # Errors
+/// The form of a prefix.
+pub fn device_prefix(text: &str) -> Result<String, &'static str> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = text.trim();
     // Refuse a leading '-': command-line tools would take the name for an option.

@@ -27,20 +27,23 @@ pub(super) fn write(arch: Arch) -> Result<Vec<PathBuf>> {
     )?;
     let place = sources.path().to_str().context("a path in UTF-8")?;
     let of_program = format!("linux-{}", arch.name());
-    [("agent", of_program.as_str()), ("crates/ebpf", "ebpf")]
-        .map(|(member, name)| {
-            let text = fs::read_to_string(sources.path().join(member).join("sbom.json"))?;
-            let mut document: Value = serde_json::from_str(&text.replace(place, ""))?;
-            if member == "agent" {
-                let components = document["components"].as_array_mut();
-                components.context("no components")?.extend(runtime()?);
-            }
-            let file = folder().join(format!("pathproof-{VERSION}-{name}.cdx.json"));
-            fs::write(&file, serde_json::to_vec_pretty(&document)?)?;
-            Ok(file)
-        })
-        .into_iter()
-        .collect()
+    [
+        ("crates/program", of_program.as_str()),
+        ("crates/ebpf", "ebpf"),
+    ]
+    .map(|(member, name)| {
+        let text = fs::read_to_string(sources.path().join(member).join("sbom.json"))?;
+        let mut document: Value = serde_json::from_str(&text.replace(place, ""))?;
+        if member == "crates/program" {
+            let components = document["components"].as_array_mut();
+            components.context("no components")?.extend(runtime()?);
+        }
+        let file = folder().join(format!("pathproof-{VERSION}-{name}.cdx.json"));
+        fs::write(&file, serde_json::to_vec_pretty(&document)?)?;
+        Ok(file)
+    })
+    .into_iter()
+    .collect()
 }
 
 /// Linked libraries that cargo does not list.

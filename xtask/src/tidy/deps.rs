@@ -7,37 +7,27 @@ use super::{Violation, code, manifests};
 /// Modules of the agent and the modules that each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet only in app, through values of the crates that decide.
-const MODULES: [(&str, &str); 27] = [
-    ("causes", ""),
-    ("docs", ""),
-    ("input", ""),
-    ("args", "config docs"),
+const MODULES: [(&str, &str); 20] = [
     ("config", "http lifecycle metrics"),
     ("confine", "cluster config datapath files hardening"),
     ("clock", ""),
     ("files", "clock"),
     ("lifecycle", "files"),
-    ("hardening", "causes"),
+    ("hardening", ""),
     ("metrics", ""),
-    ("cluster", "files input lifecycle"),
+    ("cluster", "files lifecycle"),
     ("netlink", ""),
     ("probe", ""),
-    ("datapath", "causes docs netlink probe"),
+    ("datapath", "netlink probe"),
     ("netfilter", "netlink"),
     ("port", "config datapath http lifecycle"),
     ("state", "files"),
     ("sentinel", "config netfilter netlink probe"),
-    ("publish", "causes clock metrics"),
+    ("publish", "clock metrics"),
     ("rotate", "clock cluster config http lifecycle metrics"),
-    ("echo", "args lifecycle"),
-    ("kube_proxy_compat", "args config input netfilter netlink"),
+    ("echo", "lifecycle"),
     ("http", "clock lifecycle metrics"),
-    (
-        "cli",
-        "args causes cluster config docs http input lifecycle metrics state",
-    ),
     ("app", ALL),
-    ("main", ALL),
 ];
 const ALL: &str = "*";
 
@@ -209,7 +199,7 @@ fn heads(rest: &str) -> Vec<String> {
 }
 
 /// Crates of the workspace, and those that each may use.
-const CRATES: [(&str, &str); 15] = [
+const CRATES: [(&str, &str); 19] = [
     ("crates/wire", ""),
     ("crates/ebpf", "pathproof-wire"),
     ("crates/facts", "pathproof-wire"),
@@ -240,20 +230,39 @@ const CRATES: [(&str, &str); 15] = [
         "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator",
     ),
     (
+        "crates/shared",
+        "pathproof-facts pathproof-judge pathproof-report pathproof-rotator",
+    ),
+    (
+        "crates/cli",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-shared pathproof-samples",
+    ),
+    (
         "agent",
-        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-samples",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-shared pathproof-samples",
+    ),
+    // The agent's library is called pathproof, the program beside the commands pathproof-program.
+    (
+        "crates/kube_proxy_compat",
+        "pathproof-wire pathproof-shared pathproof",
+    ),
+    (
+        "crates/program",
+        "pathproof-wire pathproof-facts pathproof-shared pathproof-cli pathproof pathproof-kube-proxy-compat pathproof-samples",
     ),
     (
         "fuzz",
-        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-cli pathproof pathproof-kube-proxy-compat",
     ),
     (
         "tests",
-        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-sim pathproof",
+        "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-shared pathproof pathproof-kube-proxy-compat pathproof-program pathproof-sim",
     ),
     ("xtask", ""),
 ];
-const OURS: &str = "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-ebpf pathproof-samples pathproof-sim pathproof node-tests pathproof-fuzz xtask";
+const OURS: &str = "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-ebpf pathproof-samples pathproof-sim pathproof-shared pathproof-cli pathproof pathproof-kube-proxy-compat pathproof-program node-tests pathproof-fuzz xtask";
+/// Libraries that build only for Linux. The command line has to build for every system that kubectl runs on.
+const OF_LINUX: &str = "aya caps inotify landlock libc netlink-sys nix rtnetlink seccompiler";
 /// All libraries that the kernel side may link.
 const KERNEL_SIDE: &str = "pathproof-wire aya-ebpf";
 
@@ -266,6 +275,8 @@ pub(super) fn crates(tree: &Tree, violations: &mut Vec<Violation>) {
                 format!("{folder} must not use {name}")
             } else if name == "pathproof-samples" && !entry.table.contains("dev-") {
                 format!("{name} is for tests: it must not be linked")
+            } else if ["crates/cli", "crates/shared"].contains(&folder) && has(OF_LINUX, name) {
+                format!("{folder} builds for every system: it must not use {name}")
             } else if folder == "crates/ebpf" && !has(KERNEL_SIDE, name) {
                 format!("the kernel side may use {KERNEL_SIDE}, not {name}")
             } else if folder == "crates/wire"
@@ -297,8 +308,8 @@ mod tests {
         fault_and_twin(
             modules,
             "agent/src/datapath.rs",
-            ("use crate::{\n    causes,\n    http::{Router},\n};", 1),
-            "use crate::{causes::{chain, view}};",
+            ("use crate::{\n    netlink,\n    http::{Router},\n};", 1),
+            "use crate::{netlink::{chain, view}};",
         );
         fault_and_twin(
             modules,
@@ -314,7 +325,10 @@ mod tests {
             [""; 0]
         );
         assert_eq!(
-            check(modules, &[("agent/src/main.rs", "use pathproof::app;")]),
+            check(
+                modules,
+                &[("crates/program/src/main.rs", "use pathproof::app;")]
+            ),
             [""; 0]
         );
         assert_eq!(check(modules, &[("agent/src/misc.rs", "")]).len(), 1);
@@ -358,6 +372,9 @@ mod tests {
             ("agent/Cargo.toml", "pathproof-ebpf", "aya"),
             ("xtask/Cargo.toml", "pathproof", "clap"),
             ("tests/Cargo.toml", "xtask", "pathproof"),
+            ("crates/cli/Cargo.toml", "pathproof", "pathproof-report"),
+            ("agent/Cargo.toml", "pathproof-cli", "pathproof-shared"),
+            ("crates/shared/Cargo.toml", "nix", "serde"),
             ("crates/wire/Cargo.toml", "tokio", "serde"),
         ] {
             let manifest = |name| format!("[dependencies]\n{name} = {{ workspace = true }}\n");
