@@ -60,9 +60,9 @@ pub fn run(args: &FleetArgs, now: Wall) -> Exit {
 }
 
 /// Whether the program was called as a kubectl plugin: `kubectl-pathproof`, or with an underscore,
-/// which replaces a dash in plugin names.
+/// which replaces a dash in plugin names. Windows adds an extension.
 pub fn is_plugin(called: &OsStr) -> bool {
-    let name = Path::new(called).file_name().and_then(OsStr::to_str);
+    let name = Path::new(called).file_stem().and_then(OsStr::to_str);
     matches!(name, Some("kubectl-pathproof" | "kubectl_pathproof"))
 }
 

@@ -1,5 +1,5 @@
-//! What the agent and the command line both need, beside the crates that decide. It builds for every system that
-//! kubectl runs on.
+//! Code of both the agent and the command line that the pure crates cannot contain. It must build for macOS and
+//! Windows.
 
 pub mod bind_address;
 pub mod causes;

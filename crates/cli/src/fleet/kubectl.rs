@@ -2,7 +2,6 @@
 //! agent. For `fleet`, kubectl writes its messages to standard error itself.
 
 use std::io::{self, Read as _};
-use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use pathproof_report::episodes::Journal;
@@ -144,7 +143,21 @@ pub(super) fn exec(args: &FleetArgs, pod: &str, run: &str, options: &[String]) -
     if args.output == Output::Json {
         command.arg("--output=json");
     }
-    not_started(command.args(options).exec())
+    not_started(replaced_by(command.args(options)))
+}
+
+#[cfg(unix)]
+fn replaced_by(command: &mut Command) -> io::Error {
+    std::os::unix::process::CommandExt::exec(command)
+}
+
+/// Windows cannot replace a process: this one waits, and ends with the exit code of the other.
+#[cfg(not(unix))]
+fn replaced_by(command: &mut Command) -> io::Error {
+    match command.status() {
+        Ok(status) => std::process::exit(status.code().unwrap_or(1)),
+        Err(error) => error,
+    }
 }
 
 pub(super) fn in_pod(args: &FleetArgs, pod: &str, run: &str) -> Command {

@@ -192,6 +192,7 @@ fn the_document_names_what_the_page_shows() {
 #[case("/usr/local/bin/kubectl-pathproof", true)]
 #[case("kubectl_pathproof", true)]
 #[case("pathproof", false)]
+#[case("kubectl-pathproof.exe", true)]
 #[case("/opt/kubectl-pathproof/pathproof", false)]
 fn the_name_it_is_called_by(#[case] called: &str, #[case] plugin: bool) {
     assert_eq!(is_plugin(OsStr::new(called)), plugin);
