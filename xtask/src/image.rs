@@ -12,7 +12,8 @@ use std::process::Command;
 use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
-pub(crate) use program::{Arch, prepare, rustc};
+pub(crate) use program::{Arch, prepare, prepare_target, rustc, without_paths};
+pub(crate) use sbom::of_plugin as sboms_of_plugin;
 
 use crate::tidy::tracked;
 use crate::{host, run};
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         let archive = pack(arch)?;
         let tried = proof::of(arch, &archive, &program)?;
-        let sboms = sbom::write(arch)?;
+        let sboms = sbom::of_image(arch)?;
         if args.check {
             twice(arch, &program)?;
         }
@@ -83,7 +84,7 @@ pub(crate) fn archive() -> Result<PathBuf> {
 
 /// The static program for an architecture, named as the Dockerfile expects it, and its SBOMs.
 pub(crate) fn parts(arch: Arch) -> Result<(PathBuf, Vec<PathBuf>)> {
-    Ok((placed(arch)?, sbom::write(arch)?))
+    Ok((placed(arch)?, sbom::of_image(arch)?))
 }
 
 /// The static program for this machine, where cargo built it.

@@ -2,6 +2,7 @@
 //! publishes them (docs/internal/releasing.md).
 
 pub(crate) mod dry_run;
+pub(crate) mod plugin;
 
 use std::fs::{self, DirEntry};
 use std::path::Path;
@@ -74,12 +75,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for arch in [Arch::Amd64, Arch::Arm64] {
         let (program, sboms) = image::parts(arch)?;
         copy(&program, &context)?;
-        archive(&program, &image::licences(), arch.name(), &files)?;
+        let system = format!("linux-{}", arch.name());
+        archive(&program, "pathproof", &image::licences(), &system, &files)?;
         for sbom in &sboms {
             copy(sbom, &files)?;
             attested(sbom, &context)?;
         }
     }
+    plugin::write(&files)?;
     copy_all(&image::licences(), &context.join("licenses"))?;
     chart(&published(&args.repository), &files)?;
     let manifest = fs::read_to_string(root.join("deploy/krew/pathproof.yaml"))?;
@@ -141,20 +144,20 @@ fn section(changelog: &str, name: &str) -> Result<String> {
     Ok(text.to_owned() + "\n")
 }
 
-/// Packs the program with its licences, with the same bytes each time.
-fn archive(program: &Path, licences: &Path, arch: &str, files: &Path) -> Result<()> {
+/// Packs a program under this name with the licences, with the same bytes each time.
+fn archive(program: &Path, name: &str, licences: &Path, system: &str, files: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
     copy_all(licences, &folder.path().join("licenses"))?;
-    fs::copy(program, folder.path().join("pathproof"))?;
+    fs::copy(program, folder.path().join(name))?;
     let mut tar = Command::new("tar");
     tar.args("--create --sort=name --format=ustar --numeric-owner --owner=0 --group=0".split(' '))
         .arg("--mode=u+w,a+rX,go-w")
         .arg(format!("--mtime=@{}", image::created()))
         .args(["--use-compress-program", "gzip -9 --no-name", "--file"])
-        .arg(files.join(format!("pathproof-{VERSION}-linux-{arch}.tar.gz")))
+        .arg(files.join(format!("pathproof-{VERSION}-{system}.tar.gz")))
         .arg("--directory")
         .arg(folder.path())
-        .args(["licenses", "pathproof"]);
+        .args(["licenses", name]);
     run::run_quietly(&mut tar)
 }
 
@@ -261,8 +264,11 @@ mod tests {
             let licences = folder.path().join("licenses");
             fs::create_dir(&licences).unwrap();
             fs::write(licences.join("NOTICE"), "theirs\n").unwrap();
-            archive(&program, &licences, "amd64", &files).unwrap();
-            archive(&program, &licences, "arm64", &files).unwrap();
+            let systems = plugin::SYSTEMS.map(|system| (system.name, system.program));
+            let linux = ["linux-amd64", "linux-arm64"].map(|name| (name, "pathproof"));
+            for (system, name) in linux.into_iter().chain(systems) {
+                archive(&program, name, &licences, system, &files).unwrap();
+            }
         }
         let [first, second] = folders
             .each_ref()

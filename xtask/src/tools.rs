@@ -145,7 +145,22 @@ pub(crate) fn envoy() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Installs the wheel for this platform with pip, and none that is not in the list.
+/// cargo-zigbuild and zig, which link for macOS and Windows.
+pub(crate) fn zigbuild() -> Result<(PathBuf, PathBuf)> {
+    let _alone = run::alone("zig")?;
+    let folder = folder().join("zig");
+    let both = (
+        folder.join("bin/cargo-zigbuild"),
+        folder.join("ziglang/zig"),
+    );
+    if !both.0.is_file() || !both.1.is_file() {
+        eprintln!("installing zig into target/tools");
+        install_wheel("xtask/zig.txt", &folder)?;
+    }
+    Ok(both)
+}
+
+/// Installs the wheels for this platform with pip, and none that is not in the list.
 fn install_wheel(list: &str, target: &Path) -> Result<()> {
     let mut pip = Command::new("python3");
     pip.args("-m pip install --quiet --disable-pip-version-check".split(' '))

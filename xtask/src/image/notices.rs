@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::program::Arch;
+use crate::release::plugin;
 use crate::run;
 
 /// Licences of pathproof itself.
@@ -41,12 +42,14 @@ pub(super) fn write(folder: &Path) -> Result<()> {
     fs::write(folder.join(OTHERS), text).context("write the notices")
 }
 
-/// All packages and their dependencies on the architectures of the image, by cargo.
+/// All packages and their dependencies on every system of a release, by cargo.
 fn graph() -> Result<Value> {
     let mut metadata = run::cargo();
     metadata.args(["metadata", "--format-version=1", "--locked"]);
-    for arch in [Arch::Amd64, Arch::Arm64] {
-        metadata.arg(format!("--filter-platform={}", arch.target()));
+    let image = [Arch::Amd64, Arch::Arm64].map(Arch::target);
+    let elsewhere = plugin::targets().map(str::to_owned);
+    for target in image.into_iter().chain(elsewhere) {
+        metadata.arg(format!("--filter-platform={target}"));
     }
     Ok(serde_json::from_slice(&run::output(&mut metadata)?)?)
 }

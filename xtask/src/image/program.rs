@@ -107,32 +107,41 @@ pub(crate) fn prepare(arch: Arch) -> Result<()> {
             "{purpose} needs libc.a, and {compiler} has none"
         );
     }
-    let target = arch.target();
-    let std = rustc(&["--print", "target-libdir", "--target", &target])?;
+    prepare_target(&arch.target(), &purpose)
+}
+
+/// Asks rustup for the standard library of a target if it is missing.
+pub(crate) fn prepare_target(target: &str, purpose: &str) -> Result<()> {
+    let std = rustc(&["--print", "target-libdir", "--target", target])?;
     if !Path::new(&std).is_dir() {
         eprintln!("{purpose} needs Rust's library for {target}: asking rustup for it");
-        run::run(Command::new("rustup").args(["target", "add", &target]))?;
+        run::run(Command::new("rustup").args(["target", "add", target]))?;
     }
     Ok(())
 }
 
+/// Flags for `CARGO_ENCODED_RUSTFLAGS`, which may contain blanks where RUSTFLAGS may not, and which override the
+/// user's: sources in `root` and from registries get names without folders of this machine.
+pub(crate) fn without_paths(root: &Path) -> Result<Vec<String>> {
+    let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());
+    // rustc uses the last match.
+    let registries = run::registries()?.into_iter();
+    let registries = registries.map(|registry| remap(&registry, "/registry"));
+    Ok([remap(root, "/pathproof")]
+        .into_iter()
+        .chain(registries)
+        .collect())
+}
+
 /// Builds the program from the sources in `root`, in `target_folder` or in cargo's default folder.
 pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Result<PathBuf> {
-    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-    let mut remap = |from: &Path, to| {
-        flags.push(format!("--remap-path-prefix={}={to}", from.display()));
-    };
-    // Folders of this machine; rustc uses the last match.
-    remap(root, "/pathproof");
-    for registry in run::registries()? {
-        remap(&registry, "/registry");
-    }
+    let mut flags = without_paths(root)?;
+    flags.push("-Ctarget-feature=+crt-static".to_owned());
     let mut command = run::cargo();
     command
         .current_dir(root)
         .args(["build", "--package", "pathproof", "--bin", "pathproof"])
         .args(["--locked", "--profile", "dist", "--target", &arch.target()])
-        // Not RUSTFLAGS, because paths may contain blanks. These flags override the user's.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env(arch.linker_variable(), arch.linker())
         // A copy of the sources has no commit, and its program has to have the same bytes.
