@@ -4,11 +4,15 @@
 //! - No 503 while every new connection works, or while only harmless actions happen.
 //! - 503 within the promised time if no new connection works, and until one works again.
 //! - No silence of the length that makes load balancers give the node up, unless an agent fault explains it.
+//! - Each fault that was answered with 503 in the agent's journal, and nothing else.
 //! - 503 at /healthz alone exactly while the node is marked for deletion, as far as the agent can know.
 
 use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, Users, World};
 use crate::detect::Figure;
 use crate::prelude::*;
+
+mod journal;
+pub(super) use journal::{Entry, judge_journal};
 
 /// Time after a repair in which 503 is still accepted: 1 s without failures, and the time until open
 /// connections and answers complete.
@@ -67,6 +71,8 @@ pub(super) struct Findings {
     pub(super) faults: usize,
     /// Times from each judged fault to its 503.
     pub(super) detected: Figure,
+    /// First 503 of each judged fault.
+    pub(super) told: Vec<(Duration, Action)>,
     /// Faults that were not judged: time, with name and reason.
     pub(super) unjudged: Vec<(Duration, String)>,
     /// Share of the time in which 503 at /livez would have been wrong, in percent.
@@ -258,6 +264,7 @@ impl Seen {
         let after = first.map(|first| first.from.saturating_sub(fault.from));
         if let Some(after) = after.filter(|after| *after <= promised) {
             self.taken_back(fault, first_503, findings);
+            findings.told.push((first_503, action));
             return findings.detected.note(Some(after));
         }
         let came = after.map_or("never".to_owned(), |after| format!("after {after:.1?}"));

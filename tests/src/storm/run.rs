@@ -1,15 +1,16 @@
 //! Runs a storm: performs the planned actions on time, records all observations, and reports the result.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use jiff::Timestamp;
 
 use super::action::Injector;
 use super::attackers::{Attackers, judge_health_port};
-use super::judge::{Answered, Findings, Seen, findings_of};
+use super::judge::{Answered, Entry, Findings, Seen, findings_of, judge_journal};
 use super::latency::{Asked, Latency};
 use super::plan::{Action, Harmless, Step, Users, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
@@ -62,6 +63,9 @@ pub struct Settings {
     /// tenant whose slices claim foreign addresses
     #[arg(long)]
     attackers: bool,
+    /// Write the agent's journal there; `pathproof report --from` reads the journals of several storms
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
 }
 
 /// Runs the storm, reports its course, and judges the answers.
@@ -98,6 +102,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
     let mut record = Record {
         start: Instant::now(),
+        began: Timestamp::now(),
         soak: settings.soak.then(Soak::default),
         dialled: Vec::new(),
         peak_kib: 0,
@@ -130,10 +135,14 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         let what = format!("everything is mended, and not sound again: {error:#}");
         findings.accuse(end, what);
     }
+    let entries = journal(settings, &injector.stage, record.began)?;
+    judge_journal(&seen, &entries, &mut findings);
     if !findings.violations.is_empty() {
         keep(seed, &injector.stage, &seen.answered)?;
     }
     let mut missed = report(&findings, &seen);
+    let entries = entries.len();
+    println!("{entries} episodes in the journal");
     println!("{held} KiB of memory held at most");
     println!("{latency}");
     if let Some(soak) = &record.soak {
@@ -144,6 +153,8 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
 
 struct Record {
     start: Instant,
+    /// The same moment by the wall clock, as in the journal.
+    began: Timestamp,
     soak: Option<Soak>,
     /// Connections: when each began, and whether it was answered.
     dialled: Vec<(Duration, bool)>,
@@ -231,6 +242,17 @@ impl Record {
         });
         answered.collect()
     }
+}
+
+/// The episodes of the agent's journal, which is also written to the file that the settings name.
+fn journal(settings: &Settings, stage: &Stage, began: Timestamp) -> Result<Vec<Entry>> {
+    let mut report = stage.agent.command(&["report", "--output", "json"]);
+    let text = report.output().context("run `pathproof report`")?.stdout;
+    if let Some(file) = &settings.journal {
+        fs::write(file, &text).with_context(|| format!("write {}", file.display()))?;
+    }
+    let journals: Value = serde_json::from_slice(&text).context("`pathproof report`")?;
+    Entry::all(&journals[0], began)
 }
 
 /// Saves the recording, the log and the answers, by which wrong answers can be explained.

@@ -1,4 +1,5 @@
 use clap::ValueEnum as _;
+use jiff::{SignedDuration, Timestamp};
 use rstest::rstest;
 
 use super::*;
@@ -354,4 +355,33 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
 fn an_answer_that_is_neither_200_nor_503_is_found() {
     let seen = answering(calm(), 20.0, 40.0, 200, 404);
     assert!(violations(&seen)[0].contains("404"));
+}
+
+/// A journal with one episode, in seconds since the start of the storm.
+fn journal(begin: i64, lasts: f64) -> Vec<Entry> {
+    let start = Timestamp::UNIX_EPOCH;
+    let begin = (start + SignedDuration::from_secs(begin)).to_string();
+    let lasted = seconds(lasts).as_nanos() as u64;
+    let journal = json!({ "episodes": [{ "begin": begin, "lasted_ns": lasted }] });
+    Entry::all(&journal, start).unwrap()
+}
+
+#[test]
+fn the_journal_has_each_fault_and_nothing_else() {
+    let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
+    let wrong = |seen: &Seen, journal: &[Entry]| {
+        let mut findings = findings_of(seen);
+        judge_journal(seen, journal, &mut findings);
+        let wrong = findings.violations.into_iter();
+        wrong.map(|(_, what)| what).collect::<Vec<_>>()
+    };
+    assert_eq!(wrong(&seen, &journal(21, 7.4)), [""; 0]);
+    let missing = wrong(&seen, &[]);
+    assert!(missing[0].contains("not in the journal"), "{missing:?}");
+    let late = wrong(&seen, &journal(24, 4.0));
+    assert!(late[0].contains("not in the journal"), "{late:?}");
+    let mut both = journal(21, 7.4);
+    both.extend(journal(45, 2.0));
+    let unfounded = wrong(&seen, &both);
+    assert!(unfounded[0].contains("without a fault"), "{unfounded:?}");
 }
