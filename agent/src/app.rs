@@ -91,7 +91,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let heartbeat = Heartbeat::new(clock::mono().0);
     let metrics = Metrics::with(config.admin.service_metrics);
     if config.drop_in {
-        metrics.http().as_kube_proxy();
+        metrics.as_kube_proxy();
     }
     // The view is read while the observer is loaded. If the loader has no separate thread, loading blocks
     // this one. The tasks that read the view start only after this task yields, so yield first.

@@ -1,7 +1,7 @@
 //! Every metric, defined in one table (`definitions`).
 //!
 //! The main loop passes its [`Report`] in each turn, and counts connections with [`Metrics::record_sample`];
-//! the listeners count through [`Metrics::http`]. A scrape reads the main loop's values under one lock, so
+//! the listeners and the publisher count in `counters`. A scrape reads the main loop's values under one lock, so
 //! it never mixes two turns. `cargo xtask gen-docs` writes docs/metrics.md from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +25,8 @@ mod samples;
 mod series;
 
 use connections::Connections;
-use counters::Measured;
-pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
+use counters::Counted;
+pub use counters::{Listener, Open, Published, Turned, WriteResult};
 pub use rotator::{Rotating, Written};
 pub use series::ServiceMetrics;
 use series::Shown;
@@ -34,19 +34,11 @@ use series::Shown;
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     counted: Counted,
     /// Data that a scrape reads in addition to the library's counters.
     current: Mutex<Current>,
-}
-
-/// Events, in the library's counters and histograms.
-#[derive(Debug, Default)]
-struct Counted {
-    measured: Measured,
-    http: HttpStats,
-    publish: PublishStats,
 }
 
 #[derive(Debug, Default)]
@@ -98,9 +90,9 @@ impl Metrics {
     }
 
     pub fn record(&self, probe: &Measurement) {
-        (self.counted.measured).probe(probe.trace.lane, probe.outcome.name());
+        self.counted.probe(probe.trace.lane, probe.outcome.name());
         if let Some(lag) = probe.lag {
-            self.counted.measured.rotations.observe(lag.as_secs_f64());
+            self.counted.rotations.observe(lag.as_secs_f64());
         }
     }
 
@@ -136,14 +128,6 @@ impl Metrics {
     /// Changes what a rotator shows.
     pub fn rotating(&self, change: impl FnOnce(&mut Rotating)) {
         change(self.current().rotating.get_or_insert_default());
-    }
-
-    pub fn http(&self) -> &HttpStats {
-        &self.counted.http
-    }
-
-    pub fn publish(&self) -> &PublishStats {
-        &self.counted.publish
     }
 
     /// The exposition, as OpenMetrics text.

@@ -71,7 +71,7 @@ pub fn router(state: HealthState) -> Router {
             b"*" => (StatusCode::BAD_REQUEST, go::CLOSE).into_response(),
             _ => not_found(),
         };
-        state.metrics.http().answered(None, other.status().as_u16());
+        state.metrics.answered(None, other.status().as_u16());
         other
     };
     Router::new().fallback(answer)
@@ -85,7 +85,7 @@ impl HealthState {
             Endpoint::Healthz => &answers.healthz,
             Endpoint::Livez => &answers.livez,
         });
-        self.metrics.http().answered(Some(endpoint), answer.status);
+        self.metrics.answered(Some(endpoint), answer.status);
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let now = (self.now)();
         let judged = (now.0).saturating_sub_unsigned(nanos(hangs.unwrap_or_default()));

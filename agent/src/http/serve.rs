@@ -172,7 +172,7 @@ impl Shared {
         let entered = self.enter(&self.waiting);
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let _open = shared.rules.metrics.http().opened(shared.rules.listener);
+            let _open = shared.rules.metrics.opened(shared.rules.listener);
             if let Some(before) = shared.wait(&stream, peer, entered).await
                 && discard(&stream, before)
             {
@@ -191,8 +191,7 @@ impl Shared {
     }
 
     fn note(&self, event: Turned) {
-        let http = self.rules.metrics.http();
-        http.turned(self.rules.listener, event);
+        self.rules.metrics.turned(self.rules.listener, event);
     }
 
     /// Waits for the first request. Returns the length of the PROXY protocol header before it; `None` ends the
@@ -241,7 +240,7 @@ impl Shared {
             }
             let refused = go::before_handlers(&request);
             if let Some(answer) = refused.as_ref().filter(|_| is_health) {
-                metrics.http().answered(None, answer.status().as_u16());
+                metrics.answered(None, answer.status().as_u16());
             }
             let (routed, turn) = (router.clone(), burst.count(clock::mono()));
             async move {

@@ -30,10 +30,8 @@ pub struct ServiceState {
 pub fn router(state: ServiceState) -> Router {
     Router::new().fallback(move |dialled: Option<Extension<Dialled>>| async move {
         let answer = state.answer(dialled).unwrap_or_else(not_found);
-        state
-            .metrics
-            .http()
-            .answered_of_service(answer.status().as_u16());
+        let status = answer.status().as_u16();
+        state.metrics.answered_of_service(status);
         answer
     })
 }

@@ -7,9 +7,10 @@ use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
+use super::counters::Counted;
 use super::readings::{self as read, unix};
 use super::samples::Samples;
-use super::{Counted, Current, Rotating, rotator};
+use super::{Current, Rotating, rotator};
 
 pub(super) struct Definition {
     /// Name without unit and without `_total`.
@@ -113,9 +114,9 @@ definitions! {
 
     /// Sentinel
     Counter "pathproof_probes" ["family", "path", "transport", "outcome"]
-        = Library(|counted| &counted.measured.probes),
+        = Library(|counted| &counted.probes),
         "Sentinel probes by outcome: passed, or the cause of the failure";
-    Counter "pathproof_void_probes" ["family"] = Library(|counted| &counted.measured.void),
+    Counter "pathproof_void_probes" ["family"] = Library(|counted| &counted.void_probes),
         "Inconclusive sentinel probes, such as those during a change of the sentinel's endpoint";
     Gauge "pathproof_probe_armed" ["family", "path", "transport"] = Turn(read::armed_probes),
         "1 once failures of this path count: after a probe passed since boot or, with \
@@ -129,7 +130,7 @@ definitions! {
     Gauge "pathproof_programming_lag" in Seconds ["family", "path"] = Turn(read::programming_lags),
         "Lag of this path's rules behind the API objects that this node received: measured at the last change of the sentinel's endpoint, or the time since a change that the rules have not followed, whichever is longer; absent while unknown";
     Histogram "pathproof_rotation_lag" in Seconds []
-        = Library(|counted| &counted.measured.rotations),
+        = Library(|counted| &counted.rotations),
         "Time from the receipt of a change of the sentinel's endpoint to the first TCP probe of each path that reached the new endpoint";
 
     /// Observer
@@ -174,23 +175,23 @@ definitions! {
 
     /// Listeners
     Counter "pathproof_healthz_requests" ["check", "code"]
-        = Library(|counted| &counted.http.answers),
+        = Library(|counted| &counted.answers),
         "Requests answered on the healthz port; check=\"service\" counts those on health check node ports of Services, \"other\" unknown paths, and some malformed requests";
-    Counter "kubeproxy_proxy_healthz" ["code"] = Library(|counted| &counted.http.as_kube_proxy[0]),
+    Counter "kubeproxy_proxy_healthz" ["code"] = Library(|counted| &counted.as_kube_proxy[0]),
         "Requests answered on /healthz, under kube-proxy's metric name; only if the agent runs in place of kube-proxy's binary (profile rke1)";
-    Counter "kubeproxy_proxy_livez" ["code"] = Library(|counted| &counted.http.as_kube_proxy[1]),
+    Counter "kubeproxy_proxy_livez" ["code"] = Library(|counted| &counted.as_kube_proxy[1]),
         "Requests answered on /livez, under kube-proxy's metric name; only if the agent runs in place of kube-proxy's binary (profile rke1)";
-    Gauge "pathproof_http_open_connections" ["listener"] = Library(|counted| &counted.http.open),
+    Gauge "pathproof_http_open_connections" ["listener"] = Library(|counted| &counted.open),
         "Open connections to this listener";
     Counter "pathproof_http_connections" ["listener", "event"]
-        = Library(|counted| &counted.http.turned),
+        = Library(|counted| &counted.turned),
         "Connections to this listener by event: accepted, denied by the allow-list, evicted to make room for a new one, timed_out; absent for events that did not occur";
     Gauge "pathproof_bypassing_connections" []
         = Value(|report| report.port.kept.open.map(|open| open as f64)),
         "Connections of clients outside from before the agent answered, which another process still answers (--end-kept-connections); absent while unknown";
 
     /// Publishing
-    Counter "pathproof_publish_writes" ["kind", "result"] = Library(|counted| &counted.publish.0),
+    Counter "pathproof_publish_writes" ["kind", "result"] = Library(|counted| &counted.writes),
         "Writes to the API server by kind (condition, event) and result; absent for kinds that are not published and for failures that did not occur";
 
     /// Rotator

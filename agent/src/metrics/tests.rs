@@ -109,11 +109,11 @@ fn every_definition_is_exposed_and_nothing_else() {
     let metrics = Metrics::new();
     metrics.update(report());
     assert!(!metrics.encode().contains("kubeproxy_"));
-    metrics.http().as_kube_proxy();
-    metrics.publish().want(Published::Condition);
+    metrics.as_kube_proxy();
+    metrics.expect_writes(Published::Condition);
     metrics.rotating(|_| ());
     for outcome in ["passed", "void"] {
-        metrics.counted.measured.probe(lane(), outcome);
+        metrics.counted.probe(lane(), outcome);
     }
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page

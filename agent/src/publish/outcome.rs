@@ -25,10 +25,10 @@ struct Current {
 impl Outcomes {
     pub(super) fn new(condition: bool, events: bool, metrics: Arc<Metrics>) -> Self {
         if condition {
-            metrics.publish().want(Published::Condition);
+            metrics.expect_writes(Published::Condition);
         }
         if events {
-            metrics.publish().want(Published::Event);
+            metrics.expect_writes(Published::Event);
         }
         let report = PublishReport {
             condition: condition.then(WriteReport::default),
@@ -52,7 +52,7 @@ impl Outcomes {
         let wall = clock::wall();
         let fault = result.err();
         let word = fault.as_ref().map_or(WriteResult::Ok, |fault| fault.result);
-        self.metrics.publish().wrote(kind, word);
+        self.metrics.wrote(kind, word);
         let problem = fault.map(|fault| sentence(kind, node, &fault));
         let mut current = self.current();
         let before = current.last[kind as usize].replace(word);

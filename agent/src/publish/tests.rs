@@ -59,8 +59,7 @@ impl World {
     }
 
     async fn until_counted(&self, kind: Published, result: WriteResult, count: u64) {
-        let stats = self.metrics.publish();
-        server::eventually(|| stats.count(kind, result) >= count).await;
+        server::eventually(|| self.metrics.writes(kind, result) >= count).await;
     }
 }
 
@@ -216,7 +215,7 @@ async fn a_failure_is_logged_and_retried(#[case] say: Say, #[case] result: Write
         );
         // The next write carries the current state, not the one whose write failed.
         world.say(leaving(broken()));
-        let failed = world.metrics.publish().count(kind, result);
+        let failed = world.metrics.writes(kind, result);
         world.until_counted(kind, result, failed + 2).await;
         world.server.says(method, Say::Ok);
         world.until_counted(kind, WriteResult::Ok, 1).await;

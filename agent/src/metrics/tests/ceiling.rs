@@ -104,25 +104,25 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
                     transport,
                 };
                 for outcome in ["passed", "void"] {
-                    metrics.counted.measured.probe(lane, outcome);
+                    metrics.counted.probe(lane, outcome);
                 }
             }
         }
     }
-    metrics.counted.measured.rotations.observe(1.0);
-    metrics.http().answered(Some(Endpoint::Livez), 200);
+    metrics.counted.rotations.observe(1.0);
+    metrics.answered(Some(Endpoint::Livez), 200);
     for status in [200, 503] {
-        metrics.http().answered_of_service(status);
+        metrics.answered_of_service(status);
     }
     for listener in [Listener::Healthz, Listener::Admin, Listener::Service] {
         for event in [Turned::Accepted, Turned::Denied, Turned::TimedOut] {
-            metrics.http().turned(listener, event);
+            metrics.turned(listener, event);
         }
     }
-    drop(metrics.http().opened(Listener::Service));
+    drop(metrics.opened(Listener::Service));
     for kind in [Published::Condition, Published::Event] {
-        metrics.publish().want(kind);
-        metrics.publish().wrote(kind, WriteResult::Conflict);
+        metrics.expect_writes(kind);
+        metrics.wrote(kind, WriteResult::Conflict);
     }
     metrics
 }

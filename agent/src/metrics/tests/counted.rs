@@ -8,18 +8,16 @@ use super::{lane, value};
 #[test]
 fn events_that_are_counted_one_by_one_are_exposed() {
     let metrics = Metrics::new();
-    metrics.counted.measured.probe(lane(), "passed");
-    metrics.counted.measured.probe(lane(), "void");
-    metrics.counted.measured.rotations.observe(3.0);
-    metrics.http().answered(Some(Endpoint::Livez), 503);
-    metrics.http().as_kube_proxy();
-    metrics.http().answered(Some(Endpoint::Livez), 503);
-    metrics.http().answered(None, 404);
-    let open = metrics.http().opened(Listener::Admin);
-    metrics.publish().want(Published::Event);
-    metrics
-        .publish()
-        .wrote(Published::Event, WriteResult::ServerError);
+    metrics.counted.probe(lane(), "passed");
+    metrics.counted.probe(lane(), "void");
+    metrics.counted.rotations.observe(3.0);
+    metrics.answered(Some(Endpoint::Livez), 503);
+    metrics.as_kube_proxy();
+    metrics.answered(Some(Endpoint::Livez), 503);
+    metrics.answered(None, 404);
+    let open = metrics.opened(Listener::Admin);
+    metrics.expect_writes(Published::Event);
+    metrics.wrote(Published::Event, WriteResult::ServerError);
     let page = metrics.encode();
     drop(open);
     for (series, expected) in [

@@ -42,7 +42,7 @@ fn the_exposition_keeps_the_bounds() {
     let metrics = Metrics::with(ServiceMetrics::All);
     metrics.update(report());
     for kind in [Published::Condition, Published::Event] {
-        metrics.publish().want(kind);
+        metrics.expect_writes(kind);
     }
     let names = Names::of(MOST);
     for class in SourceClass::ALL {
