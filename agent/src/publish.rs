@@ -19,7 +19,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 pub use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use node::{Fault, Found, NodeApi};
+use node::{Fault, Found};
 use outcome::Outcomes;
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
@@ -95,35 +95,15 @@ pub fn start(
     metrics: Arc<Metrics>,
 ) -> Publishing {
     let outcomes = Outcomes::new(settings.condition, settings.events, metrics);
-    let publisher = Publisher::new(&settings, client, outcomes.clone());
-    let task = tokio::spawn(async move { publisher.run(&settings, reports).await });
+    let publisher = Publisher::new(settings, client, outcomes.clone());
+    let task = tokio::spawn(async move { publisher.run(reports).await });
     Publishing { outcomes, task }
-}
-
-/// Reads the condition that an earlier agent wrote, once. The read is retried only after faults that may
-/// pass, such as an unreachable API server: meanwhile nothing can be written either.
-async fn find(node: &NodeApi, pace: Pace) -> Found {
-    let mut pause = pace.retry;
-    loop {
-        match node.read().await {
-            Ok(found) => return found,
-            Err(error) if error.is_temporary() => {
-                tracing::debug!(%error, "the Node's condition cannot be read yet; trying again");
-                sleep(pause).await;
-                pause = (pause * 2).min(pace.retry_max);
-            }
-            Err(error) => {
-                tracing::info!(%error, "the Node's previous condition cannot be read: \
-                                        lastTransitionTime starts again");
-                return Found::default();
-            }
-        }
-    }
 }
 
 /// Writes about one Node to the API server.
 struct Publisher {
-    node: NodeApi,
+    settings: Settings,
+    client: Client,
     recorder: Recorder,
     /// Object that Events are about.
     regarding: ObjectReference,
@@ -131,15 +111,16 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(settings: &Settings, client: Client, outcomes: Outcomes) -> Self {
+    fn new(settings: Settings, client: Client, outcomes: Outcomes) -> Self {
         let name = settings.node.to_string();
         let reporter = Reporter {
             controller: REPORTER.to_owned(),
             instance: Some(name.chars().take(INSTANCE_MAX).collect()),
         };
         Self {
-            node: NodeApi::new(client.clone(), settings),
-            recorder: Recorder::new(client, reporter),
+            settings,
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
             regarding: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
@@ -153,27 +134,48 @@ impl Publisher {
     }
 
     /// Publishes until the reports end.
-    async fn run(&self, settings: &Settings, reports: Reports) {
-        let (name, pace) = (&settings.node, settings.pace);
+    async fn run(&self, reports: Reports) {
+        let (name, pace) = (&self.settings.node, self.settings.pace);
         let mut ended = reports.clone();
         let (found, shown) = tokio::select! {
-            found = find(&self.node, pace) => found,
+            found = self.find_condition() => found,
             () = async { while ended.changed().await.is_ok() {} } => return,
         };
         // Two loops, so that neither waits for an answer to the other's request.
         let condition = async {
-            if settings.condition {
+            if self.settings.condition {
                 let schedule = Schedule::new(name, pace, found, clock::mono());
                 self.keep_condition(schedule, shown, reports.clone()).await;
             }
         };
         let events = async {
-            if settings.events {
+            if self.settings.events {
                 let announcer = Announcer::new(name, pace, found);
                 self.send_events(announcer, reports.clone()).await;
             }
         };
         tokio::join!(condition, events);
+    }
+
+    /// Reads the condition that an earlier agent wrote, once. The read is retried only after faults that may
+    /// pass, such as an unreachable API server: meanwhile nothing can be written either.
+    async fn find_condition(&self) -> Found {
+        let mut pause = self.settings.pace.retry;
+        loop {
+            match self.read_condition().await {
+                Ok(found) => return found,
+                Err(error) if error.is_temporary() => {
+                    tracing::debug!(%error, "the Node's condition cannot be read yet; trying again");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(self.settings.pace.retry_max);
+                }
+                Err(error) => {
+                    tracing::info!(%error, "the Node's previous condition cannot be read: \
+                                            lastTransitionTime starts again");
+                    return Found::default();
+                }
+            }
+        }
     }
 
     /// Keeps the condition up to date. `shown` is the agent in the API server's copy.
@@ -213,7 +215,9 @@ impl Publisher {
         if due <= now {
             let transition = schedule.transition().unwrap_or(wall);
             let words = AgentSeen::of(report).sign(&words(report, condition));
-            let result = self.node.write(condition, words, wall, transition).await;
+            let result = self
+                .write_condition(condition, words, wall, transition)
+                .await;
             match &result {
                 Ok(()) => schedule.wrote(condition, transition, clock::mono()),
                 Err(fault) => schedule.failed(fault.refusal(), clock::mono()),
@@ -271,7 +275,7 @@ impl Publisher {
             secondary: None,
         };
         let sent = self.recorder.publish(&event, &self.regarding);
-        let result = self.node.in_time(sent).await;
+        let result = self.in_time(sent).await;
         let refusal = result.as_ref().copied().map_err(Fault::refusal);
         self.outcomes.note(Published::Event, &report.node, result);
         refusal

@@ -1,12 +1,11 @@
 //! Reads and writes one condition of this Node in the API, and nothing else of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::Api;
 use kube::api::{Patch, PatchParams, Request};
-use kube::{Api, Client};
 use pathproof_facts::time::Wall;
 use pathproof_report::condition::{
     AgentSeen, ConditionState, Reason, Refusal, Status, TYPE, Written,
@@ -15,7 +14,7 @@ use pathproof_shared::causes::chain;
 use serde_json::json;
 use thiserror::Error;
 
-use super::Settings;
+use super::Publisher;
 use crate::metrics::WriteResult;
 
 const NODES: &str = "/api/v1/nodes";
@@ -27,25 +26,11 @@ const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k
 /// The condition that an earlier agent wrote, and that agent.
 pub(super) type Found = (Option<Written>, Option<AgentSeen>);
 
-pub(super) struct NodeApi {
-    client: Client,
-    name: Arc<str>,
-    timeout: Duration,
-}
-
-impl NodeApi {
-    pub(super) fn new(client: Client, settings: &Settings) -> Self {
-        Self {
-            client,
-            name: Arc::clone(&settings.node),
-            timeout: settings.timeout,
-        }
-    }
-
+impl Publisher {
     /// Reads the condition that an earlier agent wrote.
-    pub(super) async fn read(&self) -> Result<Found, Fault> {
+    pub(super) async fn read_condition(&self) -> Result<Found, Fault> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let node = self.in_time(nodes.get(&self.name)).await?;
+        let node = self.in_time(nodes.get(&self.settings.node)).await?;
         let conditions = node.status.and_then(|status| status.conditions);
         let ours = |condition: &&NodeCondition| condition.type_ == TYPE;
         let found = conditions.iter().flatten().find(ours);
@@ -56,24 +41,24 @@ impl NodeApi {
 
     /// Sets the condition by a strategic merge patch with the conditions' merge key. It touches no
     /// other condition, and reads nothing first.
-    pub(super) async fn write(
+    pub(super) async fn write_condition(
         &self,
         condition: ConditionState,
         message: String,
         heartbeat: Wall,
         transition: Wall,
     ) -> Result<(), Fault> {
-        let patch = json!({ "status": { "conditions": [{
+        let patch = Patch::Strategic(json!({ "status": { "conditions": [{
             "type": TYPE,
             "status": condition.status.name(),
             "reason": condition.reason.name(),
             "message": message,
             "lastHeartbeatTime": time(heartbeat),
             "lastTransitionTime": time(transition),
-        }] } });
+        }] } }));
         let params = PatchParams::apply(MANAGER);
         let mut request = Request::new(NODES)
-            .patch_subresource("status", &self.name, &params, &Patch::Strategic(patch))
+            .patch_subresource("status", &self.settings.node, &params, &patch)
             .map_err(kube::Error::BuildRequest)?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(METADATA_ALONE));
@@ -86,13 +71,11 @@ impl NodeApi {
         &self,
         answer: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Fault> {
-        match tokio::time::timeout(self.timeout, answer).await {
+        let most = self.settings.timeout;
+        match tokio::time::timeout(most, answer).await {
             Ok(result) => Ok(result?),
             Err(_) => Err(Fault {
-                why: format!(
-                    "the API server did not answer within {} s",
-                    self.timeout.as_secs()
-                ),
+                why: format!("the API server did not answer within {} s", most.as_secs()),
                 result: WriteResult::Timeout,
                 wait: None,
             }),
