@@ -373,7 +373,7 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> pathproof_node::S
         flap_dwell: config.healthz.flap_dwell,
         fleet_brake: Some(config.healthz.fleet_brake).filter(|percent| *percent > 0),
         leaving_brake: Some(config.healthz.leaving_brake).filter(|percent| *percent > 0),
-        drain_ignore: ProbeRanges::new(config.admin.drain_ignore.iter().flatten().copied()),
+        drain_ignore: ProbeRanges::new(config.admin.drain_ignore_cidr.iter().flatten().copied()),
         watches_services: config.source.has_services(),
         sentinel: config.sentinel.as_ref().map(|sentinel| SentinelRule {
             service: sentinel.service.clone(),

@@ -172,7 +172,7 @@ pub(super) fn all(
     let left = memory_limit().map_or(u64::MAX, left_for_connections);
     let limits = Limits::default().within(open_files / 4 * 3);
     let limits = limits.within_memory(left / 4 * 3);
-    let allow = &agent.config.healthz.allow;
+    let allow = &agent.config.healthz.healthz_allow_cidr;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
     let limits = Limits::default().within(open_files / 8);
     let mut limits = limits.within_memory(left / 8);
@@ -189,7 +189,7 @@ pub(super) fn all(
         serve(Listener::Service, listeners.services, router, &[], limits);
     }
     limits.talking = limits.talking.min(ADMIN_TALKING);
-    let allow = &agent.config.admin.allow;
+    let allow = &agent.config.admin.admin_allow_cidr;
     let router = admin::router(state);
     serve(Listener::Admin, listeners.admin, router, allow, limits);
     served

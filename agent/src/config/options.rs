@@ -173,13 +173,8 @@ pub struct HealthzArgs {
     ///
     /// Connections from other sources are closed before the request is read. Include the load
     /// balancer's probe ranges and this node's own addresses (kubelet probes).
-    #[arg(
-        id = "healthz-allow-cidr",
-        long,
-        value_name = "CIDR",
-        value_parser = range
-    )]
-    pub allow: Vec<Option<IpNet>>,
+    #[arg(long, value_name = "CIDR", value_parser = range)]
+    pub healthz_allow_cidr: Vec<Option<IpNet>>,
 
     /// Answer while the verdict is Unknown: open or closed
     ///
@@ -248,13 +243,8 @@ pub struct AdminArgs {
     pub address: OrNone<BindAddress>,
 
     /// Sources that may use the admin port: CIDR or IP (repeatable); default all
-    #[arg(
-        id = "admin-allow-cidr",
-        long,
-        value_name = "CIDR",
-        value_parser = range
-    )]
-    pub allow: Vec<Option<IpNet>>,
+    #[arg(long, value_name = "CIDR", value_parser = range)]
+    pub admin_allow_cidr: Vec<Option<IpNet>>,
 
     /// Services that get their own series in /metrics
     ///
@@ -266,12 +256,8 @@ pub struct AdminArgs {
     ///
     /// Needed if a load balancer probes a Service itself (a TCP check of a node port): without this
     /// option such a probe counts as a client's connection.
-    #[arg(
-        long = "drain-ignore-cidr",
-        value_name = "CIDR",
-        value_parser = range
-    )]
-    pub drain_ignore: Vec<Option<IpNet>>,
+    #[arg(long, value_name = "CIDR", value_parser = range)]
+    pub drain_ignore_cidr: Vec<Option<IpNet>>,
 }
 
 /// Options of the observer. The default watches every interface, and pins and keeps nothing.
@@ -279,21 +265,13 @@ pub struct AdminArgs {
 #[command(next_help_heading = "Observer")]
 pub struct ObserverArgs {
     /// Interfaces to observe: a pattern with * and ? (repeatable); default all but loopback
-    #[arg(
-        long = "interface-include",
-        value_name = "PATTERN",
-        value_parser = pattern
-    )]
-    pub include: Vec<Option<Pattern>>,
+    #[arg(long, value_name = "PATTERN", value_parser = pattern)]
+    pub interface_include: Vec<Option<Pattern>>,
 
     /// Interfaces not to observe: a pattern with * and ? (repeatable); overrides
     /// --interface-include
-    #[arg(
-        long = "interface-exclude",
-        value_name = "PATTERN",
-        value_parser = pattern
-    )]
-    pub exclude: Vec<Option<Pattern>>,
+    #[arg(long, value_name = "PATTERN", value_parser = pattern)]
+    pub interface_exclude: Vec<Option<Pattern>>,
 
     /// How eBPF programs are attached to interfaces
     #[arg(long, value_name = "MODE", default_value = "auto")]
@@ -304,9 +282,9 @@ impl ObserverArgs {
     /// Whether to observe an interface of this name; exclusions win. Loopback is excluded
     /// elsewhere, by its flag, because a name does not prove what a device is.
     pub fn watches(&self, name: &str) -> bool {
-        let mut include = self.include.iter().flatten().peekable();
+        let mut include = self.interface_include.iter().flatten().peekable();
         let is_included = include.peek().is_none() || include.any(|one| one.matches(name));
-        let mut exclude = self.exclude.iter().flatten();
+        let mut exclude = self.interface_exclude.iter().flatten();
         is_included && !exclude.any(|one| one.matches(name))
     }
 }

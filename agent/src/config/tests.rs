@@ -53,7 +53,7 @@ fn the_configuration_is_logged_in_words() {
 fn defaults() {
     let config = resolve(&[]).unwrap();
     assert_eq!(config.healthz.address, Some(BindAddress::Everywhere(10256)));
-    assert!(config.healthz.allow.is_empty());
+    assert!(config.healthz.healthz_allow_cidr.is_empty());
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
     assert_eq!(config.admin.address, Some(BindAddress::One(loopback)));
     assert_eq!(config.healthz.flap_dwell, DWELL_DEFAULT);
@@ -155,10 +155,10 @@ fn lists_by_comma_and_by_repetition() {
         "--interface-include=eth*,bond?",
     ]);
     let config = config.unwrap();
-    let allow = AllowList::new(config.healthz.allow.into_iter().flatten());
+    let allow = AllowList::new(config.healthz.healthz_allow_cidr.into_iter().flatten());
     let ranges = ["10.0.0.0/8", "192.0.2.7/32", "fd00::/8"].map(|range| range.parse().unwrap());
     assert_eq!(allow, AllowList::new(ranges));
-    assert_eq!(config.observer.include.len(), 2);
+    assert_eq!(config.observer.interface_include.len(), 2);
 }
 
 #[test]
