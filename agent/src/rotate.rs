@@ -331,20 +331,17 @@ impl Rotator {
             .rotating(|rotating| rotating.wrote(kind, result));
     }
 
+    /// Waits until the next check, which is early if a node starts or stops failing.
     async fn pause(&self) {
-        let early = async {
-            match &self.nodes {
-                Some(nodes) => {
-                    sleep(EARLY).await;
-                    nodes.changed().await;
-                }
-                None => std::future::pending().await,
-            }
+        let Some(nodes) = &self.nodes else {
+            return sleep(LOOK).await;
         };
-        tokio::select! {
-            () = early => {}
-            () = sleep(LOOK) => {}
-        }
+        let early = async {
+            sleep(EARLY).await;
+            nodes.changed().await;
+        };
+        // Usually the time is up first.
+        let _ = timeout(LOOK, early).await;
     }
 
     /// Writes a plan while this rotator leads.

@@ -9,6 +9,7 @@ use kube::api::{ApiResource, NotUsed, Object, PatchParams, PostParams};
 use kube::{Api, Client};
 use pathproof_facts::cluster::Protocol;
 use pathproof_facts::fleet_report::FLEET;
+use pathproof_facts::names;
 use pathproof_facts::node_context::address;
 use pathproof_rotator::rotation::{SliceSeen, SliceSpec, slice_name};
 use pathproof_wire::service::Family;
@@ -52,10 +53,6 @@ fn protocol(name: Option<&str>) -> Protocol {
     found.map_or(Protocol::Tcp, |(protocol, _)| *protocol)
 }
 
-fn address_type(family: Family) -> &'static str {
-    ["IPv4", "IPv6"][family as usize]
-}
-
 pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     let labels = slice.metadata.labels.unwrap_or_default();
     let mut annotations = slice.metadata.annotations.unwrap_or_default();
@@ -82,7 +79,7 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
         version: slice.metadata.resource_version.unwrap_or_default(),
         family: Family::ALL
             .into_iter()
-            .find(|family| slice.address_type == address_type(*family)),
+            .find(|family| slice.address_type == names::of_family(*family)),
         is_labelled: labels
             .get(MANAGED_BY)
             .is_some_and(|manager| manager == MANAGER)
@@ -135,7 +132,7 @@ pub(super) fn slice(wanted: &SliceSpec, family: Family, generation: u16) -> Endp
         ..EndpointPort::default()
     };
     EndpointSlice {
-        address_type: address_type(family).to_owned(),
+        address_type: names::of_family(family).to_owned(),
         metadata: ObjectMeta {
             name: Some(slice_name(&wanted.service, family)),
             labels: Some(BTreeMap::from([
