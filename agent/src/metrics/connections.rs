@@ -50,15 +50,13 @@ pub(super) struct Tally {
 
 impl Tally {
     fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
+        let outcomes = std::array::from_fn(|outcome| self.total(outcome));
         ServiceReport {
             service: self.info.label(),
             family: self.info.family,
             endpoints,
             trouble,
-            outcomes: OutcomeCounts::new(
-                &std::array::from_fn(|outcome| self.total(outcome)),
-                self.total(OUTCOMES),
-            ),
+            outcomes: OutcomeCounts::new(&outcomes, self.total(OUTCOMES)),
         }
     }
 
@@ -127,6 +125,26 @@ impl Connections {
             .retain(|id, tally| tally.info_in(directory, *id).is_some());
     }
 
+    /// Counted Services that still exist, with their numbers of endpoints: first those for which `is_first` is
+    /// true, then the busiest, then by name.
+    fn ranked(
+        &self,
+        directory: &dyn Directory,
+        is_first: impl Fn(&ServiceInfo) -> bool,
+    ) -> Vec<(&Tally, u32, bool)> {
+        let known = self.services.iter().filter_map(|(id, tally)| {
+            let info = tally.info_in(directory, *id)?;
+            Some((tally, info.endpoints, is_first(&info)))
+        });
+        let mut ranked: Vec<(&Tally, u32, bool)> = known.collect();
+        ranked.sort_by_cached_key(|(tally, _, is_first)| {
+            let arrived = Reverse(tally.total(Outcome::Arrived as usize));
+            let info = &tally.info;
+            (!is_first, arrived, &info.name, &info.port, info.family)
+        });
+        ranked
+    }
+
     /// Runs in every turn of the main loop, so names are built only for what is shown.
     pub(super) fn report(
         &self,
@@ -138,52 +156,32 @@ impl Connections {
             .iter()
             .map(|trouble| (trouble.service.as_str(), trouble.family))
             .collect();
-        let is_troubled = |tally: &Tally| {
-            let info = &tally.info;
+        let ranked = self.ranked(directory, |info| {
             !troubled.is_empty() && troubled.contains(&(&*info.label(), info.family))
-        };
-        let known = self.services.iter().filter_map(|(id, tally)| {
-            let info = tally.info_in(directory, *id)?;
-            Some((tally, is_troubled(tally), info.endpoints))
         });
-        let mut ranked: Vec<(&Tally, bool, u32)> = known.collect();
-        // Services in trouble first, then the busiest, then by name.
-        ranked.sort_by_cached_key(|(tally, trouble, _)| {
-            let arrived = Reverse(tally.total(Outcome::Arrived as usize));
-            let info = &tally.info;
-            (!trouble, arrived, &info.name, &info.port, info.family)
-        });
-        let troubled = ranked.iter().filter(|(_, trouble, _)| *trouble).count();
-        let omitted = ranked.len().saturating_sub(troubled + busiest);
-        ranked.truncate(troubled + busiest);
-        let shown = ranked
-            .into_iter()
-            .map(|(tally, trouble, endpoints)| tally.report(endpoints, trouble));
-        (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
+        let most = busiest + ranked.iter().filter(|(.., trouble)| *trouble).count();
+        let shown = ranked.iter().take(most);
+        let shown = shown.map(|(tally, endpoints, trouble)| tally.report(*endpoints, *trouble));
+        (shown.collect(), omitted(ranked.len(), most))
     }
 
-    /// UDP Services for a report, at most `shown`.
+    /// UDP Services for a report, at most `shown`: DNS first.
     pub(super) fn udp_report(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
-        let known = self.services.iter().filter_map(|(id, tally)| {
-            let info = tally.info_in(directory, *id)?;
-            Some(UdpServiceReport {
-                counted: tally.report(info.endpoints, false),
-                dns: info.dns,
-            })
+        let ranked = self.ranked(directory, |info| info.dns);
+        let services = ranked.iter().take(shown);
+        let services = services.map(|(tally, endpoints, dns)| UdpServiceReport {
+            counted: tally.report(*endpoints, false),
+            dns: *dns,
         });
-        let mut services: Vec<UdpServiceReport> = known.collect();
-        // DNS Services first, then the busiest, then by name.
-        services.sort_by_cached_key(|UdpServiceReport { counted, dns }| {
-            let busy = Reverse(counted.outcomes.arrived);
-            (!dns, busy, counted.service.clone(), counted.family)
-        });
-        let omitted = services.len().saturating_sub(shown);
-        services.truncate(shown);
         UdpReport {
-            services,
-            omitted: u32::try_from(omitted).unwrap_or(u32::MAX),
+            services: services.collect(),
+            omitted: omitted(ranked.len(), shown),
         }
     }
+}
+
+fn omitted(all: usize, shown: usize) -> u32 {
+    u32::try_from(all.saturating_sub(shown)).unwrap_or(u32::MAX)
 }
 
 fn add(sums: &mut Sums, delta: &CountDelta) {
