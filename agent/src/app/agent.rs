@@ -377,8 +377,8 @@ impl Agent {
         let metrics = &self.output.metrics;
         let (services, services_omitted) =
             metrics.services(planner, &verdict.services, BUSIEST_SHOWN);
-        let failed_connections = (node.judge().failed_connections.iter())
-            .map(|failed_connection| self.failed_connection(failed_connection));
+        let failed_connections =
+            (node.judge().failed_connections.iter()).map(|failed| self.failed_connection(failed));
         let attachers = self.observer.iter().map(|observer| &observer.attacher);
         let attachments = attachers.flat_map(Attacher::attachments);
         let missing = planner.missing();
@@ -437,27 +437,21 @@ impl Agent {
         }
     }
 
-    fn failed_connection(
-        &self,
-        failed_connection: &FailedConnection,
-    ) -> report::FailedConnectionReport {
-        let service = self.node.planner().service(failed_connection.service);
+    fn failed_connection(&self, failed: &FailedConnection) -> report::FailedConnectionReport {
+        let service = self.node.planner().service(failed.service);
         let service = service.map(|info| info.label());
         let observer = self.observer.as_ref();
-        let device =
-            observer.and_then(|observer| observer.attacher.name_of(failed_connection.device));
+        let device = observer.and_then(|observer| observer.attacher.name_of(failed.device));
+        let device = device.map(str::to_owned);
         report::FailedConnectionReport {
-            at: failed_connection.at,
-            service: service.unwrap_or_else(|| format!("service id {}", failed_connection.service)),
-            path: failed_connection.class,
-            failure: failed_connection.failure,
-            client: failed_connection.client,
-            frontend: failed_connection.frontend,
-            destination: failed_connection.destination,
-            device: device.map_or_else(
-                || format!("interface {}", failed_connection.device),
-                str::to_owned,
-            ),
+            at: failed.at,
+            service: service.unwrap_or_else(|| format!("service id {}", failed.service)),
+            path: failed.class,
+            failure: failed.failure,
+            client: failed.client,
+            frontend: failed.frontend,
+            destination: failed.destination,
+            device: device.unwrap_or_else(|| format!("interface {}", failed.device)),
         }
     }
 

@@ -33,16 +33,9 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn write(&self, node: &str) {
-        let Self {
-            level,
-            what,
-            old,
-            new,
-            cause,
-            reason,
-        } = self;
-        let old = old.as_deref();
-        match *level {
+        let (what, old, new) = (self.what, self.old.as_deref(), &*self.new);
+        let (cause, reason) = (self.cause, &*self.reason);
+        match self.level {
             Level::ERROR => tracing::error!(node, old, new, cause, reason, "{what}"),
             Level::WARN => tracing::warn!(node, old, new, cause, reason, "{what}"),
             _ => tracing::info!(node, old, new, cause, reason, "{what}"),

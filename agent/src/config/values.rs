@@ -104,10 +104,15 @@ pub(super) fn label(text: &str) -> Result<OrNone<Arc<str>>, &'static str> {
     }
 }
 
+/// The parts of a list with commas that are not empty.
+fn listed(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty())
+}
+
 /// Parses terms of a selector of Nodes; an empty text selects all.
 pub(super) fn selector(text: &str) -> Result<NodeSelector, &'static str> {
-    let terms = text.split(',').map(str::trim);
-    let terms = terms.filter(|term| !term.is_empty()).map(|term| {
+    let terms = listed(text).map(|term| {
         let (key, value, wanted) = match (term.split_once("!="), term.split_once('=')) {
             (Some((key, value)), _) => (key, Some(value), false),
             (None, Some((key, value))) => (key, Some(value.trim_start_matches('=')), true),
@@ -191,11 +196,7 @@ pub(super) fn pair(text: &str) -> Result<[IpAddr; FAMILIES], String> {
 /// At most one address of each family.
 pub(super) fn addresses(text: &str) -> Result<[Option<IpAddr>; FAMILIES], String> {
     let mut found = [None; FAMILIES];
-    for part in text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-    {
+    for part in listed(text) {
         let ip: IpAddr = (part.parse()).map_err(|_| format!("{part} is not an IP address"))?;
         if is_martian(ip) {
             return Err(format!(

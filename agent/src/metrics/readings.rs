@@ -177,11 +177,8 @@ pub(super) fn unjudged_services(report: &Report, to: &mut Samples<'_>) {
 }
 
 pub(super) fn build(report: &Report, to: &mut Samples<'_>) {
-    let agent = &report.agent;
-    to.add(
-        &[&agent.version, crate::REVISION, &agent.abi.to_string()],
-        1.0,
-    );
+    let (version, abi) = (&report.agent.version, report.agent.abi.to_string());
+    to.add(&[version, crate::REVISION, &abi], 1.0);
 }
 
 pub(super) fn cpu_seconds() -> Option<f64> {
@@ -192,9 +189,8 @@ pub(super) fn cpu_seconds() -> Option<f64> {
 /// `VmRSS:  1234 kB` of proc_pid_status(5).
 pub(super) fn resident_bytes() -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let (_, resident) = status.split_once("VmRSS:")?;
+    let (kib, _) = resident.split_once("kB")?;
+    let kib: f64 = kib.trim().parse().ok()?;
     Some(kib * 1024.0)
 }

@@ -70,27 +70,19 @@ impl Samples<'_> {
         }
     }
 
-    pub(super) fn add(&mut self, labels: &[&str], value: f64) {
-        let kind = self.definition.kind;
-        self.encode(labels, |encoder| match kind {
-            MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(&value, None),
-            _ => encoder.encode_gauge(&value),
-        });
-    }
-
-    fn encode(
-        &mut self,
-        values: &[&str],
-        encode: impl FnOnce(&mut MetricEncoder<'_>) -> fmt::Result,
-    ) {
+    pub(super) fn add(&mut self, values: &[&str], value: f64) {
         let Definition { name, labels, .. } = self.definition;
         debug_assert_eq!(labels.len(), values.len(), "{name}");
         let labels: Vec<(&str, &str)> = labels.iter().zip(values).map(|(l, v)| (*l, *v)).collect();
+        let write = |encoder: &mut MetricEncoder<'_>| match self.definition.kind {
+            MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(&value, None),
+            _ => encoder.encode_gauge(&value),
+        };
         // Writing to a String cannot fail.
         let _ = match labels.is_empty() {
-            true => encode(&mut self.encoder),
+            true => write(&mut self.encoder),
             false => {
-                (self.encoder.encode_family(&labels)).and_then(|mut family| encode(&mut family))
+                (self.encoder.encode_family(&labels)).and_then(|mut family| write(&mut family))
             }
         };
     }

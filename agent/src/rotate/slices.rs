@@ -68,24 +68,19 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     let port = |found: EndpointPort| {
         let number = found.port.and_then(|port| u16::try_from(port).ok());
         let protocol = protocol(found.protocol.as_deref());
-        (
-            found.name.unwrap_or_default(),
-            protocol,
-            number.unwrap_or(0),
-        )
+        let name = found.name.unwrap_or_default();
+        (name, protocol, number.unwrap_or(0))
     };
+    let is_type = |family: &Family| slice.address_type == names::of_family(*family);
+    let manager = labels.get(MANAGED_BY).map(String::as_str);
+    let is_hidden = NOT_SERVED_LABELS
+        .iter()
+        .any(|label| labels.contains_key(*label));
     SliceSeen {
         name: slice.metadata.name.unwrap_or_default(),
         version: slice.metadata.resource_version.unwrap_or_default(),
-        family: Family::ALL
-            .into_iter()
-            .find(|family| slice.address_type == names::of_family(*family)),
-        is_labelled: labels
-            .get(MANAGED_BY)
-            .is_some_and(|manager| manager == MANAGER)
-            && !NOT_SERVED_LABELS
-                .iter()
-                .any(|label| labels.contains_key(*label)),
+        family: Family::ALL.into_iter().find(is_type),
+        is_labelled: manager == Some(MANAGER) && !is_hidden,
         endpoints: (addresses.collect(), is_ready),
         ports: slice.ports.into_iter().flatten().map(port).collect(),
         fleet: annotations.remove(FLEET),

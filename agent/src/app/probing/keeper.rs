@@ -205,13 +205,10 @@ impl Keeper {
                 let verified = timeout(STUCK, verified).await;
                 let verified = verified.map_err(|_| "netlink does not answer".to_owned());
                 let verified = verified.and_then(|found| found.map_err(|error| error.to_string()));
-                let mut damages = match verified {
-                    Ok(damages) => damages,
-                    Err(error) => {
-                        tracing::warn!(%error, "the sentinel's interfaces could not be checked");
-                        return None;
-                    }
-                };
+                let verified = verified.inspect_err(|error| {
+                    tracing::warn!(%error, "the sentinel's interfaces could not be checked");
+                });
+                let mut damages = verified.ok()?;
                 damages.extend(overridden(&self.config.devices).ok().flatten());
                 damage = (!damages.is_empty()).then(|| SentinelEvent::Damaged(damages.join("; ")));
                 damage.is_none()
