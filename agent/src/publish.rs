@@ -24,7 +24,7 @@ use outcome::Outcomes;
 use pathproof_facts::time::Mono;
 use pathproof_judge::eligibility::Eligibility;
 use pathproof_report::condition::{
-    AgentSeen, Announcer, ConditionState, Pace, Refusal, Schedule, Status, condition, message,
+    AgentSeen, Announcer, ConditionState, Pace, Schedule, Status, condition, message,
 };
 use pathproof_report::{PublishReport, Report};
 use tokio::sync::watch;
@@ -248,37 +248,24 @@ impl Publisher {
         announcer.observe(condition, now);
         let due = announcer.due()?;
         if due <= now {
-            // Recovery and leaving are expected, so they are no warnings.
-            let type_ = match condition.status {
-                Status::False => EventType::Warning,
-                Status::True | Status::Unknown => EventType::Normal,
+            let event = Event {
+                // Recovery and leaving are expected, so they are no warnings.
+                type_: match condition.status {
+                    Status::False => EventType::Warning,
+                    Status::True | Status::Unknown => EventType::Normal,
+                },
+                reason: condition.reason.name(),
+                note: Some(words(report, condition)),
+                action: ACTION.to_owned(),
+                secondary: None,
             };
-            let (reason, note) = (condition.reason.name(), words(report, condition));
-            let result = self.send(report, type_, reason, note).await;
-            announcer.sent(condition, result, clock::mono());
+            let sent = self.recorder.publish(&event, &self.regarding);
+            let result = self.in_time(sent).await;
+            let refusal = result.as_ref().copied().map_err(Fault::refusal);
+            self.outcomes.note(Published::Event, &report.node, result);
+            announcer.sent(condition, refusal, clock::mono());
         }
         Some(due)
-    }
-
-    async fn send(
-        &self,
-        report: &Report,
-        type_: EventType,
-        reason: String,
-        note: String,
-    ) -> Result<(), Refusal> {
-        let event = Event {
-            type_,
-            reason,
-            note: Some(note),
-            action: ACTION.to_owned(),
-            secondary: None,
-        };
-        let sent = self.recorder.publish(&event, &self.regarding);
-        let result = self.in_time(sent).await;
-        let refusal = result.as_ref().copied().map_err(Fault::refusal);
-        self.outcomes.note(Published::Event, &report.node, result);
-        refusal
     }
 }
 
