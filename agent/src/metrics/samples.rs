@@ -18,34 +18,37 @@ impl Collector for Exposition {
         let (current, counted) = (self.0.current(), &self.0.counted);
         let report = current.report.as_deref();
         for (_, it) in ALL {
-            let is_absent = match it.source {
-                Source::Value(_) | Source::Turn(_) => report.is_none(),
-                Source::Always(_) => false,
-                Source::Rotator(_) => current.rotating.is_none(),
-                Source::Library(metric) => metric(counted).is_empty(),
-            };
-            if is_absent {
-                continue;
-            }
-            let encoder = encoder.encode_descriptor(it.name, it.help, it.unit, it.kind)?;
-            let mut samples = Samples {
-                definition: it,
-                encoder,
-            };
-            match (it.source, report) {
-                (Source::Value(read), Some(report)) => samples.value(read(report)),
-                (Source::Turn(read), Some(report)) => read(report, &mut samples),
-                (Source::Always(read), _) => read(&current, &mut samples),
-                (Source::Rotator(read), _) => {
-                    if let Some(rotating) = &current.rotating {
-                        read(rotating, &mut samples);
-                    }
+            match (it.source, report, &current.rotating) {
+                (Source::Value(read), Some(report), _) => {
+                    it.begin(&mut encoder)?.value(read(report));
                 }
-                (Source::Library(metric), _) => metric(counted).encode(samples.encoder)?,
-                (_, None) => {}
+                (Source::Turn(read), Some(report), _) => read(report, &mut it.begin(&mut encoder)?),
+                (Source::Always(read), ..) => read(&current, &mut it.begin(&mut encoder)?),
+                (Source::Rotator(read), _, Some(rotating)) => {
+                    read(rotating, &mut it.begin(&mut encoder)?);
+                }
+                (Source::Library(metric), ..) if !metric(counted).is_empty() => {
+                    metric(counted).encode(it.begin(&mut encoder)?.encoder)?;
+                }
+                // It is absent.
+                _ => {}
             }
         }
         Ok(())
+    }
+}
+
+impl Definition {
+    /// Writes the description, and returns the place for the samples.
+    fn begin<'a>(
+        &'static self,
+        to: &'a mut DescriptorEncoder<'_>,
+    ) -> Result<Samples<'a>, fmt::Error> {
+        let encoder = to.encode_descriptor(self.name, self.help, self.unit, self.kind)?;
+        Ok(Samples {
+            definition: self,
+            encoder,
+        })
     }
 }
 
