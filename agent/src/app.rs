@@ -118,7 +118,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let (mut listeners, takeover, successor, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
     let probing = config.sentinel.clone().map(|sentinel| {
-        let scope = Scope::Sentinel(sentinel.service.clone());
+        let scope = Scope::Sentinel(sentinel.place.service.clone());
         let uncached = |client| ApiServer::new(client, &config.node_name, scope);
         let uncached = client.clone().map(uncached);
         Probing::new(sentinel, uncached)
@@ -376,9 +376,9 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> pathproof_node::S
         drain_ignore: ProbeRanges::new(config.admin.drain_ignore_cidr.iter().flatten().copied()),
         watches_services: config.source.has_services(),
         sentinel: config.sentinel.as_ref().map(|sentinel| SentinelRule {
-            service: sentinel.service.clone(),
-            echo: sentinel.echo,
-            clients: sentinel.client.to_vec(),
+            service: sentinel.place.service.clone(),
+            echo: sentinel.place.echo,
+            clients: sentinel.place.client.to_vec(),
             pods: sentinel.pod.into_iter().flatten().collect(),
         }),
         own_ports: [&config.healthz.address, &config.admin.address]

@@ -27,7 +27,7 @@ pub(crate) mod values;
 pub use choices::{Attach, PortTakeover, Switch, View};
 pub use options::{
     AdminArgs, ApiArgs, ClusterArgs, HealthzArgs, KeptArgs, ObserverArgs, ProcessArgs, PublishArgs,
-    RunArgs, SentinelConfig, as_option,
+    RunArgs, SentinelConfig, SentinelPlace, as_option,
 };
 pub use rotate::{RotateConfig, Withdraw};
 pub use terminating::TerminatingArgs;
@@ -240,7 +240,7 @@ impl Config {
             families = %serde_json::json!(self.healthz.families),
             fleet_brake = %self.healthz.fleet_brake,
             flap_dwell = ?self.healthz.flap_dwell,
-            sentinel = sentinel.map(|sentinel| sentinel.service.to_string()),
+            sentinel = sentinel.map(|sentinel| sentinel.place.service.to_string()),
             "configuration"
         );
     }
@@ -275,7 +275,10 @@ fn source(
     }
     let only = match args.view {
         View::Full => None,
-        View::Sentinel => Some(sentinel.ok_or(ConfigError::ViewOfNothing)?.service.clone()),
+        View::Sentinel => {
+            let sentinel = sentinel.ok_or(ConfigError::ViewOfNothing)?;
+            Some(sentinel.place.service.clone())
+        }
     };
     Ok(Source::Api {
         api: args.api.clone(),
@@ -286,8 +289,8 @@ fn source(
 /// Rejects an address that is used twice.
 fn different(sentinel: &SentinelConfig) -> Result<(), ConfigError> {
     let settings = [
-        ("--sentinel-client-address", sentinel.client.map(Some)),
-        ("--sentinel-endpoint-address", sentinel.echo.map(Some)),
+        ("--sentinel-client-address", sentinel.place.client.map(Some)),
+        ("--sentinel-endpoint-address", sentinel.place.echo.map(Some)),
         ("--sentinel-pod-address", sentinel.pod),
     ];
     let mut seen = Vec::with_capacity(settings.len() * FAMILIES);

@@ -148,7 +148,7 @@ struct Rotator {
 
 impl Rotator {
     fn new(client: &Client, config: RotateConfig) -> Self {
-        let namespace = &*config.service.namespace;
+        let namespace = &*config.sentinel.service.namespace;
         // With the start time, a container that restarts in the same pod is a different candidate.
         let me = format!("{}_{:x}", config.host, clock::mono().0);
         Self {
@@ -236,7 +236,7 @@ impl Rotator {
 
     /// Creates, repairs and updates the sentinel's slices.
     async fn maintain(&mut self) -> Result<(), Trouble> {
-        let name = self.config.service.name.to_string();
+        let name = self.config.sentinel.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
         let found = service.as_ref();
         let annotations = found.and_then(|service| service.metadata.annotations.as_ref());
@@ -244,7 +244,8 @@ impl Rotator {
         let switches = self.switches.get_or_insert_default();
         switches.read(None, Some(text.map(String::as_str)));
         let Some(service) = service else {
-            let why = format!("Service {} is not in the cluster", self.config.service);
+            let missing = &self.config.sentinel.service;
+            let why = format!("Service {missing} is not in the cluster");
             return Err(refused("maintain the sentinel", why));
         };
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
@@ -384,7 +385,7 @@ impl Rotator {
         let is_lost = |found: &EndpointSlice| {
             let mut labels = found.metadata.labels.iter().flatten();
             !labels.any(|(label, value)| {
-                label == slices::SERVICE_NAME && **value == *self.config.service.name
+                label == slices::SERVICE_NAME && **value == *self.config.sentinel.service.name
             })
         };
         let Some(lost) = found.items.into_iter().find(is_lost) else {

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::{IpAddr, UdpSocket};
 
 use node_tests::prelude::*;
-use pathproof::config::SentinelConfig;
+use pathproof::config::{SentinelConfig, SentinelPlace};
 use pathproof::sentinel::devices::{
     DeviceError, Role, SentinelDevices, ensure, remove, verify, written,
 };
@@ -24,10 +24,12 @@ const PREFIX: &str = "pathproof";
 pub(crate) fn config(pod: [Option<IpAddr>; 2]) -> SentinelConfig {
     let ip = |text: &str| text.parse().expect("an address");
     SentinelConfig {
-        service: ObjectName::new("pathproof", "pathproof-sentinel"),
+        place: SentinelPlace {
+            service: ObjectName::new("pathproof", "pathproof-sentinel"),
+            client: [ip("198.18.0.1"), ip("2001:2::1")],
+            echo: [ip("198.18.0.2"), ip("2001:2::2")],
+        },
         devices: PREFIX.to_owned(),
-        client: [ip("198.18.0.1"), ip("2001:2::1")],
-        echo: [ip("198.18.0.2"), ip("2001:2::2")],
         pod,
         datapath: None,
     }
@@ -239,13 +241,13 @@ fn nothing_loops_without_programs() {
     outside.ip(to_node).expect("a route");
     // Allow a few packets, such as the kernel's multicast reports. A loop would have many more.
     for family in Family::ALL {
-        let sent = packets_of_one(&node, node.config.echo[family as usize]);
+        let sent = packets_of_one(&node, node.config.place.echo[family as usize]);
         assert!((1..6).contains(&sent), "{family:?}: {sent} packets");
     }
     // A neighbour entry prevents the loop: its hardware address belongs to no device. With the far end's real
     // address, one packet loops until its TTL is used up.
     node.ip("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:e1");
-    let sent = packets_of_one(&node, node.config.echo[0]);
+    let sent = packets_of_one(&node, node.config.place.echo[0]);
     println!("{sent} packets in a loop");
     assert!(sent > 50, "{sent} packets: the test cannot show a loop");
 }
@@ -301,8 +303,8 @@ fn devices_of_other_settings_are_adapted() {
     let mut node = Node::new();
     let first = node.ensure();
     let whole = node.tables();
-    node.config.client[0] = [198, 19, 7, 1].into();
-    node.config.echo[1] = "2001:2::beef".parse().expect("an address");
+    node.config.place.client[0] = [198, 19, 7, 1].into();
+    node.config.place.echo[1] = "2001:2::beef".parse().expect("an address");
     node.config.pod[0] = Some([10, 244, 0, 250].into());
     let second = node.ensure();
     assert_eq!(first, second);

@@ -86,7 +86,7 @@ fn pod_client(family: Family) -> IpAddr {
 }
 
 fn echo(config: &SentinelConfig, family: Family) -> SocketAddr {
-    SocketAddr::new(config.echo[family as usize], ECHO_PORT)
+    SocketAddr::new(config.place.echo[family as usize], ECHO_PORT)
 }
 
 fn address(ip: IpAddr) -> Address {
@@ -264,7 +264,7 @@ fn late_programs_of_the_sentinel_stay_behind_a_successors_observer() {
 fn targets(config: &SentinelConfig) -> Vec<SentinelAddresses> {
     let addresses = |family| SentinelAddresses {
         family,
-        client: config.client[family as usize],
+        client: config.place.client[family as usize],
         pod_client: Some(pod_client(family)),
         cluster_ip: SocketAddr::new(cluster_ip(family), TCP_PORT),
         cluster_ip_udp: Some(SocketAddr::new(cluster_ip(family), UDP_PORT)),

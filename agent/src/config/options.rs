@@ -324,9 +324,10 @@ impl KeptArgs {
     }
 }
 
+/// Options that have to be the same for all agents and the rotator.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
-#[command(next_help_heading = SENTINEL, mut_args = as_option)]
-pub struct SentinelConfig {
+#[command(next_help_heading = SENTINEL)]
+pub struct SentinelPlace {
     /// Service of the sentinel
     #[arg(
         long = "sentinel-service",
@@ -336,18 +337,10 @@ pub struct SentinelConfig {
     )]
     pub service: ObjectName,
 
-    /// Prefix of the names of the sentinel's four interfaces
-    #[arg(
-        long = "sentinel-devices",
-        value_name = "PREFIX",
-        default_value = "pathproof",
-        value_parser = device_prefix
-    )]
-    pub devices: String,
-
     /// Source addresses of off-cluster and node port probes: one IPv4 and one IPv6 address
     ///
-    /// Every node routes them to the sentinel's own interface; nothing else may use them.
+    /// Every node routes them to the sentinel's own interface; nothing else may use them. If a Node uses
+    /// one of these or of the endpoint addresses, the sentinel stays off.
     #[arg(
         long = "sentinel-client-address",
         value_name = "IPv4,IPv6",
@@ -365,6 +358,22 @@ pub struct SentinelConfig {
         value_parser = pair
     )]
     pub echo: [IpAddr; FAMILIES],
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+#[command(next_help_heading = SENTINEL, mut_args = as_option)]
+pub struct SentinelConfig {
+    #[command(flatten)]
+    pub place: SentinelPlace,
+
+    /// Prefix of the names of the sentinel's four interfaces
+    #[arg(
+        long = "sentinel-devices",
+        value_name = "PREFIX",
+        default_value = "pathproof",
+        value_parser = device_prefix
+    )]
+    pub devices: String,
 
     /// Source addresses for probes on the path of pods: at most one of each family, from this node's
     /// podCIDRs

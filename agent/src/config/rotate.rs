@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser as _;
 use clap::{Args as ClapArgs, ValueEnum};
-use pathproof_facts::cluster::ObjectName;
 use pathproof_shared::bind_address::{BindAddress, bind_address};
 use pathproof_shared::values::dns_name;
-use pathproof_wire::service::FAMILIES;
 
-use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
-use super::values::{OrNone, label, minutes, object_name, pair, percent};
+use super::options::{ApiArgs, ProcessArgs, SENTINEL, SentinelPlace, as_option};
+use super::values::{OrNone, label, minutes, percent};
 
 const WITHDRAWAL: &str = "Withdrawal";
 /// The well-known label of zones, and those of node pools: GKE, EKS, AKS, DOKS, Karpenter.
@@ -40,38 +38,8 @@ pub struct RotateConfig {
     #[command(flatten)]
     pub api: ApiArgs,
 
-    /// Service of the sentinel
-    #[arg(
-        long = "sentinel-service",
-        value_name = "NAMESPACE/NAME",
-        default_value = "pathproof/pathproof-sentinel",
-        value_parser = object_name,
-        help_heading = SENTINEL
-    )]
-    pub service: ObjectName,
-
-    /// Source addresses of the agents' probes: one IPv4 and one IPv6 address, as their option
-    ///
-    /// If a Node uses one of these or of the endpoint addresses, the sentinel stays off.
-    #[arg(
-        long = "sentinel-client-address",
-        value_name = "IPv4,IPv6",
-        default_value = "198.18.0.1,2001:2::1",
-        value_parser = pair,
-        help_heading = SENTINEL
-    )]
-    pub client: [IpAddr; FAMILIES],
-
-    /// Endpoint addresses in the sentinel's EndpointSlices: one IPv4 and one IPv6 address, the same
-    /// as the agents' option
-    #[arg(
-        long = "sentinel-endpoint-address",
-        value_name = "IPv4,IPv6",
-        default_value = "198.18.0.2,2001:2::2",
-        value_parser = pair,
-        help_heading = SENTINEL
-    )]
-    pub echo: [IpAddr; FAMILIES],
+    #[command(flatten)]
+    pub sentinel: SentinelPlace,
 
     /// Minimum time between two changes of the sentinel's port, in seconds
     ///
@@ -165,6 +133,6 @@ impl RotateConfig {
     /// The addresses that every node routes to the sentinel. Pod addresses are not among them, because each
     /// has to be in the podCIDRs of its Node.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        [self.echo, self.client].concat()
+        [self.sentinel.echo, self.sentinel.client].concat()
     }
 }

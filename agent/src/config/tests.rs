@@ -356,15 +356,6 @@ struct RotatorLine {
     rotate: RotateConfig,
 }
 
-/// Otherwise the rotator would compare addresses that no agent uses.
-#[test]
-fn the_rotators_default_addresses_are_the_agents() {
-    let line = RotatorLine::try_parse_from(["rotate"]).unwrap();
-    let sentinel = resolve(&[]).unwrap().sentinel.unwrap();
-    assert_eq!(line.rotate.client, sentinel.client);
-    assert_eq!(line.rotate.echo, sentinel.echo);
-}
-
 #[rstest]
 #[case::default(&[], &crate::config::rotate::DOMAINS)]
 #[case::several(&["--brake-by=pool", "--brake-by=example.com/rack,zone"], &["pool", "example.com/rack", "zone"])]

@@ -111,10 +111,10 @@ pub(super) fn wanted(
         (port.name.unwrap_or_default(), protocol)
     };
     SliceSpec {
-        service: config.service.name.to_string(),
+        service: config.sentinel.service.name.to_string(),
         families: families.filter(|family| held.contains(family)).collect(),
         ports: spec.ports.into_iter().flatten().map(port).collect(),
-        echo: config.echo,
+        echo: config.sentinel.echo,
         fleet,
     }
 }

@@ -95,11 +95,11 @@ impl Role {
     fn addresses(self, config: &SentinelConfig, family: Family) -> Vec<IpAddr> {
         let at = family as usize;
         match self {
-            Role::ClientNear => [Some(config.client[at]), config.pod[at]]
+            Role::ClientNear => [Some(config.place.client[at]), config.pod[at]]
                 .into_iter()
                 .flatten()
                 .collect(),
-            _ => vec![config.echo[at]],
+            _ => vec![config.place.echo[at]],
         }
     }
 }

@@ -278,7 +278,7 @@ fn every_way_to_the_addresses_is_found() {
     let node = Node::new();
     node.ensure();
     let found = || {
-        let addresses = vec![node.config.client[0], node.config.echo[0]];
+        let addresses = vec![node.config.place.client[0], node.config.place.echo[0]];
         let found = node.run(|| uplinks(Family::V4, addresses));
         found.expect("routes")
     };

@@ -11,7 +11,7 @@ use crate::sentinel::devices::Role;
 
 impl Probing {
     pub(in crate::app) fn report(&self, node: &Node) -> SentinelReport {
-        let service = &self.config.service;
+        let service = &self.config.place.service;
         let condition = node
             .sentinel()
             .map_or(Condition::Absent, |sentinel| sentinel.condition());
@@ -42,7 +42,7 @@ impl Probing {
             let node_port = |port: Option<u16>| Some(SocketAddr::new(found.node_address?, port?));
             Some(SentinelAddresses {
                 family,
-                client: self.config.client[family as usize],
+                client: self.config.place.client[family as usize],
                 pod_client: self.config.pod[family as usize],
                 cluster_ip: cluster_ip(found.tcp.port),
                 cluster_ip_udp: found.udp.map(|udp| cluster_ip(udp.port)),

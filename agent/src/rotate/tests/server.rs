@@ -14,7 +14,7 @@ use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::fleet_report::FleetReport;
 use serde_json::{Value, json};
 
-use crate::config::{ApiArgs, ProcessArgs};
+use crate::config::{ApiArgs, ProcessArgs, SentinelPlace};
 use crate::rotate::*;
 
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
@@ -267,9 +267,11 @@ impl Server {
 
     pub(super) async fn rotator(&self, host: &str, interval: Duration) -> Rotator {
         let config = RotateConfig {
-            service: ObjectName::new("pathproof", "pathproof-sentinel"),
-            client: ["198.18.0.1".parse().unwrap(), "2001:2::1".parse().unwrap()],
-            echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
+            sentinel: SentinelPlace {
+                service: ObjectName::new("pathproof", "pathproof-sentinel"),
+                client: ["198.18.0.1".parse().unwrap(), "2001:2::1".parse().unwrap()],
+                echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
+            },
             lease: "pathproof-rotator".to_owned(),
             host: host.to_owned(),
             interval,

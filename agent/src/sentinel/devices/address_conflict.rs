@@ -29,7 +29,7 @@ pub async fn address_conflict(
     }
     for &family in families {
         let at = family as usize;
-        let fixed = [config.client[at], config.echo[at]];
+        let fixed = [config.place.client[at], config.place.echo[at]];
         let exactly = |route: &Route| {
             let mut all = fixed.into_iter().chain(config.pod[at]);
             all.find(|address| route.is_exactly(*address))

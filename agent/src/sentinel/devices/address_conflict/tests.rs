@@ -4,6 +4,7 @@ use pathproof_facts::cluster::ObjectName;
 use rstest::rstest;
 
 use super::*;
+use crate::config::SentinelPlace;
 
 fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("an address or network")
@@ -11,10 +12,12 @@ fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
 
 fn config() -> SentinelConfig {
     SentinelConfig {
-        service: ObjectName::new("pathproof", "pathproof-sentinel"),
+        place: SentinelPlace {
+            service: ObjectName::new("pathproof", "pathproof-sentinel"),
+            client: [parse("198.18.0.1"), parse("2001:2::1")],
+            echo: [parse("198.18.0.2"), parse("2001:2::2")],
+        },
         devices: "pathproof".to_owned(),
-        client: [parse("198.18.0.1"), parse("2001:2::1")],
-        echo: [parse("198.18.0.2"), parse("2001:2::2")],
         pod: [None, None],
         datapath: None,
     }
@@ -54,7 +57,7 @@ fn route(text: &str) -> Route {
 fn routes_into_the_ranges(#[case] routes: &[&str], #[case] used: bool) {
     let config = config();
     let uses = routes.iter().any(|text| {
-        let ours = [config.client, config.echo].concat();
+        let ours = [config.place.client, config.place.echo].concat();
         ours.iter().any(|address| uses(&route(text), *address))
     });
     assert_eq!(uses, used);
