@@ -7,14 +7,15 @@ pub mod starting;
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pathproof_facts::text;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tracing_subscriber::fmt;
 
 /// Omits the log lines of kube's client, because the code that sends a request reports its failure.
@@ -109,25 +110,20 @@ impl Heartbeat {
 
 /// Parts that the agent waits for before it is ready. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Mutex<BTreeSet<&'static str>>>);
+pub struct Readiness(watch::Sender<BTreeSet<&'static str>>);
 
 impl Readiness {
     /// Records whether this part is ready from now on.
     pub fn set(&self, part: &'static str, is_ready: bool) {
-        let mut pending = self.lock();
-        match is_ready {
+        self.0.send_if_modified(|pending| match is_ready {
             true => pending.remove(part),
             false => pending.insert(part),
-        };
+        });
     }
 
     /// Sorted names of the missing parts; empty means ready.
     pub fn pending(&self) -> Vec<&'static str> {
-        self.lock().iter().copied().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<&'static str>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.borrow().iter().copied().collect()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Results of writes, for the metrics, the report and the log.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pathproof_report::condition::TYPE;
 use pathproof_report::{PublishReport, WriteReport};
+use tokio::sync::watch;
 
 use super::node::Fault;
 use crate::clock;
@@ -13,10 +14,10 @@ use crate::metrics::{Metrics, Published, WriteResult};
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
     metrics: Arc<Metrics>,
-    current: Arc<Mutex<Current>>,
+    current: watch::Sender<Current>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Current {
     report: PublishReport,
     last: [Option<WriteResult>; 2],
@@ -36,15 +37,15 @@ impl Outcomes {
         };
         Self {
             metrics,
-            current: Arc::new(Mutex::new(Current {
+            current: watch::Sender::new(Current {
                 report,
-                ..Current::default()
-            })),
+                last: [None; 2],
+            }),
         }
     }
 
     pub(super) fn report(&self) -> PublishReport {
-        self.current().report.clone()
+        self.current.borrow().report.clone()
     }
 
     /// Records the result of a write. A failure is logged once, not at each try.
@@ -54,8 +55,20 @@ impl Outcomes {
         let word = fault.as_ref().map_or(WriteResult::Ok, |fault| fault.result);
         self.metrics.wrote(kind, word);
         let problem = fault.map(|fault| sentence(kind, node, &fault));
-        let mut current = self.current();
-        let before = current.last[kind as usize].replace(word);
+        let mut before = None;
+        self.current.send_modify(|current| {
+            before = current.last[kind as usize].replace(word);
+            let report = match kind {
+                Published::Condition => &mut current.report.condition,
+                Published::Event => &mut current.report.events,
+            };
+            if let Some(report) = report {
+                if problem.is_none() {
+                    report.written = Some(wall.timestamp());
+                }
+                report.problem.clone_from(&problem);
+            }
+        });
         match &problem {
             Some(problem) if before != Some(word) => {
                 tracing::warn!(%problem, "the newest state could not be written to the API server");
@@ -66,21 +79,6 @@ impl Outcomes {
             }
             _ => {}
         }
-        let report = match kind {
-            Published::Condition => &mut current.report.condition,
-            Published::Event => &mut current.report.events,
-        };
-        if let Some(report) = report {
-            if problem.is_none() {
-                report.written = Some(wall.timestamp());
-            }
-            report.problem = problem;
-        }
-    }
-
-    /// Ignores poisoning: a panic leaves whole values.
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
