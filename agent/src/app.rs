@@ -31,10 +31,10 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::cluster::api::client::client;
 use crate::cluster::api::{ApiServer, Scope};
 use crate::cluster::{Update, watch as folder};
-use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
+use crate::config::{Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
 use crate::datapath::Observer;
-use crate::datapath::attach::{Mode, left};
+use crate::datapath::attach::left;
 use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
@@ -310,17 +310,12 @@ type Loaded = (Option<Observer>, ObserverStart);
 /// Loads the observer. Missing privileges end the agent, with the remedy. An unsuitable kernel does
 /// not: the agent still reports the node's eligibility, and the verdict is Unknown.
 fn load(config: &Config) -> Result<Loaded, MapsError> {
-    let mode = match config.observer.attach {
-        Attach::Auto => Mode::Auto,
-        Attach::Tcx => Mode::Tcx,
-        Attach::Clsact => Mode::Clsact,
-    };
     if let Some(release) = release::untested() {
         tracing::warn!(%release, "pathproof was tested on Linux 6.1 and newer only, and this kernel is \
                                   older");
     }
     let mut start = ObserverStart::default();
-    match Observer::load(mode, config.kept.pin_dir.as_deref()) {
+    match Observer::load(config.observer.attach, config.kept.pin_dir.as_deref()) {
         Ok((mut observer, no_pins)) => {
             let steers = config.healthz.port_takeover == PortTakeover::Steer;
             observer.load_ahead(config.sentinel.is_some(), steers);

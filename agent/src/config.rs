@@ -24,7 +24,7 @@ mod rotate;
 mod terminating;
 pub(crate) mod values;
 
-pub use choices::{Attach, PortTakeover, Switch, View};
+pub use choices::{PortTakeover, Switch, View};
 pub use options::{
     AdminArgs, ApiArgs, ClusterArgs, HealthzArgs, KeptArgs, ObserverArgs, ProcessArgs, PublishArgs,
     RunArgs, SentinelConfig, SentinelPlace, as_option,

@@ -27,14 +27,3 @@ pub enum View {
     /// are not judged
     Sentinel,
 }
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Attach {
-    /// TCX, and clsact where the kernel has no TCX
-    #[default]
-    Auto,
-    /// TCX only (kernel 6.6 and newer)
-    Tcx,
-    /// clsact filters only
-    Clsact,
-}

@@ -17,12 +17,13 @@ use pathproof_judge::verdict::CountedFamilies;
 use pathproof_shared::bind_address::{BindAddress, HEALTHZ_PORT, bind_address};
 use pathproof_wire::service::FAMILIES;
 
-use super::choices::{Attach, PortTakeover, Switch, View};
+use super::choices::{PortTakeover, Switch, View};
 use super::terminating::TerminatingArgs;
 use super::values::{
     OrNone, Pattern, PortRange, addresses, device_prefix, directory, log_filter, minutes,
     object_name, pair, pattern, percent, port_range, range, selector, url, word,
 };
+use crate::datapath::attach::Mode;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
 use crate::metrics::ServiceMetrics;
 
@@ -275,7 +276,7 @@ pub struct ObserverArgs {
 
     /// How eBPF programs are attached to interfaces
     #[arg(long, value_name = "MODE", default_value = "auto")]
-    pub attach: Attach,
+    pub attach: Mode,
 }
 
 impl ObserverArgs {

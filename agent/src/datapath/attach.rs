@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aya::Ebpf;
+use clap::ValueEnum;
 use pathproof_facts::time::Mono;
 use pathproof_report::{Attached, DeviceReport};
 use pathproof_shared::causes::chain;
@@ -41,11 +42,14 @@ const LEFT_TO_PLUGINS: Duration = Duration::from_secs(15);
 const LOOK_FOR_OTHERS: u32 = 12;
 
 /// Mechanism by which programs are to be attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// TCX, and clsact where the kernel has no TCX.
+    /// TCX, and clsact where the kernel has no TCX
+    #[default]
     Auto,
+    /// TCX only (kernel 6.6 and newer)
     Tcx,
+    /// clsact filters only
     Clsact,
 }
 

@@ -8,7 +8,7 @@ use super::{Violation, code, manifests};
 ///
 /// cluster, datapath, sentinel and http meet only in app, through values of the crates that decide.
 const MODULES: [(&str, &str); 20] = [
-    ("config", "http lifecycle metrics"),
+    ("config", "datapath http lifecycle metrics"),
     ("confine", "cluster config datapath files hardening"),
     ("clock", ""),
     ("files", "clock"),
