@@ -132,7 +132,8 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     // Publish answers before a client can connect.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
-    agent.output.publishing = client.filter(|_| wanted.any()).map(|client| {
+    let client = client.filter(|_| wanted.condition || wanted.events);
+    agent.output.publishing = client.map(|client| {
         let node = Arc::clone(&agent.config.node_name);
         let settings = Settings::new(node, wanted.condition, wanted.events);
         let reports = agent.output.report.subscribe();

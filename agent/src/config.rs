@@ -94,12 +94,6 @@ pub struct PublishConfig {
     pub events: bool,
 }
 
-impl PublishConfig {
-    pub fn any(self) -> bool {
-        self.condition || self.events
-    }
-}
-
 /// Facts about the machine, in addition to the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {

@@ -19,7 +19,6 @@ use kube::{Api, Client};
 use pathproof_facts::switches::{ENFORCEMENT, Enforcement, Switches};
 use pathproof_rotator::rotation::{Candidate, Plan, Rotation, SliceSpec, Write, slice_name};
 use pathproof_rotator::withdrawal::{LABEL, Step, VALUE, WithdrawalLimits};
-use pathproof_shared::bind_address::BindAddress;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -91,7 +90,16 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
     // The server ends when this is dropped.
     let mut served = JoinSet::new();
     if let Some(address) = rotator.config.metrics_bind_address {
-        served.spawn(show(address, &rotator.metrics)?);
+        let listener = TcpListener::from_std(listen("--metrics-bind-address", address)?)?;
+        let rules = Rules {
+            listener: Listener::Admin,
+            allow: AllowList::default(),
+            proxied: false,
+            limits: Limits::default().within_memory(CONNECTIONS),
+            metrics: Arc::clone(&rotator.metrics),
+        };
+        let router = admin::of_rotator(Arc::clone(&rotator.metrics));
+        served.spawn(serve(listener, router, rules, std::future::pending()));
     }
     loop {
         let turn = async {
@@ -107,23 +115,6 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
     }
     rotator.give_up().await;
     Ok(())
-}
-
-/// Opens the port of the metrics, and returns the task that serves it.
-fn show(
-    address: BindAddress,
-    metrics: &Arc<Metrics>,
-) -> Result<impl Future<Output = ()> + use<>, Box<dyn Error + Send + Sync>> {
-    let listener = TcpListener::from_std(listen("--metrics-bind-address", address)?)?;
-    let rules = Rules {
-        listener: Listener::Admin,
-        allow: AllowList::default(),
-        proxied: false,
-        limits: Limits::default().within_memory(CONNECTIONS),
-        metrics: Arc::clone(metrics),
-    };
-    let router = admin::of_rotator(Arc::clone(metrics));
-    Ok(serve(listener, router, rules, std::future::pending()))
 }
 
 struct Rotator {

@@ -62,7 +62,7 @@ fn the_flags_of_rke_run_an_agent() {
         )
     );
     assert_eq!(config.healthz.port_takeover, PortTakeover::Bind);
-    assert!(config.drop_in && !config.publish.any());
+    assert!(config.drop_in && !config.publish.condition && !config.publish.events);
     assert_eq!(config.process.log_filter, "info,kube_client=off");
     assert_eq!(
         notes[0],
