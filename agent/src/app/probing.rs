@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use keeper::DesiredState;
+use keeper::Desired;
 use pathproof_facts::trace::ProbeTrace;
 use pathproof_node::Node;
 use pathproof_node::effect::{DesiredDevices, SentinelEffect};
@@ -47,7 +47,7 @@ pub(super) struct Probing {
     hooks: Option<ProbeHooks>,
     prober: Option<Prober>,
     traces: mpsc::UnboundedSender<ProbeTrace>,
-    desired: watch::Sender<DesiredState>,
+    desired: watch::Sender<Desired>,
     keeper: JoinHandle<()>,
     /// Requests an uncached read, if the sentinel comes from an API server.
     rereads: Option<watch::Sender<()>>,
@@ -57,7 +57,7 @@ impl Probing {
     /// Starts the keeper, which does nothing yet. `uncached` reads the sentinel without the watches' cache,
     /// if the sentinel comes from an API server.
     pub(super) fn new(config: SentinelConfig, uncached: Option<ApiServer>) -> (Self, Inbox) {
-        let (desired, desires) = watch::channel(DesiredState::default());
+        let (desired, desires) = watch::channel(None);
         let (made, ready) = watch::channel(None);
         let (sender, events) = mpsc::unbounded_channel();
         let (traces, traces_read) = mpsc::unbounded_channel();
@@ -116,7 +116,8 @@ impl Probing {
             SentinelEffect::Stop => self.stop(),
             SentinelEffect::Retarget => self.retarget(node),
             SentinelEffect::Check => {
-                self.desired.send_modify(|desired| desired.asked += 1);
+                // Nothing changes, but the keeper checks at once.
+                self.desired.send_modify(|_| ());
                 let attached = self.hooks.as_ref().is_none_or(ProbeHooks::are_attached);
                 return (!attached).then_some(Event::Sentinel(SentinelEvent::Detached));
             }
@@ -131,8 +132,8 @@ impl Probing {
 
     fn desire(&self, devices: DesiredDevices) {
         self.desired.send_if_modified(|desired| {
-            let changed = desired.devices.as_ref() != Some(&devices);
-            desired.devices = Some(devices);
+            let changed = desired.as_ref() != Some(&devices);
+            *desired = Some(devices);
             changed
         });
     }

@@ -34,18 +34,14 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Minimum interval between checks while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DesiredState {
-    /// `None` while the view is unknown: existing devices must not be removed then.
-    pub(super) devices: Option<DesiredDevices>,
-    /// Number of checks that were requested so far.
-    pub(super) asked: u64,
-}
+/// Devices that should exist. `None` while the view is unknown: existing devices must not be removed then.
+pub(super) type Desired = Option<DesiredDevices>;
 
-/// Starts the task. When the sender of `desires` is dropped, it removes the devices and ends.
+/// Starts the task. It checks the devices whenever `desires` are sent, even the same again. When their sender is
+/// dropped, it removes the devices and ends.
 pub(super) fn start(
     config: SentinelConfig,
-    desires: watch::Receiver<DesiredState>,
+    desires: watch::Receiver<Desired>,
     made: watch::Sender<Option<SentinelDevices>>,
     events: mpsc::UnboundedSender<Event>,
 ) -> JoinHandle<()> {
@@ -84,9 +80,9 @@ struct Tried {
 }
 
 impl Keeper {
-    async fn run(&mut self, mut desires: watch::Receiver<DesiredState>) {
+    async fn run(&mut self, mut desires: watch::Receiver<Desired>) {
         loop {
-            let desired = desires.borrow_and_update().devices.clone();
+            let desired = desires.borrow_and_update().clone();
             let mut sound_since = None;
             match desired {
                 Some(devices) if devices.needed => {
@@ -192,7 +188,7 @@ impl Keeper {
     async fn look(
         &mut self,
         families: &[Family],
-        desires: &watch::Receiver<DesiredState>,
+        desires: &watch::Receiver<Desired>,
     ) -> Option<Mono> {
         let began = clock::mono();
         let made = self.made.borrow().clone();
@@ -238,7 +234,7 @@ impl Keeper {
         &mut self,
         families: &[Family],
         damage: Option<SentinelEvent>,
-        desires: &watch::Receiver<DesiredState>,
+        desires: &watch::Receiver<Desired>,
     ) -> bool {
         let events = self.events.clone();
         let damage = damage.map(Event::Sentinel);
