@@ -10,33 +10,30 @@ pub struct TerminatingArgs {
     ///
     /// Presets: cluster-autoscaler (always on, as in kube-proxy), karpenter, spot, shutdown, cordon. The
     /// taint's effect is ignored.
-    #[arg(long = "terminating-taint", value_name = "KEY|PRESET", value_parser = taint)]
-    pub taints: Vec<Option<String>>,
+    #[arg(long, value_name = "KEY|PRESET", value_parser = taint)]
+    pub terminating_taint: Vec<Option<String>>,
 
     /// Condition that marks a node as being removed: its type and status, by default True (repeatable)
     ///
     /// kubelet-shutdown selects kubelet's graceful node shutdown.
     #[arg(
-        long = "terminating-condition",
+        long,
         value_name = "TYPE[=STATUS]",
         value_parser = mark("condition", Some("True"))
     )]
-    pub conditions: Vec<Option<Mark>>,
+    pub terminating_condition: Vec<Option<Mark>>,
 
     /// Label that marks a node as being removed, with this value or with any (repeatable)
-    #[arg(
-        long = "terminating-label",
-        value_name = "KEY[=VALUE]",
-        value_parser = mark("label", None)
-    )]
-    pub labels: Vec<Option<Mark>>,
+    #[arg(long, value_name = "KEY[=VALUE]", value_parser = mark("label", None))]
+    pub terminating_label: Vec<Option<Mark>>,
 }
 
 impl TerminatingArgs {
     /// All marks, with the taints of presets.
     pub(super) fn marks(&self) -> TerminatingMarks {
-        let taints = self.taints.iter().flatten().map(String::as_str);
-        let marks = self.conditions.iter().chain(&self.labels).flatten();
+        let taints = self.terminating_taint.iter().flatten().map(String::as_str);
+        let marks = self.terminating_condition.iter();
+        let marks = marks.chain(&self.terminating_label).flatten();
         TerminatingMarks::of(taints).with(marks.cloned())
     }
 }
