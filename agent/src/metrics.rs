@@ -1,8 +1,8 @@
 //! Every metric, defined in one table (`definitions`).
 //!
 //! The main loop passes its [`Report`] in each turn, and counts connections with [`Metrics::record_sample`];
-//! the listeners and the publisher count in `counters`. A scrape reads the main loop's values under one lock, so
-//! it never mixes two turns. `cargo xtask gen-docs` writes docs/metrics.md from the same definitions.
+//! the listeners and the publisher count in `counters`. A scrape reads the main loop's values under one lock,
+//! so it never mixes two turns. `cargo xtask gen-docs` writes docs/metrics.md from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

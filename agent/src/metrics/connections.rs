@@ -125,8 +125,8 @@ impl Connections {
             .retain(|id, tally| tally.info_in(directory, *id).is_some());
     }
 
-    /// Counted Services that still exist, with their numbers of endpoints: first those for which `is_first` is
-    /// true, then the busiest, then by name.
+    /// Counted Services that still exist, with their numbers of endpoints: first those that `is_first` selects,
+    /// then the busiest, then by name.
     fn ranked(
         &self,
         directory: &dyn Directory,

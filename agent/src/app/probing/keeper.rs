@@ -37,8 +37,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Devices that should exist. `None` while the view is unknown: existing devices must not be removed then.
 pub(super) type Desired = Option<DesiredDevices>;
 
-/// Starts the task. It checks the devices whenever `desires` are sent, even the same again. When their sender is
-/// dropped, it removes the devices and ends.
+/// Starts the task. It checks the devices whenever `desires` are sent, even the same again. When their sender
+/// is dropped, it removes the devices and ends.
 pub(super) fn start(
     config: SentinelConfig,
     desires: watch::Receiver<Desired>,
