@@ -191,6 +191,7 @@ fn flags_that_kube_proxy_refuses_are_refused() {
             &["--cleanup=maybe"],
             "--cleanup: \"maybe\" is not true or false",
         ),
+        (&["--cleanup"], "run the cluster's own kube-proxy"),
         (&["--kubeconfig=/no/such", "--v=2"], "/no/such"),
         (&[], "--master URL"),
     ] {

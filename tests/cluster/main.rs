@@ -24,7 +24,6 @@ mod forms;
 mod health_ports;
 mod in_cluster;
 mod ipvs;
-mod kube_proxy_cleanup;
 mod kube_proxy_compat;
 mod mode_changed;
 mod outages;

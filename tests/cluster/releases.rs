@@ -1,5 +1,5 @@
 //! The agent beside kube-proxies of other releases than the API server's: answers, the table of faults,
-//! shared ports, flags and `--cleanup`. docs/health-endpoints.md lists the differences between releases.
+//! shared ports and flags. docs/health-endpoints.md lists the differences between releases.
 //! `cargo xtask test --proxies` runs these tests.
 
 use node_tests::built::versions::{KUBE_PROXY_1_28, KUBE_PROXY_1_32, KUBE_PROXY_1_37, Release};
@@ -8,7 +8,6 @@ use node_tests::prelude::*;
 
 use crate::faults::{Fault, hold_lock, leave, run_table};
 use crate::health_ports::agree_at_ports;
-use crate::kube_proxy_cleanup::clean;
 use crate::kube_proxy_compat::other_flags;
 use crate::parity::{Shape, shape};
 use crate::scene::{NODE, PATIENCE, Scene};
@@ -16,8 +15,6 @@ use crate::takeover::share_the_port;
 
 /// The flag that enables a feature of 1.28 which is alpha and off by default.
 const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
-/// Chains that `--cleanup` of older releases does not remove.
-const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
 
 fn programs(release: Release) -> Needed<Servers> {
     skip::needed(Servers::beside(release))
@@ -182,20 +179,6 @@ fn the_port_is_shared_with(#[case] release: Release, #[case] mode: Mode) {
 fn health_check_node_ports_agree_with(#[case] release: Release, #[case] mode: Mode) {
     let scene = needs!(bare(release, mode));
     agree_at_ports(scene);
-}
-
-/// The agent's cleanup removes the rules of each release, and does not change those of other programs.
-#[rstest]
-#[case::v1_28(KUBE_PROXY_1_28, &[Mode::Iptables, Mode::IptablesLegacy], &KEPT)]
-#[case::v1_32(KUBE_PROXY_1_32, &[Mode::Iptables, Mode::Nftables], &KEPT)]
-#[case::v1_37(KUBE_PROXY_1_37, &[Mode::Iptables, Mode::Nftables], &[])]
-fn rules_are_removed_of(
-    #[case] release: Release,
-    #[case] modes: &[Mode],
-    #[case] kept_by_the_real_one: &[&str],
-) {
-    let scene = needs!(bare(release, modes[0]));
-    clean(scene, modes, kept_by_the_real_one);
 }
 
 /// Flags that only another release has, or has with another type. The agent accepts them and lists them in

@@ -34,7 +34,7 @@ pub enum Action {
     Version,
     /// kube-proxy would write its configuration to this file.
     WriteConfig(String),
-    /// Remove kube-proxy's rules.
+    /// kube-proxy would remove its rules.
     Cleanup,
     /// Do nothing: there is nothing to prepare.
     InitOnly,
@@ -103,7 +103,7 @@ impl Flag {
     /// Meaning of the flag here; `None` if it has no effect.
     pub(super) fn meaning(&self) -> Option<&'static str> {
         Some(match self.name {
-            "cleanup" => "remove kube-proxy's rules and exit",
+            "cleanup" => "refused: run the cluster's own kube-proxy to remove its rules",
             "config" => {
                 "KubeProxyConfiguration; only addresses, kubeconfig, node name and logging are used"
             }

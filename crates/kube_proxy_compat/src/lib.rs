@@ -5,8 +5,7 @@
 //! words ─flags::read─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config
 //! ```
 //!
-//! This crate only reads the configuration file and performs `--cleanup`. The agent itself is that of
-//! `pathproof run`.
+//! This crate only reads the configuration file. The agent itself is that of `pathproof run`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -17,7 +16,6 @@ use pathproof::config::{Config, ConfigError, RunArgs, Surroundings};
 use pathproof_shared::input;
 use thiserror::Error;
 
-pub mod cleanup;
 pub mod flags;
 mod options;
 
@@ -53,6 +51,11 @@ pub enum DropInError {
          kube-proxy itself"
     )]
     WriteConfig(String),
+    #[error(
+        "--cleanup: pathproof does not remove kube-proxy's rules; run the cluster's own kube-proxy \
+         with --cleanup, from its image without pathproof's mount"
+    )]
+    Cleanup,
     /// An error in the resulting options of `pathproof run`, with kube-proxy's names.
     #[error("{0}")]
     Options(String),

@@ -169,7 +169,7 @@ fn stand_in(words: &[String]) -> Outcome {
         Action::Help => return Ok(cli::print(&kube_proxy_compat::help())),
         Action::Version => return Ok(cli::print(&kube_proxy_compat::version())),
         Action::InitOnly => return Ok(Exit::Success),
-        Action::Cleanup => return Ok(remove_rules()),
+        Action::Cleanup => return Err(DropInError::Cleanup.into()),
         Action::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
     };
     let is_set = |name: &str| std::env::var_os(name).is_some();
@@ -179,22 +179,6 @@ fn stand_in(words: &[String]) -> Outcome {
     // checks.
     notes.extend(check_variables().err().map(|error| error.to_string()));
     run_with(config, notes)
-}
-
-/// `--cleanup`: exits as kube-proxy does.
-fn remove_rules() -> Exit {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let cleaned = kube_proxy_compat::cleanup::cleanup(&path);
-    let removed = cleaned.removed.join("; ");
-    match removed.is_empty() {
-        true => cli::print("no rules of kube-proxy were found\n"),
-        false => cli::print(&format!("removed {removed}\n")),
-    };
-    let problems = cleaned.problems.iter();
-    problems.fold(Exit::Success, |_, problem| {
-        cli::fail(problem);
-        Exit::Failure
-    })
 }
 
 /// Queries a running agent; without one, this process probes for a few seconds.

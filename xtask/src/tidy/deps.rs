@@ -242,10 +242,7 @@ const CRATES: [(&str, &str); 19] = [
         "pathproof-wire pathproof-facts pathproof-plan pathproof-witness pathproof-judge pathproof-node pathproof-report pathproof-rotator pathproof-shared pathproof-samples",
     ),
     // The agent's library is called pathproof, the program beside the commands pathproof-program.
-    (
-        "crates/kube_proxy_compat",
-        "pathproof-wire pathproof-shared pathproof",
-    ),
+    ("crates/kube_proxy_compat", "pathproof-shared pathproof"),
     (
         "crates/program",
         "pathproof-wire pathproof-facts pathproof-shared pathproof-cli pathproof pathproof-kube-proxy-compat pathproof-samples",
