@@ -5,8 +5,9 @@ use std::error::Error;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process;
 
+use clap::error::ErrorKind;
 use pathproof_facts::text::{self, styled, visible};
-use pathproof_shared::causes::chain;
+use pathproof_shared::causes::{causes, chain};
 use serde::Serialize;
 
 use args::Output;
@@ -60,16 +61,22 @@ impl Exit {
 
     /// Whether an error was caused by missing permissions. Errors of the configuration are the agent's.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            if let Some(error) = error.downcast_ref::<io::Error>()
-                && error.kind() == io::ErrorKind::PermissionDenied
-            {
-                return Exit::Permission;
-            }
-            cause = error.source();
+        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let mut errors = causes(error).filter_map(|error| error.downcast_ref::<io::Error>());
+        match errors.any(is_denied) {
+            true => Exit::Permission,
+            false => Exit::Failure,
         }
-        Exit::Failure
+    }
+}
+
+/// Prints help, version or the error of a command line.
+pub fn refused(error: &clap::Error) -> Exit {
+    // A failure to write this message cannot be reported.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+        _ => Exit::Configuration,
     }
 }
 

@@ -4,10 +4,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
 use jiff::Timestamp;
 use pathproof_cli::args::{Plugin, PreflightArgs, ReplayArgs};
-use pathproof_cli::{Exit, fleet, preflight, recording};
+use pathproof_cli::{fleet, preflight, recording, refused};
 use pathproof_facts::time::Wall;
 
 /// Commands in addition to the plugin's. The first word selects the parser: the plugin's global options, such as
@@ -40,16 +39,6 @@ fn main() -> ExitCode {
         _ => Plugin::try_parse().map(|plugin| fleet::run(&plugin.fleet, now())),
     };
     exit.unwrap_or_else(|error| refused(&error)).into()
-}
-
-/// Prints help, version or the error of a command line.
-fn refused(error: &clap::Error) -> Exit {
-    // A failure to write this message cannot be reported.
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
-        _ => Exit::Configuration,
-    }
 }
 
 /// The wall clock. A time after 2262 becomes the latest that fits.

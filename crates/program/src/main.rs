@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use clap::error::ErrorKind;
 use pathproof::cluster::api::client::ClientError;
 use pathproof::config::{Config, ConfigError, RotateConfig, RunArgs, Surroundings, Switch};
 use pathproof::echo::EchoArgs;
@@ -18,6 +17,7 @@ use pathproof_cli::args::Plugin;
 use pathproof_cli::{self as cli, Exit};
 use pathproof_kube_proxy_compat::{self as kube_proxy_compat, Action, DropInError};
 use pathproof_program::args::{Args, CheckArgs, CleanupArgs, Command, variables};
+use pathproof_shared::causes::causes;
 use pathproof_wire::abi::ABI_VERSION;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinError;
@@ -67,14 +67,7 @@ fn parse() -> Result<Args, Exit> {
     } else {
         Args::try_parse()
     };
-    parsed.map_err(|error| {
-        // A failure to write this message cannot be reported.
-        let _ = error.print();
-        match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
-            _ => Exit::Configuration,
-        }
-    })
+    parsed.map_err(|error| cli::refused(&error))
 }
 
 /// `pathproof version`.
@@ -98,8 +91,7 @@ fn exit(outcome: Outcome) -> Exit {
 
 /// Whether another setting would help.
 fn is_configuration(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
+    causes(error).any(|error| {
         // A failed credential plugin is no error of configuration: the network may not be up yet.
         let client = error.downcast_ref::<ClientError>();
         let is_wrong = |error| !matches!(error, &ClientError::Credentials(_));
@@ -109,12 +101,8 @@ fn is_configuration(error: &(dyn Error + 'static)) -> bool {
             matches!(error.source.kind(), AddrInUse | AddrNotAvailable)
         };
         let bind = error.downcast_ref::<BindError>();
-        if error.is::<ConfigError>() || client.is_some_and(is_wrong) || bind.is_some_and(is_taken) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+        error.is::<ConfigError>() || client.is_some_and(is_wrong) || bind.is_some_and(is_taken)
+    })
 }
 
 fn run(args: &RunArgs) -> Outcome {

@@ -2,23 +2,29 @@
 //! of any error.
 
 use std::error::Error;
+use std::iter::successors;
 
 /// Number of lines that are kept from the end of a long cause: the last lines of a verifier's log give the
 /// reason.
 const LAST_LINES: usize = 4;
+
+/// An error, then its causes.
+pub fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |&error| error.source())
+}
 
 /// An error and its causes, joined by colons. If an error's text already quotes its cause, the cause is not
 /// repeated. A cause of many lines, such as a verifier's log of megabytes, is cut to its first and last
 /// lines.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = shortened(&error.to_string());
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = shortened(&error.to_string());
+    for cause in causes(error).skip(1) {
+        let said = shortened(&cause.to_string());
         if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
-        cause = error.source();
     }
     text
 }
