@@ -1,8 +1,7 @@
 //! Tables of the kernel's netfilter, requested by name and never listed: a large cluster has
-//! 100,000 chains. Callers decide what a table means, and whether to delete it.
+//! 100,000 chains. Callers decide what a table means.
 //!
-//! Requests to nf_tables use netlink: one request, one answer, no dump. One batch deletes a table,
-//! as nft does.
+//! Requests to nf_tables use netlink: one request, one answer, no dump.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -12,27 +11,16 @@ use std::time::Duration;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use pathproof_wire::service::Family;
-use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_REQUEST};
+use rtnetlink::packet_core::NLM_F_REQUEST;
 
 use crate::netlink::{self, number};
 
 /// Messages of linux/netfilter/nfnetlink.h and nf_tables.h: the subsystem is the upper byte.
 const SUBSYSTEM: u16 = 10;
-const BATCH_BEGIN: u16 = 16;
-const BATCH_END: u16 = 17;
 const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
-const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
-
-/// Name of a family in nft.
-pub fn name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip6",
-    }
-}
 
 pub struct Nft(Socket);
 
@@ -50,18 +38,7 @@ impl Nft {
         let kind = chain.map_or(GET_TABLE, |_| GET_CHAIN);
         let mut names = vec![(NAME_OF_TABLE, table)];
         names.extend(chain.map(|chain| (NAME_OF_CHAIN, chain)));
-        self.ask(&message(kind, 0, number(family), 0, &names))
-    }
-
-    /// Deletes a table with its content; returns whether it existed.
-    pub fn delete_table(&self, family: Family, table: &str) -> io::Result<bool> {
-        let (kind, flags) = (DELETE_TABLE, NLM_F_ACK);
-        let batch = [
-            message(BATCH_BEGIN, 0, 0, SUBSYSTEM, &[]),
-            message(kind, flags, number(family), 0, &[(NAME_OF_TABLE, table)]),
-            message(BATCH_END, 0, 0, SUBSYSTEM, &[]),
-        ];
-        self.ask(&batch.concat())
+        self.ask(&message(kind, number(family), &names))
     }
 
     fn ask(&self, request: &[u8]) -> io::Result<bool> {
@@ -73,16 +50,16 @@ impl Nft {
 }
 
 /// Encodes a request with `struct nfgenmsg` and string attributes.
-fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str)]) -> Vec<u8> {
-    let mut body = vec![family, 0];
-    body.extend(resource.to_be_bytes());
+fn message(kind: u16, family: u8, names: &[(u16, &str)]) -> Vec<u8> {
+    // The version and the number of a resource, which no request here has, are zero.
+    let mut body = vec![family, 0, 0, 0];
     for (attribute, name) in names {
         body.extend(netlink::attribute(
             *attribute,
             format!("{name}\0").as_bytes(),
         ));
     }
-    netlink::message(kind, NLM_F_REQUEST | flags, &body)
+    netlink::message(kind, NLM_F_REQUEST, &body)
 }
 
 /// Whether the answer shows that the object exists. If it does not, the kernel answers with `ENOENT`.
@@ -159,16 +136,13 @@ mod tests {
     #[test]
     fn a_message_is_padded_and_counted() {
         let chain = [(NAME_OF_TABLE, "nat"), (NAME_OF_CHAIN, "KUBE-SERVICES")];
-        let get = message(GET_CHAIN, 0, 2, 0, &chain);
-        assert_eq!(get.len() % 4, 0);
+        let get = message(GET_CHAIN, 2, &chain);
         assert_eq!(get[..4], (get.len() as u32).to_ne_bytes());
         assert_eq!(&get[24..28], b"nat\0");
-        let delete = message(DELETE_TABLE, 0, 2, 0, &[(NAME_OF_TABLE, "kube-proxy")]);
-        assert_eq!(delete.len(), 16 + 4 + 4 + 12);
-        assert_eq!(delete[..4], 36u32.to_ne_bytes());
-        assert_eq!(&delete[24..], b"kube-proxy\0\0");
-        let begin = message(BATCH_BEGIN, 0, 0, SUBSYSTEM, &[]);
-        assert_eq!(&begin[18..], [0, 10]);
+        let get = message(GET_TABLE, 2, &[(NAME_OF_TABLE, "kube-proxy")]);
+        assert_eq!(get.len(), 16 + 4 + 4 + 12);
+        assert_eq!(get[..4], 36u32.to_ne_bytes());
+        assert_eq!(&get[24..], b"kube-proxy\0\0");
     }
 
     #[test]
