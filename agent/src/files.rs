@@ -13,7 +13,7 @@ use pathproof_facts::time::Mono;
 use crate::clock;
 
 /// Age from which a temporary file counts as abandoned: a write takes milliseconds.
-const LEFT: Duration = Duration::from_secs(60);
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// Temporary path of a file. It contains the time too, because agents in pods may have the same process id.
 pub(crate) fn part(file: &Path) -> PathBuf {
@@ -86,7 +86,8 @@ pub(crate) fn sweep(dir: &Path, prefix: &str) {
         let name = name.to_str().unwrap_or_default();
         let begun = name.starts_with(prefix) && name.ends_with(".tmp");
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= LEFT));
+        let is_old =
+            modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= ABANDONED_AFTER));
         if begun && is_old {
             let _ = fs::remove_file(entry.path());
         }

@@ -28,9 +28,9 @@ use crate::netlink::{self, link, routes};
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
 /// Interfaces are listed at least this often, in case a notification was lost. After a slow list the
-/// interval is [`RARELY`] times its duration, which costs 1 % of a processor, but at most five minutes.
+/// interval is [`REST_FACTOR`] times its duration, which costs 1 % of a processor, but at most five minutes.
 const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
-const RARELY: u32 = 100;
+const REST_FACTOR: u32 = 100;
 /// Pause before subscribing again if the notifications end.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 /// Timeout for each part of a list.
@@ -130,7 +130,7 @@ where
             let began = Instant::now();
             at_least = AT_LEAST[0];
             match look(&mut uplinks, &sender).await {
-                Ok(()) => at_least = (began.elapsed() * RARELY).clamp(at_least, at_most),
+                Ok(()) => at_least = (began.elapsed() * REST_FACTOR).clamp(at_least, at_most),
                 Err(error) => tracing::warn!(%error, "the interfaces could not be listed"),
             }
         }

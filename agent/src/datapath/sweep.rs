@@ -73,7 +73,7 @@ pub(super) struct Sweeper {
     name: &'static str,
     map: BpfHashMap<MapData, PendingKey, Pending>,
     /// Entries still in the map whose failure an earlier sweep reported.
-    told: HashSet<PendingKey>,
+    reported: HashSet<PendingKey>,
     evicted: Evicted,
     has_swept: bool,
 }
@@ -84,7 +84,7 @@ impl Sweeper {
         Ok(Self {
             name,
             map: take(ebpf, name)?,
-            told: HashSet::new(),
+            reported: HashSet::new(),
             evicted: Evicted::default(),
             has_swept: false,
         })
@@ -111,15 +111,15 @@ impl Sweeper {
         let (mut candidates, mut forget, mut evict) = (Vec::new(), Vec::new(), Vec::new());
         // Reported failures that are still in the map. All others are forgotten: another agent may have
         // removed their entries, and a retransmitted payload then has the same key as the removed entry.
-        let mut still_told = HashSet::new();
+        let mut still_reported = HashSet::new();
         self.evicted.age(now, keep);
         let met = |key: PendingKey, pending: Pending| {
             swept.under_way += 1;
             let age = now.saturating_sub(pending.arrived_ns);
             let is_again = is_bounded && self.evicted.holds(&key);
             if let Some(failed) = failed_for(&pending, age).filter(|_| !is_again) {
-                if self.told.contains(&key) {
-                    still_told.insert(key);
+                if self.reported.contains(&key) {
+                    still_reported.insert(key);
                 } else {
                     failures.insert(key, (key, pending, failed));
                 }
@@ -147,10 +147,10 @@ impl Sweeper {
             }
         }
         // Record the failures only after the sweep succeeded: a failed sweep must find them again.
-        self.told = still_told;
-        self.told.extend(failures.keys());
+        self.reported = still_reported;
+        self.reported.extend(failures.keys());
         for key in &forget {
-            self.told.remove(key);
+            self.reported.remove(key);
         }
         if std::mem::replace(&mut self.has_swept, true) {
             swept.failed = failures.into_values().collect();
@@ -163,7 +163,7 @@ impl Sweeper {
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// Arrival time up to which connections were reported.
-    told_until: Option<u64>,
+    reported_until: Option<u64>,
     pub(super) uplinks: BTreeSet<u32>,
     pub(super) devices: HashMap<u32, Arc<str>>,
     successes: Successes,
@@ -179,7 +179,7 @@ impl Arrivals {
         now: u64,
     ) -> Result<(Swept, KernelSample, Vec<PendingKey>), MapsError> {
         let until = now.saturating_sub(IN_THE_MAP_NS);
-        let news = self.told_until.unwrap_or(until)..until;
+        let news = self.reported_until.unwrap_or(until)..until;
         let mut arrivals = Vec::new();
         let mut sample = KernelSample::default();
         let mut back = Vec::new();
@@ -187,10 +187,10 @@ impl Arrivals {
         let mut lost_data = HashMap::new();
         let swept = connections.sweep(now, |key, pending, met| {
             // Each connection is used twice: in the first sweep after its arrival (`is_new`), and in the
-            // first one after its loss window (`is_told`).
-            let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
+            // first one after its loss window (`is_past_loss_window`).
+            let loss_window_end = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
             let is_new = news.contains(&pending.arrived_ns);
-            let is_told = news.contains(&told);
+            let is_past_loss_window = news.contains(&loss_window_end);
             if !met.is_again {
                 self.successes.add(key, pending);
                 back.extend(Some(*key).filter(|_| back.len() < 64 && came_back(pending)));
@@ -198,10 +198,13 @@ impl Arrivals {
             if met.is_over && lost_data.len() < 64 {
                 lost_data.extend(LostData::of(pending).map(|lost| (*key, lost)));
             }
-            if is_told && !met.is_again {
+            if is_past_loss_window && !met.is_again {
                 sample.peers.add(key, pending);
             }
-            if met.is_again || !(is_new || is_told) || !is_from_outside(pending, &self.uplinks) {
+            if met.is_again
+                || !(is_new || is_past_loss_window)
+                || !is_from_outside(pending, &self.uplinks)
+            {
                 return;
             }
             if is_new {
@@ -210,12 +213,12 @@ impl Arrivals {
                     client: pending.client,
                 });
             }
-            if is_told && is_unanswered(pending) {
+            if is_past_loss_window && is_unanswered(pending) {
                 sample.unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
             }
         })?;
         let until = news.start.max(news.end);
-        self.told_until = Some(until);
+        self.reported_until = Some(until);
         let until = Mono(until);
         sample
             .peers

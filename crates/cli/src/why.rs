@@ -244,8 +244,8 @@ fn because(out: &mut Text, verdict: &Verdict) {
     if verdict.families.is_empty() {
         out.section("because", Style::Plain, &sentence(&verdict.reason()));
     }
-    let mut told: BTreeSet<String> = BTreeSet::new();
-    let mut is_new = |text: &String| told.insert(text.clone());
+    let mut printed: BTreeSet<String> = BTreeSet::new();
+    let mut is_new = |text: &String| printed.insert(text.clone());
     for family in &verdict.families {
         let (state, reason) = (family.state.name(), verdict.reason_of(family));
         out.begin("because");

@@ -14,28 +14,28 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 pub const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Intervals between writes of the state file: on a healthy node, and on an unhealthy one. A killed agent
 /// loses at most this much of a run of failures. Changes are written at once.
-pub const REMEMBER: Duration = Duration::from_secs(10);
-pub const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
+pub const STATE_INTERVAL: Duration = Duration::from_secs(10);
+pub const STATE_INTERVAL_UNHEALTHY: Duration = Duration::from_secs(1);
 /// Interval between reads of the datapath's topology when no event requires one.
-pub const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
+pub const TOPOLOGY_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of single failed connections that are kept for display.
 pub const FAILED_CONNECTIONS_KEPT: usize = 20;
 
-/// Interval between checks of the sentinel's devices and programs during the first [`SOON`] failed probes
-/// in a row.
+/// Interval between checks of the sentinel's devices and programs during the first [`PROMPT_PROBES`] failed
+/// probes in a row.
 pub const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between such checks ([`SUSPECT_INTERVAL`]) after more than [`SOON`] failures, or while probes
-/// are void because of the devices.
+/// Interval between such checks ([`SUSPECT_INTERVAL`]) after more than [`PROMPT_PROBES`] failures, or while
+/// probes are void because of the devices.
 pub const FAILING_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of failed probes in a row that are each judged at once, because each may confirm a fault.
-pub const SOON: u32 = 5;
+pub const PROMPT_PROBES: u32 = 5;
 /// Maximum age of facts about the kernel, such as whether it forwards.
 pub const KERNEL_AGE: Duration = Duration::from_secs(15);
 /// Minimum time between uncached reads of the sentinel, because every node reads from the same API server.
 /// For the same time, a read confirms the state that the watches reported.
-pub const READING_SERVES: Duration = Duration::from_secs(10);
+pub const UNCACHED_READ_INTERVAL: Duration = Duration::from_secs(10);
 /// If reads differ from what the watches reported, the pause doubles this many times, to 160 s.
-pub const READING_DOUBLES: u32 = 4;
+pub const UNCACHED_READ_DOUBLINGS: u32 = 4;
 
 /// Grace period after the source of the view is back, in which misrouted connections are not judged. The
 /// view's resources come back one by one, and kube-proxy may be later than the agent: after some failures,
@@ -59,7 +59,7 @@ pub const LOST_CLIENTS: usize = 4;
 /// path was found.
 pub const FIRST_LOOKUPS: Duration = Duration::from_secs(5);
 /// Minimum time for which a path must be blocked before it counts as a cause.
-pub const LOOKED_UP: Duration = Duration::from_secs(1);
+pub const BLOCKED_FOR: Duration = Duration::from_secs(1);
 /// Minimum time for which a neighbour must be silent before it counts as a cause. Linux sends three
 /// requests, one a second, before it gives up.
 pub const NEIGHBOUR_ASKED: Duration = Duration::from_millis(3_200);
@@ -73,23 +73,23 @@ pub const DROPS_REST: Duration = Duration::from_secs(90);
 pub const DROPS_KEPT: Duration = Duration::from_secs(600);
 
 /// Time for which the datapath must be sound before a 503 ends.
-pub const CLEAN: Duration = Duration::from_secs(1);
+pub const SOUND_FOR: Duration = Duration::from_secs(1);
 /// If the answer was undecided for longer than this right before a 503, an undecided state can also end
 /// that 503: load balancers used the node in that state before. Longer than a confirmation takes.
-pub const DOUBTFUL: Duration = Duration::from_secs(10);
-/// If the answer was undecided for a long time before a 503 ([`DOUBTFUL`]), being undecided again for this
-/// long ends the 503.
-pub const DOUBTED: Duration = Duration::from_secs(30);
+pub const UNDECIDED_BEFORE: Duration = Duration::from_secs(10);
+/// If the answer was undecided for a long time before a 503 ([`UNDECIDED_BEFORE`]), being undecided again for
+/// this long ends the 503.
+pub const UNDECIDED_ENDS_AFTER: Duration = Duration::from_secs(30);
 /// A new failure this soon after 200 is a flap.
 pub const FLAP_WINDOW: Duration = Duration::from_secs(30);
 /// Longest hold-down after flaps.
 pub const DWELL_MAX: Duration = Duration::from_secs(300);
 /// After an upgrade, a failure that begins this soon after the agent's start makes the agent not ready.
 /// Longer than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
-pub const WATCHED: Duration = Duration::from_secs(60);
+pub const UPGRADE_WATCHED_FOR: Duration = Duration::from_secs(60);
 /// Maximum age of the former agent's last verdict with which an upgraded agent compares its verdicts.
 /// Replacing a pod and pulling its image takes less.
-pub const RECENT: Duration = Duration::from_secs(600);
+pub const PREDECESSOR_VERDICT_AGE: Duration = Duration::from_secs(600);
 
 /// A direct connection to a removed endpoint is reported if it arrives this long after the removal: rules
 /// are stale, or the client keeps addresses. An earlier one may be a repeated SYN: Linux repeats a SYN
@@ -97,15 +97,15 @@ pub const RECENT: Duration = Duration::from_secs(600);
 /// new.
 pub const DIALLED_AFTER: Duration = Duration::from_secs(40);
 /// The failures of a Service are forgotten this long after the last one.
-pub const KEPT: Duration = Duration::from_secs(30);
+pub const TRACK_KEPT_FOR: Duration = Duration::from_secs(30);
 /// Failures of real connections count for this long if nothing refutes them, even if no new connection
 /// fails: load balancers that received 503 send no clients.
-pub const HELD: Duration = Duration::from_secs(300);
+pub const FAILURES_COUNT_FOR: Duration = Duration::from_secs(300);
 /// Clients whose last success was at most this long before a fault count as active when it began.
-pub const ACTIVE: Duration = Duration::from_secs(10);
+pub const ACTIVE_CLIENT_AGE: Duration = Duration::from_secs(10);
 /// Services and families count as in use for this long after their last use. If no sample was taken for
 /// longer than this, lanes that worked before have to work again.
-pub const FORGOTTEN: Duration = Duration::from_secs(3_600);
+pub const IN_USE_FOR: Duration = Duration::from_secs(3_600);
 /// A Service is evidence only once its first endpoints are older than this, because a proxy may be late
 /// with them.
 pub const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);

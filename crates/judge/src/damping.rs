@@ -9,7 +9,10 @@
 use std::time::Duration;
 
 use pathproof_facts::cause::State;
-use pathproof_facts::limits::{CLEAN, DOUBTED, DOUBTFUL, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
+use pathproof_facts::limits::{
+    DWELL_MAX, FLAP_WINDOW, PREDECESSOR_VERDICT_AGE, SOUND_FOR, UNDECIDED_BEFORE,
+    UNDECIDED_ENDS_AFTER, UPGRADE_WATCHED_FOR,
+};
 use pathproof_facts::time::{Mono, doubled};
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
@@ -89,7 +92,7 @@ impl Damping {
         let undecided = &mut memory.undecided_since[slot];
         let lasts = |at: &Option<Mono>, span| at.is_some_and(|since| now.since(since) > span);
         if required == Required::Fail && !memory.unhealthy[slot] {
-            memory.doubtful_before[slot] = lasts(undecided, DOUBTFUL);
+            memory.doubtful_before[slot] = lasts(undecided, UNDECIDED_BEFORE);
         }
         match required {
             Required::Undecided => {
@@ -99,7 +102,7 @@ impl Damping {
         }
         // The answer is as undecided as before the fault, so the 503 ends. The answer may never be decided:
         // for example, a filter on the sentinel's addresses is still there after the repair.
-        let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
+        let over = memory.doubtful_before[slot] && lasts(undecided, UNDECIDED_ENDS_AFTER);
         match if over { Required::Pass } else { required } {
             Required::Fail => {
                 memory.unhealthy[slot] = true;
@@ -130,7 +133,7 @@ impl Damping {
             return;
         }
         for (unhealthy, sound_since) in memory.unhealthy.iter_mut().zip(memory.sound_since) {
-            if sound_since.is_some_and(|since| now.since(since) >= CLEAN) {
+            if sound_since.is_some_and(|since| now.since(since) >= SOUND_FOR) {
                 *unhealthy = false;
             }
         }
@@ -182,7 +185,9 @@ pub struct UpgradeGate {
 impl UpgradeGate {
     /// `before` is the former agent's last verdict and its time in the same boot.
     pub fn new(before: Option<(State, Mono)>, now: Mono) -> Self {
-        let sound = |(state, at): &(State, Mono)| !state.fails() && now.since(*at) <= RECENT;
+        let sound = |(state, at): &(State, Mono)| {
+            !state.fails() && now.since(*at) <= PREDECESSOR_VERDICT_AGE
+        };
         Self {
             since: before.filter(sound).map(|_| now),
             closed: false,
@@ -193,7 +198,9 @@ impl UpgradeGate {
     /// lasts. Returns whether the gate just closed.
     pub fn record_state(&mut self, state: State, now: Mono) -> bool {
         let before = self.closed;
-        let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);
+        let early = self
+            .since
+            .is_some_and(|since| now.since(since) <= UPGRADE_WATCHED_FOR);
         self.closed = state.fails() && (self.closed || early);
         self.closed && !before
     }

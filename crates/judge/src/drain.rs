@@ -177,8 +177,8 @@ pub struct DrainAnswer {
 impl DrainView {
     /// Answers a caller. Unobserved time, and time before the node began to leave, is not quiet.
     pub fn answer(&self, ask: &Ask, now: Mono) -> DrainAnswer {
-        let told = ask.waited.map(|waited| now.minus(waited));
-        let since = self.since.into_iter().chain(told).min();
+        let waited = ask.waited.map(|waited| now.minus(waited));
+        let since = self.since.into_iter().chain(waited).min();
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
         let (reason, message) = match (since, self.unseen(now)) {
             (None, _) => (DrainReason::NotLeaving, NOT_LEAVING.to_owned()),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pathproof_facts::cause::{Failure, State};
 use pathproof_facts::directory::Directory;
 use pathproof_facts::limits::{
-    FAILED_CONNECTIONS_KEPT, IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL,
-    SHAPE_INTERVAL, TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
+    FAILED_CONNECTIONS_KEPT, IDLE_INTERVAL, SAMPLE_INTERVAL, STATE_INTERVAL,
+    STATE_INTERVAL_UNHEALTHY, TABLE_INTERVAL, TABLE_LOSING_INTERVAL, TOPOLOGY_INTERVAL,
 };
 use pathproof_facts::switches::Switches;
 use pathproof_facts::time::{Anchor, Mono};
@@ -196,7 +196,7 @@ impl Judge {
             Event::Tick => return self.judge_and_schedule(true, effects),
             Event::Check => {
                 self.follow_table(TABLE_INTERVAL, effects);
-                let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
+                let due = |at: Mono| self.now.since(at) >= TOPOLOGY_INTERVAL;
                 if self.topology_read.is_none_or(due) {
                     effects.push(Effect::Read(ReadEffect::Topology(None)));
                 }
@@ -413,8 +413,8 @@ impl Judge {
 
     fn remember(&mut self, changed: bool, effects: &mut Effects) {
         let pause = match self.is_well() {
-            true => REMEMBER,
-            false => REMEMBER_TROUBLE,
+            true => STATE_INTERVAL,
+            false => STATE_INTERVAL_UNHEALTHY,
         };
         let due = self
             .persisted_at

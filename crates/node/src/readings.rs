@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Failure};
 use pathproof_facts::limits::{
-    FIRST_LOOKUPS, HELD, LOOKED_UP, LOOKUP_INTERVAL, LOST_CLIENTS, NEIGHBOUR_ASKED,
+    BLOCKED_FOR, FAILURES_COUNT_FOR, FIRST_LOOKUPS, LOOKUP_INTERVAL, LOST_CLIENTS, NEIGHBOUR_ASKED,
 };
 use pathproof_facts::node_context::address;
 use pathproof_facts::time::Mono;
@@ -51,7 +51,7 @@ impl Lookups {
         let lasts = |(cause, since): &(Cause, Mono)| {
             let asked = match cause {
                 Cause::NoNeighbour => NEIGHBOUR_ASKED,
-                _ => LOOKED_UP,
+                _ => BLOCKED_FOR,
             };
             now.since(*since) >= asked
         };
@@ -104,7 +104,7 @@ impl Judge {
             return;
         }
         let (clients, lost) = self.lost_clients();
-        let is_late = self.now.since(self.lookups.lost) > HELD;
+        let is_late = self.now.since(self.lookups.lost) > FAILURES_COUNT_FOR;
         let lookups = &mut self.lookups;
         if !clients.is_empty() {
             (lookups.clients, lookups.lost) = (clients, lost);
@@ -277,7 +277,7 @@ impl Judge {
     /// Whether an obstacle that a former agent found still counts, because this agent has done no lookup
     /// yet.
     pub(super) fn waits_for_lookups(&self, family: Family) -> bool {
-        let is_young = self.now.since(self.anchor.mono) <= HELD;
+        let is_young = self.now.since(self.anchor.mono) <= FAILURES_COUNT_FOR;
         let known = self.ledger.family(family).obstacle.is_looked_up();
         known && !self.lookups.read[family as usize] && is_young
     }

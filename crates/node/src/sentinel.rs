@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, ProbeCause};
 use pathproof_facts::limits::{
-    FAILING_INTERVAL, KERNEL_AGE, READING_DOUBLES, READING_SERVES, SOON, SUSPECT_INTERVAL,
-    TABLE_LOSING_INTERVAL,
+    FAILING_INTERVAL, KERNEL_AGE, PROMPT_PROBES, SUSPECT_INTERVAL, TABLE_LOSING_INTERVAL,
+    UNCACHED_READ_DOUBLINGS, UNCACHED_READ_INTERVAL,
 };
 use pathproof_facts::names;
 use pathproof_facts::time::Mono;
@@ -78,7 +78,7 @@ impl Recheck {
     /// Minimum time between two reads, doubled while reads differ: if watches lag for long, all
     /// nodes read from the same API server.
     fn pause(&self) -> Duration {
-        READING_SERVES * (1 << self.differed.saturating_sub(1).min(READING_DOUBLES))
+        UNCACHED_READ_INTERVAL * (1 << self.differed.saturating_sub(1).min(UNCACHED_READ_DOUBLINGS))
     }
 }
 
@@ -421,20 +421,21 @@ impl Judge {
             outcome,
             lag,
         }));
-        if after <= SOON && outcome == ProbeOutcome::Failed(ProbeCause::LostBeforeLeaving) {
+        if after <= PROMPT_PROBES && outcome == ProbeOutcome::Failed(ProbeCause::LostBeforeLeaving)
+        {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
         }
         if after > 0 {
             self.watch_drops(effects);
         }
-        if after > 0 && after <= SOON {
+        if after > 0 && after <= PROMPT_PROBES {
             self.suspect(SUSPECT_INTERVAL, effects);
         } else if after > 0 || is_in_doubt || is_own_fault(outcome) {
             self.suspect(FAILING_INTERVAL, effects);
         }
         // Further failures are judged with the next sample, so that a path that always fails costs no more
         // than one that works.
-        if before != after && after <= SOON {
+        if before != after && after <= PROMPT_PROBES {
             effects.push(Effect::Log(Notice::Lane(outcome.name())));
             self.judge_and_publish(effects);
         }
@@ -454,7 +455,7 @@ impl Judge {
         let before = state.suspected.replace(self.now);
         effects.push(Effect::Sentinel(SentinelEffect::Check));
         if let Some(recheck) = &mut state.recheck
-            && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
+            && before.is_none_or(|at| self.now.since(at) >= UNCACHED_READ_INTERVAL)
         {
             // Probes passed since the last check, so the back-off begins again.
             recheck.differed = 0;
@@ -507,7 +508,7 @@ impl Judge {
             return;
         };
         let read = match &state.recheck {
-            Some(recheck) if !accused => recheck.answered.map(|at| at.plus(READING_SERVES)),
+            Some(recheck) if !accused => recheck.answered.map(|at| at.plus(UNCACHED_READ_INTERVAL)),
             _ => state.sound,
         };
         if let (Some(sound), Some(read)) = (state.sound, read) {

@@ -12,7 +12,7 @@ use jiff::civil::Date;
 use jiff::tz::Offset;
 use pathproof_facts::cause::{Cause, State, Why};
 use pathproof_facts::directory::Directory;
-use pathproof_facts::limits::RECENT;
+use pathproof_facts::limits::PREDECESSOR_VERDICT_AGE;
 use pathproof_facts::time::{Mono, nanos, ns};
 use pathproof_facts::{named, text};
 use pathproof_wire::service::SourceClass;
@@ -103,7 +103,7 @@ impl Journal {
             ..Self::default()
         });
         let same_boot = journal.boot_id == boot_id && !boot_id.is_empty();
-        if !same_boot || now.since(journal.at) > RECENT {
+        if !same_boot || now.since(journal.at) > PREDECESSOR_VERDICT_AGE {
             journal.at = now;
             if let Some(episode) = journal.open() {
                 episode.end = End::NotObserved;

@@ -56,7 +56,7 @@ pub(super) struct Kernel {
     pub(super) routes: BTreeMap<IpAddr, Device>,
     evidence: RefCell<Gathered>,
     /// Lost connections that were already reported.
-    told: BTreeSet<PendingKey>,
+    reported: BTreeSet<PendingKey>,
     pending_reports: PendingReports,
     successes: Successes,
     lost_data: Vec<LostData>,
@@ -247,7 +247,7 @@ impl Kernel {
             };
             self.successes.add(key, &fields);
             if let Some(failed) = failed(&fields, age).filter(|_| !is_probe)
-                && self.told.insert(*key)
+                && self.reported.insert(*key)
                 && self.swept
             {
                 failures.push((*key, fields, failed));
@@ -266,7 +266,7 @@ impl Kernel {
         }
         for key in over {
             pending.remove(&key);
-            self.told.remove(&key);
+            self.reported.remove(&key);
         }
         self.swept = true;
         failures

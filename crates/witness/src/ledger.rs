@@ -29,7 +29,7 @@ pub(crate) use external_failures::ExternalServiceFailures;
 pub use family::{FamilyLedger, Streak, commonest};
 pub use obstacle::{Classes, OUTSIDE, READ_WITHIN, Reading};
 use pathproof_facts::cause::{Cause, Failure};
-use pathproof_facts::limits::{FORGOTTEN, Limits};
+use pathproof_facts::limits::{IN_USE_FOR, Limits};
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family, SourceClass};
 pub use seen_working::{FailingService, ServicesSeenWorking};
@@ -105,7 +105,7 @@ impl Ledger {
     /// After more than an hour without a sample, the sentinel's lanes and forwarded answers are forgotten.
     /// The node may have been rebuilt, so both must work again before their failures count.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
-        let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
+        let long_ago = |at: Mono| now.since(at) > IN_USE_FOR;
         let mut families = memory.families;
         let (remembered, worked) = match memory.sampled.is_some_and(long_ago) {
             true => {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use astray::Devices;
 pub use astray::{Astray, Range};
 use pathproof_facts::directory::{Directory, ServiceInfo};
-use pathproof_facts::limits::HELD;
+use pathproof_facts::limits::FAILURES_COUNT_FOR;
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 pub use sample::{Departure, LargeTransferFailure, PeerCount, PeerSample, Silence};
@@ -233,7 +233,8 @@ impl FamilyPeers {
         self.outage.take_if(|outage| is_old(outage.unanswered.last));
         self.large_transfers
             .take_if(|failed| at.since(failed.last) > LARGE_TRANSFER_AGE);
-        self.devices.forget_astray(|last| at.since(last) > HELD);
+        self.devices
+            .forget_astray(|last| at.since(last) > FAILURES_COUNT_FOR);
     }
 
     fn count(&mut self, count: &PeerCount, at: Mono) {

@@ -258,11 +258,11 @@ impl SentinelLedger {
     /// that is yet to be delivered would seem deleted. Call it after each change of the view and once
     /// after a start; an unchanged state has no effect.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
-        let told = |view: &SentinelView| {
+        let essentials = |view: &SentinelView| {
             let off = view.off.is_some();
             (view.exists, view.altered.clone(), off, view.identity)
         };
-        if told(&self.view) == told(&view) {
+        if essentials(&self.view) == essentials(&view) {
             self.view.off = view.off;
             self.view.unaddressed = view.unaddressed;
             return;

@@ -170,7 +170,7 @@ proptest! {
             }
             if !before.healthy && served.healthy {
                 let down = Duration::from_millis(now - fell.unwrap_or(0));
-                prop_assert!(down >= expected && down >= CLEAN);
+                prop_assert!(down >= expected && down >= SOUND_FOR);
                 prop_assert!(now - failed >= 1_000);
                 recovered = Some(now);
             }

@@ -33,8 +33,10 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     for state in states {
         for family in &verdict.families {
             let lanes = family.lanes.iter().filter(|lane| lane.state == state);
-            let told = lanes.filter(|lane| !is_explained(lane, &family.lanes));
-            found.extend(told.filter_map(|lane| Some((looked_into(lane.cause?), family.family))));
+            let unexplained = lanes.filter(|lane| !is_explained(lane, &family.lanes));
+            found.extend(
+                unexplained.filter_map(|lane| Some((looked_into(lane.cause?), family.family))),
+            );
         }
     }
     let services = verdict.services.iter();

@@ -6,7 +6,7 @@
 //! loses at most one connection: the failed attempt is also a use, and the family counts from then on. If
 //! hooks may miss connections, every family counts.
 
-use pathproof_facts::limits::FORGOTTEN;
+use pathproof_facts::limits::IN_USE_FOR;
 use pathproof_facts::time::Mono;
 use pathproof_witness::ledger::Ledger;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub(super) fn set_aside(
     let is_used = |family: &FamilyVerdict| {
         let until = family.failing_since.unwrap_or(now);
         let used = ledger.family(family.family).used;
-        used.is_some_and(|at| until.since(at) <= FORGOTTEN)
+        used.is_some_and(|at| until.since(at) <= IN_USE_FOR)
     };
     let works = |family: &FamilyVerdict| !family.state.fails();
     // A family without any success may serve nobody.

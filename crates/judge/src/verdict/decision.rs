@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 
 use pathproof_facts::cause::{Cause, ProbeCause};
-use pathproof_facts::limits::HELD;
+use pathproof_facts::limits::FAILURES_COUNT_FOR;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbePath;
 use pathproof_witness::ledger::{LOST_NOTICED, StaleConnection, Track};
@@ -163,7 +163,7 @@ impl<'a> Case<'a> {
         let routes = &self.evidence.routes;
         let used = self.namespaces_in_use();
         let confirmed = routes.are_confirmed(limits.broken_namespaces.min(used) > 1, limits);
-        let counts = confirmed && self.now.since(routes.last) <= HELD;
+        let counts = confirmed && self.now.since(routes.last) <= FAILURES_COUNT_FOR;
         counts.then_some((routes.connections, routes.since))
     }
 

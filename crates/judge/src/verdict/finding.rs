@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, ProbeCause};
-use pathproof_facts::limits::ACTIVE;
+use pathproof_facts::limits::ACTIVE_CLIENT_AGE;
 use pathproof_facts::named;
 use pathproof_facts::owners::DatapathOwners;
 use pathproof_facts::time::{Mono, ns};
@@ -55,7 +55,7 @@ impl Finding {
             (Rule::BrokenByTwoScopes, Evidence::Probes { beside, .. }) => {
                 let active = |failures: &ConcurrentFailures| {
                     let last = failures.last_success;
-                    last.is_some_and(|last| failures.since.since(last) <= ACTIVE)
+                    last.is_some_and(|last| failures.since.since(last) <= ACTIVE_CLIENT_AGE)
                 };
                 beside.as_ref().is_some_and(active)
             }

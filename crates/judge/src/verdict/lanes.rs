@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use pathproof_facts::cause::{Cause, Failure, ProbeCause};
-use pathproof_facts::limits::FORGOTTEN;
+use pathproof_facts::limits::IN_USE_FOR;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Lane, ProbePath, Transport};
 use pathproof_wire::service::SourceClass;
@@ -159,7 +159,7 @@ impl<'a> Case<'a> {
     /// Whether only probes have lost data so far on a node whose users do send data. An inline filter may drop
     /// what it does not recognize, such as the sentinel's bytes, so the next user decides.
     fn is_data_of_users_untried(&self, run: &Run, proof: Option<(SourceClass, Mono)>) -> bool {
-        let is_used = proof.is_some_and(|(_, at)| self.now.since(at) <= FORGOTTEN);
+        let is_used = proof.is_some_and(|(_, at)| self.now.since(at) <= IN_USE_FOR);
         let lost = SourceClass::ALL.map(|class| self.evidence.data.lost(class));
         let is_lost = lost.iter().flatten().any(|lost| lost.last >= run.since);
         run.cause() == ProbeCause::NoData && is_used && !is_lost
@@ -216,7 +216,7 @@ impl<'a> Case<'a> {
         // While a fault begins or ends, the other lanes follow a moment later.
         let long_ago = |at| self.now.since(at) > limits.proof_overlap;
         let passes = |(_, ledger): &Probed<'_>| {
-            self.is_passing(ledger) && ledger.last_counted.is_none_or(long_ago)
+            self.is_passing(ledger) && ledger.last_counted_failure.is_none_or(long_ago)
         };
         Some(match others.iter().all(passes) {
             true => LaneJudgement::SecondaryPath,

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use pathproof_facts::cause::{FAILURES, Failure};
-use pathproof_facts::limits::HELD;
+use pathproof_facts::limits::FAILURES_COUNT_FOR;
 use pathproof_facts::owners::Owner;
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::ProbePath;
@@ -24,9 +24,9 @@ use super::lanes::{MAIN, Probed};
 
 /// Maximum difference between the onsets of two witnesses that count as simultaneous. Probes are sent twice
 /// a second.
-const ONSET: Duration = Duration::from_millis(500);
+const SAME_ONSET: Duration = Duration::from_millis(500);
 /// Maximum time by which the first failure of a witness can lag behind the fault.
-const RARELY: Duration = Duration::from_secs(2);
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 /// Minimum duration of failures of the node itself.
 const HOST_LASTED: Duration = Duration::from_secs(15);
 /// Number of failures of the pod probe that are enough: pathproof opens its connections itself, one a second.
@@ -72,7 +72,7 @@ impl<'a> Group<'a> {
     /// second notices it later than others.
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|service| service.worked).max();
-        let earliest = self.since.minus(RARELY);
+        let earliest = self.since.minus(NOTICED_WITHIN);
         worked
             .max(self.last_success)
             .map_or(self.since, |at| at.clamp(earliest, self.since))
@@ -152,7 +152,7 @@ impl<'a> Case<'a> {
     /// Services of a scope that have failed since the last success of their class of clients. `onset` is the
     /// range of time in which another witness began to fail. With it, a Service counts only if it began to
     /// fail after the start of that range and its class had no success after the end, both with a tolerance:
-    /// see [`ONSET`] and [`Limits::proof_overlap`](pathproof_facts::limits::Limits::proof_overlap).
+    /// see [`SAME_ONSET`] and [`Limits::proof_overlap`](pathproof_facts::limits::Limits::proof_overlap).
     pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
         let forwarded = self.evidence.forwarded;
         let (last, worked) = match scope {
@@ -177,7 +177,7 @@ impl<'a> Case<'a> {
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
         let counts = |service: &FailingService<'_>| match onset {
             Some((from, until)) => {
-                service.failing.onset().plus(ONSET) >= from
+                service.failing.onset().plus(SAME_ONSET) >= from
                     && after(until, limits.proof_overlap)
                     && (silent || !service.is_mixed)
             }
@@ -199,7 +199,7 @@ impl<'a> Case<'a> {
         let untried = scope != Scope::Host && success.is_none_or(|at| at <= last);
         let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
         self.is_within_proof_age(last)
-            || (untried && self.now.since(last) <= HELD)
+            || (untried && self.now.since(last) <= FAILURES_COUNT_FOR)
             || (self.evidence.obstacle.present(scope.class()))
                 .is_some_and(|obstacle| obstructed(obstacle.since))
     }
@@ -256,7 +256,7 @@ impl<'a> Case<'a> {
     /// repaired together with these lanes.
     pub(super) fn sentinel_recovered(&self) -> Mono {
         let passing = self.main().filter(|(_, lane)| self.is_passing(lane));
-        let failed = passing.filter_map(|(_, lane)| lane.last_counted);
+        let failed = passing.filter_map(|(_, lane)| lane.last_counted_failure);
         failed.max().unwrap_or_default()
     }
 
@@ -284,9 +284,9 @@ impl<'a> Case<'a> {
             Some(MissingCriterion::ProbesPass)
         } else if self.is_sentinel_filtered(pods.since) && may_be_denied {
             Some(MissingCriterion::Filtered)
-        } else if self.has_referee_conflict() && may_be_denied {
+        } else if self.is_sentinel_in_conflict() && may_be_denied {
             Some(MissingCriterion::SentinelConflict)
-        } else if self.is_referee_aside() && may_be_denied {
+        } else if self.is_node_unprobed() && may_be_denied {
             Some(MissingCriterion::Unprobed)
         } else if services.len() < limits.broken_services {
             Some(MissingCriterion::Services)
@@ -298,7 +298,7 @@ impl<'a> Case<'a> {
             Some(MissingCriterion::Endpoints)
         } else {
             // The three seconds start with the last probe that passed: it refuted the failures until then.
-            let first = pods.since.max(self.last_refereed());
+            let first = pods.since.max(self.last_passing_probe());
             (!self.lasted(first, pods.last)).then_some(MissingCriterion::Time)
         }
     }
@@ -334,14 +334,15 @@ impl<'a> Case<'a> {
                 None => lane.failed_before(self.now),
             };
             since.is_some_and(|since| {
-                since.plus(ONSET) < connections_since || lane.last_pass > Some(connections_since)
+                since.plus(SAME_ONSET) < connections_since
+                    || lane.last_pass > Some(connections_since)
             })
         };
         self.accusing().iter().any(is_separate) && self.ledger.sentinel.view.counts()
     }
 
     /// Whether other Services use the frontends of all lanes that represent the node.
-    fn has_referee_conflict(&self) -> bool {
+    fn is_sentinel_in_conflict(&self) -> bool {
         let mut main = MAIN.into_iter().map(|path| self.tcp(path));
         main.any(|(_, lane)| lane.armed && lane.in_conflict)
             && self.main().all(|(_, lane)| !lane.armed)
@@ -349,7 +350,7 @@ impl<'a> Case<'a> {
 
     /// Whether only the host path represents real connections, and passes. Cilium translates only at
     /// interfaces that it manages, and the sentinel's are not among them.
-    fn is_referee_aside(&self) -> bool {
+    fn is_node_unprobed(&self) -> bool {
         let sentinel = &self.ledger.sentinel;
         let is_unprobed = MAIN
             .iter()
@@ -358,7 +359,7 @@ impl<'a> Case<'a> {
     }
 
     /// When a probe of a lane that represents the node last passed, even if the lane fails now.
-    fn last_refereed(&self) -> Mono {
+    fn last_passing_probe(&self) -> Mono {
         let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
         passes.max().unwrap_or_default()
     }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use pathproof_facts::limits::{FORGOTTEN, HELD};
+use pathproof_facts::limits::{FAILURES_COUNT_FOR, IN_USE_FOR};
 use pathproof_node::Node;
 
 use super::expected::{Expected, Felt, expected};
@@ -201,8 +201,8 @@ fn holds_beside(row: &WorldRow, felt: Felt, world: &World, varied: bool) -> bool
 fn settles(act: &Act) -> Duration {
     match act {
         Act::Roll(..) | Act::Replace(..) => MOVED,
-        Act::Silence { span, .. } => HELD + *span,
-        _ => HELD,
+        Act::Silence { span, .. } => FAILURES_COUNT_FOR + *span,
+        _ => FAILURES_COUNT_FOR,
     }
 }
 
@@ -213,7 +213,7 @@ fn skip_idle(acts: &mut [(Duration, Act)], dice: &mut Dice) -> Duration {
     for (at, act) in acts {
         let is_long = dice.below(LONG) == 0;
         let stepped = if is_long {
-            FORGOTTEN + HELD
+            IN_USE_FOR + FAILURES_COUNT_FOR
         } else {
             Duration::ZERO
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pathproof_facts::cause::Failure;
 use pathproof_facts::cluster::ObjectName;
 use pathproof_facts::directory::{Directory, ServiceInfo};
-use pathproof_facts::limits::{CONFLICT_SETTLES, DIALLED_AFTER, FORGOTTEN, KEPT};
+use pathproof_facts::limits::{CONFLICT_SETTLES, DIALLED_AFTER, IN_USE_FOR, TRACK_KEPT_FOR};
 use pathproof_facts::time::Mono;
 use pathproof_wire::abi::LOSS_WINDOW_NS;
 use pathproof_wire::evidence::Outcome;
@@ -37,7 +37,8 @@ impl Ledger {
         }
         self.sampled = Some(at);
         self.seen = Some(at);
-        self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
+        self.tracks
+            .retain(|_, track| at.since(track.last) <= TRACK_KEPT_FOR);
         self.external_failures.forget(at, directory);
         if sample.observer.attached == 0 {
             // Unseen connections may have succeeded, so no run of failures continues.
@@ -49,7 +50,7 @@ impl Ledger {
         if let Some(before) = before {
             self.close_gap(before, at);
         }
-        let mut look = SampleContext {
+        let mut context = SampleContext {
             at,
             // After a gap the ring buffer holds old failures. A run must not start at the time of those.
             floor: if gap { at } else { at.minus(sample_gap) },
@@ -64,7 +65,7 @@ impl Ledger {
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
         let counts: Vec<Counted<'_>> = counts.collect();
         self.absorb_answers(sample, &counts, real, at);
-        self.absorb_proofs(sample, &counts, &mut look);
+        self.absorb_proofs(sample, &counts, &mut context);
         self.absorb_successes(sample);
         self.absorb_data(sample, real);
         for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
@@ -77,14 +78,14 @@ impl Ledger {
             }
         }
         for (delta, info) in &counts {
-            self.absorb_failures(delta, info, &look);
+            self.absorb_failures(delta, info, &context);
         }
         for failed_connection in &sample.failed_connections {
             // A misdelivered connection always counts: even an old view is right about this node's endpoints.
             let counts =
                 failed_connection.misdelivered || !self.is_suspended(failed_connection.failure);
             if counts && let Some(info) = real(failed_connection.service) {
-                self.absorb_sighting(failed_connection, &info, &look);
+                self.absorb_failed_connection(failed_connection, &info, &context);
             }
         }
     }
@@ -198,8 +199,13 @@ impl Ledger {
     }
 
     /// Must precede failures, because a proof ends earlier runs of failures.
-    fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut SampleContext) {
-        look.proven = Family::ALL.map(|family| {
+    fn absorb_proofs(
+        &mut self,
+        sample: &Sample,
+        counts: &[Counted<'_>],
+        context: &mut SampleContext,
+    ) {
+        context.proven = Family::ALL.map(|family| {
             let ledger = &mut self.families[family as usize];
             let known = ledger.last_proof();
             for class in SourceClass::ALL {
@@ -215,34 +221,37 @@ impl Ledger {
         for (delta, info) in counts {
             let ledger = &mut self.families[info.family as usize];
             if delta.counts[Outcome::Arrived as usize] > 0 {
-                ledger.arrival = Some(look.at);
+                ledger.arrival = Some(context.at);
             }
             if delta.counts[Outcome::Proven as usize] == 0 || ledger.answers.is_stuck(delta.class) {
                 continue;
             }
             // The time of the last proof was read before the kernel counted this proof.
-            if ledger.proofs[delta.class as usize] <= look.before {
-                ledger.prove(delta.class, look.at);
+            if ledger.proofs[delta.class as usize] <= context.before {
+                ledger.prove(delta.class, context.at);
             }
-            look.proven[info.family as usize] = true;
+            context.proven[info.family as usize] = true;
             if !info.on_host {
                 // `proofs` may contain a later proof of another Service, so this one is dated to the sample
                 // at the latest.
                 let last = ledger.proofs[delta.class as usize];
-                ledger.forward(delta.class, last.map_or(look.at, |last| last.min(look.at)));
+                ledger.forward(
+                    delta.class,
+                    last.map_or(context.at, |last| last.min(context.at)),
+                );
             }
             let count = delta.counts[Outcome::Proven as usize];
             match delta.class {
-                SourceClass::Pod => self.worked.succeed(info, count, look.at),
+                SourceClass::Pod => self.worked.succeed(info, count, context.at),
                 SourceClass::External => {
-                    self.worked_outside.succeed(info, count, look.at);
+                    self.worked_outside.succeed(info, count, context.at);
                     self.external_failures.prove((delta.service, info));
-                    (look.proven_outside).insert((info.name.clone(), info.family));
+                    (context.proven_outside).insert((info.name.clone(), info.family));
                 }
                 SourceClass::Host => {}
             }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
-                track.prove(delta.class, look.at);
+                track.prove(delta.class, context.at);
             }
         }
     }
@@ -300,8 +309,8 @@ impl Ledger {
         }
     }
 
-    fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, look: &SampleContext) {
-        if is_disputed(info, look.at) {
+    fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, context: &SampleContext) {
+        if is_disputed(info, context.at) {
             return;
         }
         let mut failures = self.failures_of(delta);
@@ -311,22 +320,24 @@ impl Ledger {
         let family = &self.families[info.family as usize];
         let is_stuck = family.answers.is_stuck(delta.class);
         let proven = delta.counts[Outcome::Proven as usize] > 0 && !is_stuck;
-        if let Some(track) = self.track(delta.service, info, look.at) {
+        if let Some(track) = self.track(delta.service, info, context.at) {
             for (failure, n) in &failures {
-                track.count(delta.class, *failure, *n, look.at);
+                track.count(delta.class, *failure, *n, context.at);
             }
             if proven {
                 // The order of proof and failure is unknown, so the proof counts.
-                track.prove(delta.class, look.at);
+                track.prove(delta.class, context.at);
             }
         }
-        if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
+        if delta.class == SourceClass::External
+            && !proven
+            && self.worked_outside.has(info, context.at)
         {
             // Misrouted clients may reuse the ports of old connections, which conntrack remembers. The kernel
             // limits its reports, so this goes for those of the same sample without a report too.
             let certain = |failure: &Failure| match failure {
                 Failure::Leaked => true,
-                Failure::Misrouted => !look.to_former_endpoints.contains(&delta.service),
+                Failure::Misrouted => !context.to_former_endpoints.contains(&delta.service),
                 _ => false,
             };
             let failed = failures.iter().filter(|(failure, _)| certain(failure));
@@ -334,7 +345,7 @@ impl Ledger {
             if n > 0 {
                 let path = (delta.service, info);
                 self.external_failures
-                    .fail(path, (n, None), look.at, &self.limits);
+                    .fail(path, (n, None), context.at, &self.limits);
             }
         }
         // Stale connections count by age, as failed_connections. A connection whose answer was not delivered did
@@ -349,9 +360,9 @@ impl Ledger {
             for (failure, count) in &failures {
                 let new = NewFailures {
                     // Failures are reported after their loss window.
-                    arrived: look.at.minus(LOSS_WINDOW).max(look.floor),
-                    since: look.at,
-                    noticed: look.at,
+                    arrived: context.at.minus(LOSS_WINDOW).max(context.floor),
+                    since: context.at,
+                    noticed: context.at,
                     failure: *failure,
                     count: *count,
                     icmp: false,
@@ -362,14 +373,19 @@ impl Ledger {
             }
         }
         let family = &mut self.families[info.family as usize];
-        family.fail(delta.class, look.at);
+        family.fail(delta.class, context.at);
         // The connections arrived a loss window before the sample. If a proof is younger than that, the order
         // of proof and failure is unknown here; failed_connections show it.
-        let noticed = look.at.minus(LOST_NOTICED);
-        if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
+        let noticed = context.at.minus(LOST_NOTICED);
+        if context.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
             return;
         }
-        family.run((look.at, look.at), &failures, info, self.limits.proof_age);
+        family.run(
+            (context.at, context.at),
+            &failures,
+            info,
+            self.limits.proof_age,
+        );
     }
 
     /// Records failures of a Service that worked for this class of clients. If nothing ever worked, neither
@@ -402,20 +418,20 @@ impl Ledger {
     /// to have written its rules. If others used the family within the last hour, they are better witnesses.
     fn is_host_alone(&self, info: &ServiceInfo, new: &NewFailures) -> bool {
         let is_old = |since: Mono| new.arrived.since(since) > self.limits.lag_after;
-        let unused = |at: Mono| new.noticed.since(at) > FORGOTTEN;
+        let unused = |at: Mono| new.noticed.since(at) > IN_USE_FOR;
         info.since.is_some_and(is_old) && self.family(info.family).used.is_none_or(unused)
     }
 
-    fn absorb_sighting(
+    fn absorb_failed_connection(
         &mut self,
         failed_connection: &FailedConnection,
         info: &ServiceInfo,
-        look: &SampleContext,
+        context: &SampleContext,
     ) {
-        if is_disputed(info, look.at) {
+        if is_disputed(info, context.at) {
             return;
         }
-        let at = failed_connection.at.min(look.at);
+        let at = failed_connection.at.min(context.at);
         // A connection to an endpoint's own address accuses nobody: the client may know that address from
         // elsewhere.
         if failed_connection.is_direct() {
@@ -428,7 +444,7 @@ impl Ledger {
             return;
         }
         if let Some(track) = self.track(failed_connection.service, info, at) {
-            track.sight(failed_connection, at);
+            track.note_failed_connection(failed_connection, at);
         }
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
@@ -453,10 +469,10 @@ impl Ledger {
         if counts_outside
             && failed_connection.class == SourceClass::External
             // After a gap the ring buffer holds failures that may be over.
-            && at >= look.floor
+            && at >= context.floor
             // The order of this failure and the proof is unknown.
-            && !look.proven_outside.contains(&(info.name.clone(), info.family))
-            && self.worked_outside.has(info, look.at)
+            && !context.proven_outside.contains(&(info.name.clone(), info.family))
+            && self.worked_outside.has(info, context.at)
         {
             let (path, client) = (
                 (failed_connection.service, info),
@@ -465,11 +481,11 @@ impl Ledger {
             self.external_failures
                 .fail(path, (1, client), at, &self.limits);
         }
-        let arrived = began.max(look.floor).min(look.at);
+        let arrived = began.max(context.floor).min(context.at);
         let new = NewFailures {
             arrived,
             since: arrived,
-            noticed: at.max(look.floor),
+            noticed: at.max(context.floor),
             failure: failed_connection.failure,
             // The counters contain this failure as well.
             count: 0,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fnv::FnvHasher;
 use pathproof_facts::cause::{FAILURES, Failure};
 use pathproof_facts::directory::ServiceInfo;
-use pathproof_facts::limits::{FIRST_ENDPOINTS, FORGOTTEN};
+use pathproof_facts::limits::{FIRST_ENDPOINTS, IN_USE_FOR};
 use pathproof_facts::time::Mono;
 use pathproof_wire::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
@@ -329,7 +329,7 @@ impl ServicesSeenWorking {
     pub fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
         let in_use = self
             .of(family)
-            .filter(|known| now.since(known.last) <= FORGOTTEN && known.namespace != PROBES);
+            .filter(|known| now.since(known.last) <= IN_USE_FOR && known.namespace != PROBES);
         in_use.map(|known| known.namespace).collect()
     }
 

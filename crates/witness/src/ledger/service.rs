@@ -138,7 +138,11 @@ impl Track {
     }
 
     /// Records a single failure, which the counters contain as well.
-    pub(crate) fn sight(&mut self, failed_connection: &FailedConnection, at: Mono) {
+    pub(crate) fn note_failed_connection(
+        &mut self,
+        failed_connection: &FailedConnection,
+        at: Mono,
+    ) {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
         let Some(age) = failed_connection

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pathproof_facts::cause::{PROBE_CAUSES, ProbeCause};
 use pathproof_facts::cluster::NodeFacts;
 use pathproof_facts::freshness::{Freshness, Lags};
-use pathproof_facts::limits::{HELD, Limits, TABLE_FULL};
+use pathproof_facts::limits::{FAILURES_COUNT_FOR, Limits, TABLE_FULL};
 use pathproof_facts::time::Mono;
 use pathproof_facts::trace::{Lane, ProbeTrace, Transport};
 use pathproof_wire::probe::{STAGES, Stage};
@@ -31,7 +31,8 @@ pub struct LaneLedger {
     /// When a probe last failed, even if the failure was void.
     pub last_failure: Option<Mono>,
     /// When a probe last failed and the failure was not void, so that it counts against the datapath.
-    pub last_counted: Option<Mono>,
+    #[serde(rename = "last_counted")]
+    pub last_counted_failure: Option<Mono>,
     /// Whether the echo received a probe with another source address than the client's since the lane was
     /// armed.
     pub(crate) masquerade_seen: bool,
@@ -190,7 +191,7 @@ impl LaneLedger {
             self.last = Some((ended, ProbeOutcome::Void(reason)));
             return;
         }
-        self.last_counted = self.last_counted.max(Some(ended));
+        self.last_counted_failure = self.last_counted_failure.max(Some(ended));
         // A gap ends an unconfirmed run, because probes in between were void or never sent. A confirmed
         // run continues until it is too old to accuse.
         let follows = |run: &Run| {
@@ -242,7 +243,7 @@ impl LaneLedger {
             in_conflict: self.in_conflict,
             last_pass: self.last_pass,
             last_failure: run.as_ref().map(|run| run.last),
-            last_counted: self.last_counted,
+            last_counted_failure: self.last_counted_failure,
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness.clone(),
             run,
@@ -252,9 +253,11 @@ impl LaneLedger {
     }
 
     /// Since when the lane failed before its run ended without a pass: by a gap in probing, damaged devices or a
-    /// restart of the agent. `None` if its last failure that counted was more than [`HELD`] ago.
+    /// restart of the agent. `None` if its last failure that counted was more than [`FAILURES_COUNT_FOR`] ago.
     pub fn failed_before(&self, now: Mono) -> Option<Mono> {
-        let is_recent = self.last_counted.is_some_and(|at| now.since(at) <= HELD);
+        let is_recent = self
+            .last_counted_failure
+            .is_some_and(|at| now.since(at) <= FAILURES_COUNT_FOR);
         self.failing_since.filter(|_| is_recent)
     }
 

@@ -47,7 +47,7 @@ pub(super) fn fail(world: &mut World, clients: &[Client], failure: Failure, from
 }
 
 /// Two Services that worked, and passing probes.
-fn refereed() -> World {
+fn with_passing_probes() -> World {
     let mut world = World::with_sentinel();
     world.rounds(250, 2_000, &USUAL, |_| Fate::Pass);
     world
@@ -104,7 +104,7 @@ fn rules_that_are_gone_accuse_beside_a_sentinel_that_passes(
     #[case] failure: Failure,
     #[case] expected: State,
 ) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     world.worked_outside(WEB).worked_outside(API);
     for at in (2_250..=7_000).step_by(250) {
         for (service, class, client) in clients {
@@ -238,12 +238,12 @@ fn one_namespace_accuses_nobody_while_another_is_in_use() {
 #[case::routes_of_two(TWO, Misrouted, State::Broken)]
 #[case::one_endpoint_that_is_about_to_go(&[(WEB, Pod, 1), (API, Pod, 1)], Misrouted, State::Degraded)]
 #[case::seen_by_outsiders_alone(&[(WEB, External, 1), (API, External, 2)], Misrouted, State::Broken)]
-fn the_sentinel_is_the_referee(
+fn passing_probes_refute_failed_connections(
     #[case] clients: &[Client],
     #[case] failure: Failure,
     #[case] expected: State,
 ) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     for at in (2_250..=6_000).step_by(250) {
         fail(&mut world, clients, failure, at, at);
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
@@ -262,7 +262,7 @@ fn routes_are_missing_only_where_one_was(
     #[case] devices: [Option<&str>; 2],
     #[case] expected: State,
 ) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     let route = |(client, device): (u8, Option<&str>)| {
         Some(EndpointRoute {
             endpoint: [10, 244, 0, client].into(),
@@ -291,7 +291,7 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
     #[case] until: u64,
     #[case] state: State,
 ) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     for at in (2_250..=14_000).step_by(250) {
         fail(&mut world, TWO, Lost, at, at);
         if at <= until {
@@ -306,7 +306,7 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
 /// endpoint moves to another node.
 #[test]
 fn wrong_routes_accuse_while_the_view_is_old() {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     world.next.observer.misrouted_suspended = true;
     for at in (2_250..=6_000).step_by(250) {
         fail(&mut world, TWO, Misrouted, at, at);
@@ -371,7 +371,7 @@ fn a_sentinel_in_conflict_confirms_nothing(
 #[case::one(1, State::Degraded)]
 #[case::three(3, State::Degraded)]
 fn a_failed_probe_makes_denied_pods_no_fault(#[case] failed: usize, #[case] expected: State) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     let mut worst = State::Unknown;
     for (round, at) in (2_250..=12_000_u64).step_by(250).enumerate() {
         fail(&mut world, TWO, Lost, at, at);
@@ -393,7 +393,7 @@ fn a_failed_probe_makes_denied_pods_no_fault(#[case] failed: usize, #[case] expe
 #[case::since_it_is_back(8_000, State::Broken)]
 #[case::after_it_passed_again(9_000, State::Suspect)]
 fn a_sentinel_that_comes_back_during_an_outage(#[case] fails: u64, #[case] expected: State) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     fail(&mut world, TWO, Lost, 3_500, 7_750);
     assert_eq!(world.verdict(7_750).state, State::Broken);
     for at in (8_000..=11_000).step_by(250) {
@@ -408,7 +408,7 @@ fn a_sentinel_that_comes_back_during_an_outage(#[case] fails: u64, #[case] expec
 /// Load balancers leave, and with them the clients that showed the wrong device.
 #[test]
 fn wrong_routes_that_accused_hold_without_outsiders() {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     for at in (2_250..=30_000).step_by(250) {
         fail(&mut world, TWO, Lost, at, at);
         if at <= 7_000 {
@@ -459,7 +459,7 @@ fn wrong_routes_show_in_two_namespaces(
     #[case] lost: &[Client],
     #[case] expected: State,
 ) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     world.worked(CART);
     for at in (2_250..=7_000).step_by(250) {
         fail(&mut world, missed, Misrouted, at, at);
@@ -480,7 +480,7 @@ fn claiming_the_sentinels_frontends_accuses_nobody(
     #[case] failure: Failure,
     #[case] expected: State,
 ) {
-    let mut world = refereed();
+    let mut world = with_passing_probes();
     let paths = [ProbePath::OffCluster, ProbePath::NodePort];
     if in_conflict {
         let conflicts = paths.map(conflict).to_vec();

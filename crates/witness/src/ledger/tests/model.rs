@@ -1,6 +1,6 @@
 //! The recount: the rules of `absorb.rs` about proofs and failures, written again without regard to cost.
 
-use pathproof_facts::limits::{KEPT, Limits};
+use pathproof_facts::limits::{Limits, TRACK_KEPT_FOR};
 
 use super::*;
 
@@ -161,7 +161,7 @@ impl Model {
         }
         let heard = self.heard.entry(seen.service).or_insert(seen.at);
         // The Service was forgotten. It is reported again, but its failures are suspended and not counted.
-        if sample.at.since(*heard) > KEPT {
+        if sample.at.since(*heard) > TRACK_KEPT_FOR {
             self.counted.remove(&seen.service);
         }
         *heard = seen.at.max(*heard);
