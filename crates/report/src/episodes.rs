@@ -132,8 +132,16 @@ impl Journal {
                 episode.lasted = episode.lasted.saturating_add(passed);
             }
             if !fails {
-                episode.end = End::Recovered;
+                episode.end = match is_observed {
+                    true => End::Recovered,
+                    false => End::NotObserved,
+                };
+                let is_answered = !episode.lasted.is_zero() || !is_observed;
                 changed = true;
+                // What an agent remembers of the node may be refuted in the moment in which it starts.
+                if !is_answered {
+                    self.episodes.pop_back();
+                }
             }
         } else if fails {
             self.episodes.push_back(Episode::begin(report));

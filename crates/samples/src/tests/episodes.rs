@@ -146,7 +146,7 @@ fn failed_connections_count_from_the_503_on_by_service() {
 /// Cases: boot of the new agent, seconds without an agent, and whether the node fails still.
 #[rstest]
 #[case::fails_still("boot-1", 20, true, End::Open, 29)]
-#[case::mended_meanwhile("boot-1", 20, false, End::Recovered, 4)]
+#[case::mended_meanwhile("boot-1", 20, false, End::NotObserved, 4)]
 #[case::rebooted("boot-2", 20, true, End::NotObserved, 4)]
 #[case::without_a_boot_id("", 20, true, End::NotObserved, 4)]
 #[case::without_an_agent_for_long("boot-1", 700, true, End::NotObserved, 4)]
@@ -169,6 +169,16 @@ fn a_restart_in_the_middle(
     let is_second = fails && end == End::NotObserved;
     assert_eq!(journal.episodes.len(), 1 + usize::from(is_second));
     assert_eq!(observed(&journal), 4 + 4, "not the time without an agent");
+}
+
+/// An agent that starts with what a former one remembered has a first verdict by that, and perhaps another one in
+/// the same moment.
+#[test]
+fn a_503_that_ends_in_the_moment_in_which_it_begins_is_no_episode() {
+    let mut journal = begun();
+    judge(&mut journal, 0..1, true);
+    judge(&mut journal, 0..5, false);
+    assert_eq!(journal.episodes, VecDeque::new());
 }
 
 #[test]
