@@ -130,6 +130,8 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         findings.accuse(end, what);
     }
     let sound = |codes: Codes| codes.healthz == 200 && codes.livez == 200;
+    // While the tenant's clients dial, their Service is named as misrouted, and the node is degraded at 200.
+    drop(attackers);
     let settled = injector.stage.settle();
     if let Err(error) = settled.and_then(|()| watch.wait(ECHO, sound)) {
         let what = format!("everything is mended, and not sound again: {error:#}");
