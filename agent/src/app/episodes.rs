@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use pathproof_facts::time::Mono;
 use pathproof_report::Report;
@@ -14,6 +15,9 @@ use crate::clock;
 use crate::config::KeptArgs;
 use crate::state::{Recordings, boot_id, read_journal, write_journal};
 
+/// Interval between tries to write the journal while its folder cannot be written.
+const RETRY: Duration = Duration::from_secs(1);
+
 pub(super) struct Episodes {
     pub(super) journal: Journal,
     /// The journal as it was last shown.
@@ -22,6 +26,8 @@ pub(super) struct Episodes {
     folder: Option<PathBuf>,
     recordings: Option<Recordings>,
     is_written: bool,
+    /// When the last write began.
+    tried: Mono,
     /// Writes outside of the main loop: unlike /run, the folder may be on a disk that blocks.
     writer: Option<JoinHandle<()>>,
     /// Whether the last write failed: of consecutive failures, only the first is logged.
@@ -42,6 +48,7 @@ impl Episodes {
             folder: folder.map(Into::into),
             recordings,
             is_written: true,
+            tried: now,
             writer: None,
             broken: Arc::default(),
         }
@@ -53,11 +60,17 @@ impl Episodes {
             self.shown.send_replace(self.journal.document().into());
             self.is_written = false;
         }
+        let now = report.verdict.at;
+        // A disk may be full for a few seconds, and the agent may end in the next ones.
+        if self.broken.load(Ordering::Relaxed) && now.since(self.tried) >= RETRY {
+            self.is_written = false;
+        }
         let is_busy = |writer: &JoinHandle<()>| !writer.is_finished();
         if self.is_written || self.writer.as_ref().is_some_and(is_busy) {
             return;
         }
         self.is_written = true;
+        self.tried = now;
         let Some(folder) = self.folder.clone().filter(|_| !has_successor()) else {
             return;
         };
@@ -152,6 +165,29 @@ mod tests {
             // The next write makes a folder in its place.
             let _ = fs::remove_file(&folder);
         }
+    }
+
+    #[tokio::test]
+    async fn a_write_that_failed_is_tried_again_a_second_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("journal");
+        fs::write(&folder, "").unwrap();
+        let kept = KeptArgs {
+            journal_dir: Some(Some(folder.clone())),
+            ..KeptArgs::default()
+        };
+        let mut report = broken();
+        let mut episodes = Episodes::new(&kept, "worker-1", report.verdict.at);
+        episodes.judged(&report, || false);
+        episodes.writer.take().unwrap().await.unwrap();
+        fs::remove_file(&folder).unwrap();
+        for is_tried in [false, true] {
+            report.verdict.at = report.verdict.at.plus(RETRY / 2);
+            episodes.judged(&report, || false);
+            assert_eq!(episodes.writer.is_some(), is_tried);
+        }
+        episodes.writer.take().unwrap().await.unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     #[tokio::test]
